@@ -6,18 +6,24 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import fresh, report
 from benchmarks.harness import Harness, Options, Outcome
 from benchmarks.rows import PEERS, ROWS, Row
 
 
 def main() -> int:
-    """Returns 0, or 1 if the results of the peers differ or tracegraph failed somewhere."""
+    """Returns 0; 1 if the results of the peers differ or tracegraph failed somewhere; 2 without the
+    device."""
     arguments = parser().parse_args()
     if arguments.list:
         print("\n".join(f"{row.name:24s}{row.title}" for row in ROWS))
         return 0
     options = options_of(arguments)
+    try:
+        print(f"on {fresh.compute_on(options.device)}")
+    except fresh.ProcessError as error:
+        print(f"JAX finds no {options.device}: {error}", file=sys.stderr)
+        return 2
     harness = Harness(options)
     try:
         outcomes = run(harness, arguments.rows)
@@ -56,7 +62,11 @@ def is_bad(outcome: Outcome) -> bool:
 
 def options_of(arguments: argparse.Namespace) -> Options:
     quick = {"rounds": 3, "seconds": 0.05, "many_steps": 1_000} if arguments.quick else {}
-    flags = {"torch_compile": arguments.torch_compile, "verbose": arguments.verbose}
+    flags = {
+        "device": arguments.device,
+        "torch_compile": arguments.torch_compile,
+        "verbose": arguments.verbose,
+    }
     options = Options(arguments.peers, **quick, **flags)
     if arguments.rounds is None:
         return options
@@ -67,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--rows", type=rows_named, default=list(ROWS), help="names, comma between")
     parser.add_argument("--peers", type=peers_named, default=PEERS, help=",".join(PEERS))
+    parser.add_argument("--device", choices=list(fresh.DEVICES), default="cpu", help="default: cpu")
     parser.add_argument("--json", type=Path, help="a file for all samples and ratios")
     parser.add_argument("--rounds", type=positive, help="samples per row (15)")
     parser.add_argument("--quick", action="store_true", help="few rounds, short samples")

@@ -9,15 +9,32 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Everybody computes on the CPU and is read from bytecode, so that the peers are comparable. What is
-# installed has its bytecode already; a checkout gets it at the first import, unless the variable
-# forbids it. Empty, it does not.
+#: What each device needs in the environment. TF32 would round the products of some peers alone.
+DEVICES = {
+    "cpu": {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
+    "gpu": {
+        "JAX_PLATFORMS": "cuda,cpu",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # the peers share the memory of the device
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    },
+}
+
+#: Everybody computes on the same device and is read from bytecode, so that the peers are
+#: comparable. What is installed has its bytecode already; a checkout gets it at the first import,
+#: unless the variable forbids it. Empty, it does not.
 ENVIRONMENT = os.environ | {
-    "JAX_PLATFORMS": "cpu",
-    "CUDA_VISIBLE_DEVICES": "-1",
     "PYTHONDONTWRITEBYTECODE": "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+
+
+def compute_on(device: str) -> str:
+    """Has the processes that are started from now on compute on "cpu" or "gpu". Returns what JAX
+    calls the device; raises ProcessError if JAX finds none."""
+    ENVIRONMENT.update(DEVICES[device], BENCHMARKS_DEVICE=device)
+    return run(f"import jax; print(jax.devices({device!r})[0].device_kind)")[1]
+
 
 IMPORTS = {
     "tracegraph": "import tracegraph",

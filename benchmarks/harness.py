@@ -24,6 +24,7 @@ class Options:
     """How long to measure."""
 
     peers: tuple[str, ...]
+    device: str = "cpu"
     rounds: int = 15
     seconds: float = 0.2  # of one sample of a step
     many_steps: int = 10_000  # over which memory must not grow

@@ -1,5 +1,6 @@
 """The workloads in PyTorch, eager; `torch.compile` on request, since it compiles for minutes."""
 
+import os
 from functools import partial
 
 import torch
@@ -27,6 +28,12 @@ from benchmarks.inputs import (
 from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = torch.__version__
+DEVICE = {"cpu": "cpu", "gpu": "cuda"}[os.environ.get("BENCHMARKS_DEVICE", "cpu")]
+
+
+def tensor_of(array) -> torch.Tensor:
+    """The array on the device; on a CPU it shares the memory of the array."""
+    return torch.from_numpy(array).to(DEVICE)
 
 
 def eager(function):
@@ -34,7 +41,7 @@ def eager(function):
 
 
 def scalar_call(inputs: Inputs, mode) -> Workload:
-    x = torch.from_numpy(inputs["x"])
+    x = tensor_of(inputs["x"])
     increment = mode(lambda x: x + 1)
     return workload(lambda: increment(x))
 
@@ -47,7 +54,7 @@ def dict_call(inputs: Inputs, mode) -> Workload:
         }
 
     arrays = {
-        layer: {name: torch.from_numpy(array) for name, array in members.items()}
+        layer: {name: tensor_of(array) for name, array in members.items()}
         for layer, members in inputs["arrays"].items()
     }
     increment = mode(increment)
@@ -56,7 +63,7 @@ def dict_call(inputs: Inputs, mode) -> Workload:
 
 def train_step(inputs: Inputs, mode) -> Workload:
     variables = variables_of(inputs["variables"])
-    x, y = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["y"])
+    x, y = tensor_of(inputs["x"]), tensor_of(inputs["y"])
     loss_of = mode(lambda: sum(torch.mean(torch.square(v * x - y)) for v in variables))
 
     def step():
@@ -73,7 +80,7 @@ def adam_step(model, inputs: Inputs, mode) -> Workload:
     Its epsilon is added after the bias correction, not before: a difference of 1e-7 in places.
     """
     variables, x = model.prepare(inputs)
-    y = torch.from_numpy(inputs["y"]).long()
+    y = tensor_of(inputs["y"]).long()
     optimizer = torch.optim.Adam(variables, ADAM_RATE, (BETA_1, BETA_2), EPSILON, fused=True)
     loss_of = mode(lambda: functional.cross_entropy(model.logits(variables, x), y))
 
@@ -89,7 +96,7 @@ def adam_step(model, inputs: Inputs, mode) -> Workload:
 
 def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
     variables, x = Perceptron.prepare(inputs)
-    y = torch.from_numpy(inputs["y"]).long()
+    y = tensor_of(inputs["y"]).long()
 
     def step():
         loss = functional.cross_entropy(Perceptron.logits(variables, x), y)
@@ -104,7 +111,7 @@ def chain(inputs: Inputs):
 
     def phases(turn: int) -> Phases:
         torch.compiler.reset()  # it stops compiling what it has seen too often
-        x = torch.from_numpy(inputs["x"]).requires_grad_()
+        x = tensor_of(inputs["x"]).requires_grad_()
         length, offset = inputs["length"], chain_offset(turn)
         total = torch.compile(lambda x: chain_of(x, length, offset, torch.exp, torch.log).sum())
         watch = Stopwatch()
@@ -124,15 +131,15 @@ def network(kernels, x):
 
 def jacobian_network(inputs: Inputs, mode) -> Workload:
     """All that a function uses is an argument, as in the other peers."""
-    first, second = map(torch.from_numpy, inputs["kernels"])
-    x = torch.from_numpy(inputs["x"])
+    first, second = map(tensor_of, inputs["kernels"])
+    x = tensor_of(inputs["x"])
     jacobian = mode(torch.func.jacrev(lambda kernel, second, x: network([kernel, second], x)))
     return sampled(lambda: jacobian(first, second, x))
 
 
 def batch_jacobian(inputs: Inputs, mode) -> Workload:
-    kernels = [torch.from_numpy(kernel) for kernel in inputs["kernels"]]
-    x = torch.from_numpy(inputs["x"])
+    kernels = [tensor_of(kernel) for kernel in inputs["kernels"]]
+    x = tensor_of(inputs["x"])
     rows = torch.func.jacrev(network, argnums=1)
     jacobian = mode(torch.func.vmap(rows, in_dims=(None, 0)))
     return sampled(lambda: jacobian(kernels, x))
@@ -144,15 +151,15 @@ def layer_loss(parameters, x):
 
 
 def hessian(inputs: Inputs, mode) -> Workload:
-    parameters, x = torch.from_numpy(inputs["parameters"]), torch.from_numpy(inputs["x"])
+    parameters, x = tensor_of(inputs["parameters"]), tensor_of(inputs["x"])
     second = mode(torch.func.hessian(layer_loss))
     return sampled(lambda: second(parameters, x))
 
 
 def hessian_vector(inputs: Inputs, mode) -> Workload:
-    parameters = [torch.from_numpy(value) for value in inputs["variables"]]
-    directions = [torch.from_numpy(value) for value in inputs["directions"]]
-    x, y = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["y"]).long()
+    parameters = [tensor_of(value) for value in inputs["variables"]]
+    directions = [tensor_of(value) for value in inputs["directions"]]
+    x, y = tensor_of(inputs["x"]), tensor_of(inputs["y"]).long()
 
     def product(parameters, directions, x, y):
         def loss(parameters):
@@ -166,7 +173,7 @@ def hessian_vector(inputs: Inputs, mode) -> Workload:
 
 def lstm(inputs: Inputs, mode) -> Workload:
     variables = variables_of(inputs["variables"])
-    x, start = torch.from_numpy(inputs["x"]), torch.from_numpy(inputs["start"])
+    x, start = tensor_of(inputs["x"]), tensor_of(inputs["start"])
 
     def loss_of(x, h, c):
         kernel, recurrent, bias = variables
@@ -194,34 +201,34 @@ def residual(u):
 
 
 def jacobian_tridiagonal(inputs: Inputs, mode) -> Workload:
-    x = torch.from_numpy(inputs["x"])
+    x = tensor_of(inputs["x"])
     jacobian = mode(torch.func.jacfwd(residual))
-    return Workload(lambda: jacobian(x), lambda y: None, lambda y: band_of(y.numpy()))
+    return Workload(lambda: jacobian(x), wait, lambda y: band_of(y.cpu().numpy()))
 
 
 def jacobian_bottleneck(inputs: Inputs, mode) -> Workload:
-    down, up, x = (torch.from_numpy(inputs[name]) for name in ("down", "up", "x"))
+    down, up, x = (tensor_of(inputs[name]) for name in ("down", "up", "x"))
     bottleneck = lambda x, down, up: torch.sin(torch.tanh(x[None] @ down) @ up)[0]  # noqa: E731
     jacobian = mode(torch.func.jacrev(bottleneck))
     return sampled(lambda: jacobian(x, down, up))
 
 
 def jacobian_again(inputs: Inputs) -> Workload:
-    x = torch.from_numpy(inputs["x"])
+    x = tensor_of(inputs["x"])
     jacobian = torch.func.jacrev(lambda x: torch.sin(x) * torch.sum(x * x))
     return workload(lambda: jacobian(x))
 
 
 def sampled(step) -> Workload:
     """Compares some of the many entries of the results."""
-    observe = lambda y: [leaf.detach().numpy().ravel()[::997] for leaf in leaves(y)]  # noqa: E731
-    return Workload(step, block=lambda output: None, observe=observe)
+    observe = lambda y: [x.detach().cpu().numpy().ravel()[::997] for x in leaves(y)]  # noqa: E731
+    return Workload(step, block=wait, observe=observe)
 
 
 class Perceptron:
     @staticmethod
     def prepare(inputs: Inputs):
-        return variables_of(inputs["variables"]), torch.from_numpy(inputs["x"])
+        return variables_of(inputs["variables"]), tensor_of(inputs["x"])
 
     @staticmethod
     def logits(variables, x, activation=functional.relu):
@@ -242,7 +249,7 @@ class Convolutions:
         kernel = kernel.reshape(side, side, CHANNELS[-1], CLASSES).transpose(2, 0, 1, 3)
         kernel = kernel.reshape(-1, CLASSES)
         variables = variables_of([first, first_bias, second, second_bias, kernel, bias])
-        return variables, torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+        return variables, tensor_of(inputs["x"].transpose(0, 3, 1, 2).copy())
 
     @staticmethod
     def logits(variables, x):
@@ -256,7 +263,7 @@ class Convolutions:
 def transformer(inputs: Inputs, mode, scale: float = 1.0) -> Workload:
     """Attention is PyTorch's own function, and `fused` its fastest AdamW."""
     variables = variables_of(inputs["variables"])
-    x, y = (torch.from_numpy(inputs[name].copy()).long() for name in ("x", "y"))
+    x, y = (tensor_of(inputs[name].copy()).long() for name in ("x", "y"))
     optimizer = torch.optim.AdamW(
         variables, ADAM_RATE, (BETA_1, BETA_2), EPSILON, WEIGHT_DECAY, fused=True
     )
@@ -310,7 +317,7 @@ class ResNet:
             value.transpose(3, 2, 0, 1) if value.ndim == 4 else value
             for value in inputs["variables"]
         ]
-        return variables_of(variables), torch.from_numpy(inputs["x"].transpose(0, 3, 1, 2).copy())
+        return variables_of(variables), tensor_of(inputs["x"].transpose(0, 3, 1, 2).copy())
 
     @staticmethod
     def logits(variables, x):
@@ -339,8 +346,13 @@ def descend(variables, gradients) -> None:
 
 
 def workload(step) -> Workload:
+    return Workload(step, block=wait, observe=lambda y: [x.detach().cpu() for x in leaves(y)])
+
+
+def wait(output) -> None:
     """PyTorch waits by itself on the CPU."""
-    return Workload(step, block=lambda output: None, observe=leaves)
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def leaves(output) -> list:
@@ -352,8 +364,8 @@ def leaves(output) -> list:
 
 
 def variables_of(values) -> list:
-    """Copies, since `from_numpy` shares memory and the steps update in place."""
-    return [torch.from_numpy(value.copy()).requires_grad_() for value in values]
+    """Copies, since tensors share the memory of arrays, and the steps update in place."""
+    return [tensor_of(value.copy()).requires_grad_() for value in values]
 
 
 def modes(factory) -> dict:

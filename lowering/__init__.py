@@ -1,6 +1,7 @@
 """From graphs to XLA, through JAX's public interface. Knows the IR; the IR never knows it."""
 
 from lowering import (
+    agreement,
     barrier,
     broadcast,
     constant,
@@ -18,6 +19,9 @@ from lowering import (
     layout,
     linalg,
     matrix_function,
+    memory,
+    places,
+    processes,
     program,
     random,
     reduce,
@@ -31,6 +35,7 @@ from lowering import (
 
 # Importing a family registers its rules.
 __all__ = [
+    "agreement",
     "barrier",
     "broadcast",
     "constant",
@@ -48,6 +53,9 @@ __all__ = [
     "layout",
     "linalg",
     "matrix_function",
+    "memory",
+    "places",
+    "processes",
     "program",
     "random",
     "reduce",

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import pathlib
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,10 @@ import numpy as np
 from jax.core import Tracer
 
 from tracegraph.core.collection import uncollected
+from tracegraph.core.worker_thread import on_worker_thread
+
+T = TypeVar("T")
+_config: Any = jax.config
 
 #: Data types that exist inside JAX's x64 context only.
 WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
@@ -31,10 +35,9 @@ def has_64_bits() -> bool:
 
 
 @functools.cache
-def memory_bytes() -> int | None:
-    """The bytes of memory that the device has, for a CPU those of the machine with its swap space;
+def memory_bytes(device: Any) -> int | None:
+    """The bytes of memory that a device has, for a CPU those of the machine with its swap space;
     None if nobody says."""
-    (device, *_) = jax.local_devices()
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
         return limit
@@ -61,6 +64,30 @@ def outside_of_traces() -> Any:
     return jax.ensure_compile_time_eval()
 
 
+@contextlib.contextmanager
+def on_device(device: Any) -> Iterator[None]:
+    """A context in which values are made, and programs run, on a device; on JAX's own choice if it
+    is None."""
+    with jax.default_device(device):
+        yield
+
+
+def chosen_device() -> Any:
+    """What `on_device`, or JAX's own context, has chosen on this thread; None if nobody did."""
+    return _config.jax_default_device
+
+
+def on_worker_thread_here(work: Callable[[], T]) -> T:
+    """What `work` returns, done on a worker thread for the device that is chosen on this one."""
+    device = chosen_device()
+
+    def placed() -> T:
+        with on_device(device):
+            return work()
+
+    return on_worker_thread(work if device is None else placed)
+
+
 def context_of(dtype: Any) -> Any:
     """The context in which arrays of a dtype exist."""
     return x64() if dtype.name in WIDE else contextlib.nullcontext()
@@ -85,24 +112,36 @@ def from_dlpack(value: Any) -> Any:
         return jax.dlpack.from_dlpack(value)
 
 
-#: Types of buffers that were copied already.
+#: Kinds of buffers that were copied already, and those that there is a program for.
 _copied: set[tuple[Any, ...]] = set()
+_compiled: set[tuple[Any, ...]] = set()
 _copy = jax.jit(jnp.copy)
 
 
 @uncollected
 def copy(buffer: Any) -> Any:
-    """A buffer with the same value that nobody else holds.
+    """A buffer with the same value that nobody else holds, where that is.
 
     JAX compiles a program for copies of a type. It is three times as fast as a transfer, but for
     one copy, as before the first step of training, the transfer is a hundred times sooner done.
     """
-    key = (buffer.dtype, buffer.shape)
-    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
-        if key in _copied:
-            return _copy(buffer)
+    place = buffer.sharding if buffer.committed else None
+    key = (buffer.dtype, buffer.shape, place, chosen_device())
+    if key not in _copied:
         _copied.add(key)
-        return jax.device_put(buffer, may_alias=False)
+        with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+            return jax.device_put(buffer, place, may_alias=False)
+    if key in _compiled:
+        return _copy_now(buffer)
+    # A signal handler that fell into the compiling could not copy itself.
+    found = on_worker_thread_here(lambda: _copy_now(buffer))
+    _compiled.add(key)
+    return found
+
+
+def _copy_now(buffer: Any) -> Any:
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+        return _copy(buffer)
 
 
 _row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, keepdims=False))

@@ -15,20 +15,23 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, layout, sizes
-from lowering.device import WIDE, is_staging, memory_bytes, x64
+from lowering import disk, layout, memory, sizes
+from lowering.agreement import agree
+from lowering.device import WIDE, is_staging, memory_bytes, on_worker_thread_here, x64
+from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.collection import COLLECTS_IN_C, uncollected
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
 from tracegraph.core.types import TensorType, token
-from tracegraph.core.worker_thread import may_be_left, on_worker_thread
+from tracegraph.core.worker_thread import may_be_left
 from tracegraph.errors import (
     DTypeError,
     GradientError,
     InvalidArgumentError,
     LoweringError,
+    ResourceExhaustedError,
     ShapeError,
     fail,
     message,
@@ -196,6 +199,10 @@ class Program:
     its trace, on values. Effects are no part of a program: see `tracegraph.effects.procedure`.
     """
 
+    #: Whether its calls may be on another device than the first was: then it keeps `jitted`, since
+    #: what is compiled is for one device, to which JAX moves the arguments without a word.
+    takes_any_device = False
+
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
         assert graph.is_static, f"@{graph.name} has sizes that are not known"
         _check_memory(graph)
@@ -207,18 +214,20 @@ class Program:
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
+        self._has_run_in: object = None
         self.renew()
+        if _has_barrier(graph):
+            _for_one_device.add(self)  # by its options
 
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
-        self.has_run = False
         #: Stands for what was made since: a run that was left alone must not count for it.
         self._life = object()
-        #: Whether `run` is what was compiled, for arrays like those of the first run alone.
-        self._runs_compiled = False
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
+        #: Whether `run` is what was compiled.
+        self._runs_compiled = False
         #: The C++ entry itself, with no Python frame between it and the execution; None before the
         #: first run, and where it was let go of.
         self.jitted: Any = None
@@ -250,24 +259,47 @@ class Program:
         """Compiles for the types of the inputs, and keeps the program in a folder."""
         self.renew()
         types = [shape_struct(x.type) for x in self.graph.inputs]
-        on_worker_thread(lambda: self._prepare(types, folder))
+        on_worker_thread_here(lambda: self._prepare(types, folder))
 
     def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
         """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
         trace of somebody else's is not kept."""
         self.jitted = self._new_jitted(buffers)
-        self.run = self._bound(uncollected(self.jitted))
+        self._run_jitted()
         self._is_prepared = True
         if is_staging():
             return
         start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
+            agree(self.graph, lowered, buffers)
             disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
         self.compile_seconds = time.perf_counter() - start
         compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
+
+    def _run_jitted(self) -> None:
+        jitted = self.jitted
+        if self.needs_x64 and self.takes_any_device:  # it may be traced again, for another device
+
+            def run(*buffers: Any) -> tuple[Any, ...]:
+                with x64():
+                    return jitted(*buffers)
+
+            self.run = self._bound(uncollected(run))
+        else:
+            self.run = self._bound(uncollected(jitted))
+
+    def _run_compiled(self) -> None:
+        self.run, self._runs_compiled = self._bound(uncollected(self.compiled())), True
+        _for_one_device.add(self)
+
+    def let_device_vary(self) -> None:
+        """Makes calls run on the device that is chosen, whichever the first call ran on."""
+        if self._runs_compiled or self._options != _compiler_options(self.graph):
+            self.renew()
+        self.takes_any_device = True
 
     def keep(self) -> None:
         """Keeps `jitted` for good, for what must have no Python frame between it and the run."""
@@ -278,15 +310,16 @@ class Program:
     def let_go(self) -> None:
         """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
         program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
-        if self._compiled is not None and self.has_run and not self._is_kept:
-            self.run = self._bound(uncollected(self._compiled))
-            self.jitted, self._runs_compiled = None, True
+        is_needed = self._is_kept or self.takes_any_device
+        if self._compiled is not None and self.has_run and not is_needed:
+            self._run_compiled()
+            self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         if self.has_run and not self.may_be_left:
             return self._called(buffers)
         try:
-            return on_worker_thread(lambda: self._noted(buffers))
+            return on_worker_thread_here(lambda: self._noted(buffers))
         except BaseException:
             if not self.has_run:
                 self.renew()  # the thread may be inside of JAX's function for ever
@@ -298,6 +331,11 @@ class Program:
         with slow_compiles.noted(self.graph):
             return self._called(buffers)
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it has run since it began anew."""
+        return self._has_run_in is self._life
+
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         life = self._life
         try:
@@ -308,17 +346,22 @@ class Program:
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self.has_run = life is self._life
+            self._has_run_in = life
             return outputs
         except BaseException as error:
+            if memory.is_exhausted(error):
+                raise self.exhausted(error) from None
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
-            is_other_kind = self._is_of_other_kind(error, buffers)
+            is_of_several = is_of_several_devices(error, buffers)
+            is_other_kind = not is_of_several and self._is_of_other_kind(error, buffers)
             if is_other_kind and self._is_movable(buffers):
                 return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
-            if not is_other_kind and not self.is_refused_by_a_trace(error):
+            self.takes_any_device |= is_other_kind
+            if not (is_other_kind or is_of_several or self.is_refused_by_a_trace(error)):
                 raise
+            buffers = on_one_device(buffers) if is_of_several else buffers
         with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
             return self(*buffers)
 
@@ -364,10 +407,16 @@ class Program:
         return mesh
 
     def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        """A run that is given nothing that it may overwrite: it may be left alone."""
+        """A run that is given nothing that it may overwrite: it may be left alone. The first one
+        is waited for: one that finds no memory fails then, and gives no Variable its results."""
         slow_compiles.note_compiled()
         with may_be_left():
-            return self.run(*buffers)
+            outputs = self.run(*buffers)
+            return outputs if self.has_run else jax.block_until_ready(outputs)
+
+    def exhausted(self, error: BaseException) -> ResourceExhaustedError:
+        """The error of a run that found no memory."""
+        return memory.exhausted(error, self.graph, self._compiled)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
@@ -396,9 +445,8 @@ class Program:
         It may raise a ValueError where a call succeeds: while somebody's `jax.jit` traces.
         64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
         """
-        if self.needs_x64:
-            self.run = self._bound(uncollected(self.compiled()))
-            self._runs_compiled = True
+        if self.needs_x64 and not self.takes_any_device:
+            self._run_compiled()
 
     def compiled_for(self, buffers: Sequence[Any]) -> Any:
         """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
@@ -412,18 +460,18 @@ class Program:
                 given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
                 return self._new_jitted(buffers).lower(*given).compile()
 
-        return on_worker_thread(compiled)
+        return on_worker_thread_here(compiled)
 
     def compiled(self) -> Any:
         """JAX's `Compiled` of this program."""
         if self._compiled is not None:
             return self._compiled
-        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered.compile()))
+        return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def memory(self) -> Memory:
         """What the program needs. It is compiled now, for the runs that follow too."""
         if not self._is_prepared:
-            on_worker_thread(self._prepare_for_types)
+            on_worker_thread_here(self._prepare_for_types)
         found = self.compiled().memory_analysis()
         if found is None:
             fail(
@@ -449,7 +497,7 @@ class Program:
 
     def lowered(self) -> Any:
         """JAX's `Lowered` of this program, for its texts and analyses."""
-        return on_worker_thread(lambda: self._lowered(lambda lowered: lowered))
+        return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered))
 
     def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():
@@ -461,6 +509,17 @@ def _compile_of(graph: Graph, seconds: float) -> Compile:
     place = next((str(node.source) for node in graph.nodes if node.source.line), "")
     nodes = sum(len(inner.nodes) for inner in graph.graphs())
     return Compile(graph.name, place, graph.input_types, nodes, seconds)
+
+
+#: The programs that are bound to one device, or by their options to one platform.
+_for_one_device: weakref.WeakSet[Program] = weakref.WeakSet()
+
+
+def device_changed() -> None:
+    """Called when another device was chosen: from now on programs run on the one of each call."""
+    Program.takes_any_device = True
+    for program in [*_for_one_device]:
+        program.let_device_vary()
 
 
 #: How many programs JAX keeps its trace and its module of, 1.2 MB each.
@@ -482,7 +541,7 @@ def _check_memory(graph: Graph) -> None:
 
     XLA would find out while the program runs, and then all of its results are lost.
     """
-    limit = memory_bytes()
+    limit = memory_bytes(usual_device())
     results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
     total = sum(results.values())
     if limit is None or total <= limit:
@@ -511,12 +570,13 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     even if no pass is left out: JAX refuses functions that have some where it is tracing another,
     so no program ever returns JAX's tracers in place of values, and nothing need look.
     """
-    has_barrier = any(
-        isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes
-    )
-    is_left_out = has_barrier and jax.default_backend() == "cpu"
+    is_left_out = _has_barrier(graph) and usual_device().platform == "cpu"
     passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""
     return {"xla_disable_hlo_passes": passes}
+
+
+def _has_barrier(graph: Graph) -> bool:
+    return any(isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes)
 
 
 def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:

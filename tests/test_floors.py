@@ -40,6 +40,7 @@ LOWERING = FLOORS.index(("lowering",))
 LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/api/": {"tracegraph"},
+    "tracegraph/config.py": {"tracegraph"},
     "tracegraph/core/later.py": {"tracegraph"},
     "tracegraph/debugging.py": {"tracegraph"},
     "tracegraph/differentiation/tape.py": {"tracegraph"},

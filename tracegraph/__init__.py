@@ -233,6 +233,7 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph import signal as signal
     from tracegraph import testing as testing
     from tracegraph import train as train
+    from tracegraph.eager.devices import device as device
     from tracegraph.jax_programs import from_jax as from_jax
     from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
@@ -246,6 +247,7 @@ _MODULES = (
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
 #: Functions whose modules are imported at their first use.
 _FUNCTIONS_LATER = {
+    "device": "tracegraph.eager.devices",
     "diff": "tracegraph.views",
     "from_jax": "tracegraph.jax_programs",
     "profile": "tracegraph.profiling",

@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tracegraph.boundary.guarding import guard
+from tracegraph.core.later import opened
 from tracegraph.core.settings import settings
 from tracegraph.errors import TraceError, fail, shown
 from tracegraph.functions.function import functions_run_eagerly, run_functions_eagerly
 from tracegraph.ir.slow_compiles import get_compile_notes, set_compile_notes
+from tracegraph.operands.flags import as_flag
+
+if TYPE_CHECKING:  # what is imported at its first use
+    from tracegraph.eager.devices import (
+        LogicalDevice,
+        PhysicalDevice,
+        list_logical_devices,
+        list_physical_devices,
+    )
 
 __all__ = [
+    "LogicalDevice",
+    "PhysicalDevice",
     "compilation_cache",
     "functions_run_eagerly",
     "get_compile_notes",
+    "get_soft_device_placement",
+    "list_logical_devices",
+    "list_physical_devices",
     "run_functions_eagerly",
     "set_compilation_cache",
     "set_compile_notes",
+    "set_soft_device_placement",
 ]
+
+
+def set_soft_device_placement(enabled: bool) -> None:
+    """Lets `tg.device` take JAX's choice for a device that is not there, in place of an error.
+
+    >>> tg.config.set_soft_device_placement(True)
+    >>> with tg.device("gpu:7"):
+    ...     print(tg.constant(1.0).numpy())
+    1.0
+    >>> tg.config.set_soft_device_placement(False)
+    """
+    settings.soft_device_placement = as_flag("set_soft_device_placement", "enabled", enabled)
+
+
+def get_soft_device_placement() -> bool:
+    """Whether `set_soft_device_placement(True)` is in force."""
+    return settings.soft_device_placement
 
 
 def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
@@ -52,3 +88,22 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
 def compilation_cache() -> Path | None:
     """The folder in which compiled programs are kept, or None."""
     return settings.compilation_cache
+
+
+_OF_DEVICES = (
+    "LogicalDevice",
+    "PhysicalDevice",
+    "list_logical_devices",
+    "list_physical_devices",
+)
+
+if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        """What is said of devices, whose module is imported at its first use."""
+        if name not in _OF_DEVICES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        devices = opened("tracegraph.eager.devices")
+        globals().update({known: getattr(devices, known) for known in _OF_DEVICES})
+        guard((sys.modules[__name__],))
+        return globals()[name]

@@ -71,6 +71,14 @@ class InvalidArgumentError(LoweringError, ValueError, AssertionError):
     """A check of values failed: `tg.debugging.assert_*`, or an index out of range."""
 
 
+class ResourceExhaustedError(LoweringError, MemoryError):
+    """A program, or an array, finds no memory on its device."""
+
+
+class DistributedError(LoweringError):
+    """Several processes do not come together, or do not run the same program."""
+
+
 class MatchError(LoadError, AssertionError):
     """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it
     was restored to do not have the same variables."""
@@ -264,6 +272,7 @@ _VOWELS = (*"aeioAEIO", "nd")
 
 __all__ = [
     "DTypeError",
+    "DistributedError",
     "GradientError",
     "HintError",
     "InvalidArgumentError",
@@ -274,6 +283,7 @@ __all__ = [
     "NothingSavedError",
     "NumericsError",
     "RegistrationError",
+    "ResourceExhaustedError",
     "RuleTypeError",
     "ShapeError",
     "SignatureError",

@@ -46,6 +46,7 @@ WITHOUT_BAD_CALLS = {
     **dict.fromkeys(
         [
             *("executing_eagerly", "config.compilation_cache", "config.functions_run_eagerly"),
+            *("config.get_soft_device_placement", "config.LogicalDevice", "config.PhysicalDevice"),
             *("config.get_compile_notes", "debugging.disable_traceback_filtering"),
             *("debugging.enable_traceback_filtering", "random.get_global_generator"),
             *("debugging.is_traceback_filtering_enabled", "init_scope", "constraints.NonNeg"),

@@ -321,6 +321,43 @@ ROWS: list[Row] = [
         (lambda: tg.config.set_compilation_cache([]), TRACE, "[]"),
         (lambda x: tg.config.set_compilation_cache(x), TRACE, "Tensor"),
     ),
+    *rows(
+        "config.set_soft_device_placement",
+        (lambda: tg.config.set_soft_device_placement("text"), DTYPE, "text"),
+        (lambda: tg.config.set_soft_device_placement(5), DTYPE, "5"),
+        (lambda x: tg.config.set_soft_device_placement(x), DTYPE, "f32[2,3]"),
+    ),
+    *rows(
+        "config.list_physical_devices",
+        (lambda: tg.config.list_physical_devices(5), VALUE, "5"),
+        (lambda: tg.config.list_physical_devices(["GPU"]), VALUE, "['GPU']"),
+        (lambda x: tg.config.list_physical_devices(x), VALUE, "Tensor"),
+    ),
+    *rows(
+        "config.list_logical_devices",
+        (lambda: tg.config.list_logical_devices(5), VALUE, "5"),
+        (lambda: tg.config.list_logical_devices(["GPU"]), VALUE, "['GPU']"),
+        (lambda x: tg.config.list_logical_devices(x), VALUE, "Tensor"),
+    ),
+    *rows(
+        "device",
+        (lambda: tg.device("abacus"), VALUE, "abacus"),
+        (lambda: tg.device("cpu:99"), VALUE, "there is no device 'cpu:99'"),
+        (lambda: tg.device(5), VALUE, "an int"),
+        (lambda x: tg.device(x), VALUE, "Tensor"),
+    ),
+    *rows(
+        "distribute.initialize",
+        (lambda: tg.distribute.initialize("nowhere", 2, 0), VALUE, "nowhere"),
+        (lambda: tg.distribute.initialize("a:1", 2, 2), VALUE, "process_id is 2"),
+        (lambda: tg.distribute.initialize("a:1", "2", 0), VALUE, "num_processes is '2'"),
+    ),
+    *rows(
+        "distribute.from_local",
+        (lambda: tg.distribute.from_local([1.0], ["data"]), VALUE, "there is no mesh"),
+        (lambda: tg.distribute.from_local([1.0], 5), VALUE, "5"),
+        (lambda: tg.distribute.from_local(object, ["data"]), DTYPE, "object"),
+    ),
     *(
         row
         for kind in ("activations", "constraints", "initializers", "regularizers")

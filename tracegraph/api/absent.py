@@ -38,15 +38,11 @@ ABSENT = {
         "values that are computed again are told by the function",
         "use tg.recompute_grad",
     ),
-    "device": (_DEVICES, "leave the scope out; set JAX_PLATFORMS or jax.default_device"),
     **{
         f"config.{name}": (_DEVICES, f"use {other}")
         for name, other in {
             "experimental": "JAX's settings",
-            "get_visible_devices": "jax.devices()",
-            "list_logical_devices": "jax.devices()",
-            "list_physical_devices": "jax.devices()",
-            "set_soft_device_placement": "JAX's settings",
+            "get_visible_devices": "tg.config.list_logical_devices()",
             "set_visible_devices": "JAX_PLATFORMS, or CUDA_VISIBLE_DEVICES",
             "threading": "JAX's settings",
         }.items()

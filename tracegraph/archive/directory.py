@@ -30,6 +30,7 @@ import numpy as np
 
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
+from tracegraph.archive.parts import DividedArray, described, flat
 from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.worker_thread import Task
@@ -158,18 +159,29 @@ class Writer:
     def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
         return self.add(stem, suffix, lambda path: _write(path, data))
 
-    def add_arrays(self, stem: str, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def add_arrays(
+        self, stem: str, arrays: Mapping[str, np.ndarray | DividedArray]
+    ) -> dict[str, Any]:
         """Writes arrays to files, and returns what the manifest says of each."""
-        parts = shards({key: arrays[key] for key in sorted(arrays)})
+        pieces = flat(arrays)
+        cut = shards({key: pieces[key] for key in sorted(pieces)})
         found: dict[str, Any] = {}
-        for number, part in enumerate(parts, start=1):
-            name = stem if len(parts) == 1 else f"{stem}-{number:05}-of-{len(parts):05}"
+        for number, shard in enumerate(cut, start=1):
+            name = stem if len(cut) == 1 else f"{stem}-{number:05}-of-{len(cut):05}"
             # It hashes, which needs no Python, while files are written.
-            digests = Task(functools.partial(_checksums, part.arrays))
-            file = self.add(name, "safetensors", part.save)
+            digests = Task(functools.partial(_checksums, shard.arrays))
+            file = self.add(name, "safetensors", shard.save)
             for key, digest in digests.result().items():
-                found[key] = description(arrays[key], file, digest)
-        return found
+                found[key] = description(pieces[key], file, digest)
+        return described(arrays, found)
+
+    def written_files(self) -> dict[str, dict[str, Any]]:
+        """What the manifest says of the files that were added."""
+        return dict(self._files)
+
+    def adopt(self, files: Mapping[str, dict[str, Any]]) -> None:
+        """Takes files that another process has added to the same directory for its own."""
+        self._files.update(files)
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""

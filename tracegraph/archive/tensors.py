@@ -16,16 +16,16 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors import safe_open
 
-from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
+from tracegraph.archive.manifest import Entry, excerpt
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.types import BY_SHORT, TensorType, type_of_array
+from tracegraph.core.types import BY_SHORT, DType, TensorType, type_of_array
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import LoadError, fail, reason_of
 
@@ -294,6 +294,16 @@ class Stored:
     def nbytes(self) -> int:
         return math.prod(self.type.shape) * self.type.dtype.size  # type: ignore[arg-type]
 
+    @property
+    def places(self) -> list[tuple[TensorFile, str]]:
+        """The file that has it, and what that calls it."""
+        return [(self.file, self._key)]
+
+    def reader(self) -> Callable[[Sequence[int], Sequence[int]], np.ndarray]:
+        """What reads the elements from `begin` to `end`."""
+        array = self.read()
+        return lambda begin, end: array[tuple(map(slice, begin, end))]
+
     def read(self) -> np.ndarray:
         """The array. Raises LoadError where its bytes are not those that were written."""
         data, found = self.file.read(self._key)
@@ -307,19 +317,31 @@ class Stored:
         return data.view(self.type.dtype.numpy_dtype).reshape(self.type.shape)  # type: ignore[arg-type]
 
 
-def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, Stored]:
-    """The arrays that a table of the manifest lists, each compared with the head of its file."""
-    found: dict[str, Stored] = {}
-    for key, row in entry.pairs().items():
-        file, dtype, shape, digest = row.fields("file", "dtype", "shape", "sha256")
-        if has_surrogates(key):
-            row.fail("the name holds half of a pair of surrogates")
-        stored = file.choice(files)
-        sizes = tuple(n.count(_MOST_ELEMENTS) for n in shape.axes())
-        type = TensorType(dtype.choice(_STORED_DTYPES), sizes)
-        _check_stored(row, stored, key, type)
-        found[key] = Stored(stored, key, type, as_digest(digest))
-    return found
+class Place(NamedTuple):
+    """What a row of a manifest says of where an array is: the entries of its fields."""
+
+    file: Entry
+    dtype: Entry
+    shape: Entry
+    digest: Entry
+
+
+def stored_array(row: Entry, key: str, place: Place, files: Mapping[str, TensorFile]) -> Stored:
+    """An array that a row of the manifest lists, compared with the head of its file."""
+    stored = place.file.choice(files)
+    type = TensorType(place.dtype.choice(_STORED_DTYPES), sizes_of(place.shape))
+    _check_stored(row, stored, key, type)
+    return Stored(stored, key, type, as_digest(place.digest))
+
+
+def dtype_of(entry: Entry) -> DType:
+    """A dtype that has values."""
+    return entry.choice(_STORED_DTYPES)
+
+
+def sizes_of(entry: Entry) -> tuple[int, ...]:
+    """The sizes of an array."""
+    return tuple(n.count(_MOST_ELEMENTS) for n in entry.axes())
 
 
 def _check_stored(row: Entry, file: TensorFile, key: str, type: TensorType) -> None:
@@ -335,15 +357,6 @@ def as_digest(entry: Entry) -> str:
     if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
         entry.fail("it is no SHA-256, which has 64 hexadecimal digits")
     return text
-
-
-def unlisted(files: Iterable[TensorFile], tables: Iterable[Mapping[str, Stored]]) -> Iterator[str]:
-    """Tensors in the files that no table lists."""
-    listed = {(id(x.file), key) for table in tables for key, x in table.items()}
-    for file in files:
-        for key in sorted(file.names):
-            if (id(file), key) not in listed:
-                yield f"{file.name}: {key}"
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

@@ -23,10 +23,12 @@ from tracegraph.array.arguments import (
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
 from tracegraph.autograph.iteration import makers as iteration_makers
 from tracegraph.autograph.iteration import steps_of_tensor_range
+from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.core.source import user_frame
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
+from tracegraph.eager.pending import device_buffer
 from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, made_at
@@ -94,6 +96,7 @@ def constant(
         frame = user_frame()
         if frame is not None:
             made_at(tensor, frame)
+        _put_on_device(tensor)
     if shape is not None:
         sizes = as_shape("constant", shape)
         if tensor.type.shape == ():
@@ -122,10 +125,17 @@ def convert_to_tensor(
     if dtype is None and dtype_hint is not None:
         wish = as_dtype(dtype_hint)
         try:
-            return as_tensor(value, wish)
+            return _put_on_device(as_tensor(value, wish))
         except DTypeError:
-            return as_tensor(value)
-    return as_tensor(value) if dtype is None else converted(value, as_dtype(dtype))
+            return _put_on_device(as_tensor(value))
+    return _put_on_device(as_tensor(value) if dtype is None else converted(value, as_dtype(dtype)))
+
+
+def _put_on_device(tensor: Tensor) -> Tensor:
+    """The tensor; an array of the host is put on the device that `tg.device` names."""
+    if tensor.node is None and device_scope.device is not None:
+        device_buffer(tensor)
+    return tensor
 
 
 def is_tensor(x: Any) -> bool:

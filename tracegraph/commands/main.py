@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 from tracegraph.commands.answers import INTERRUPTED, NO, TROUBLE, Answer, Misuse
 from tracegraph.commands.diff import compare
 from tracegraph.commands.export_stablehlo import export
+from tracegraph.commands.launch import launch
 from tracegraph.commands.run import run
 from tracegraph.commands.show import FORMATS, PARTS, show
 from tracegraph.commands.verify import UNREAD, verify
@@ -120,7 +121,8 @@ def _answered(options: argparse.Namespace) -> int:
         where = f"{error.filename}: " if error.filename else ""
         fact = getattr(error, "fact", None) or f"{where}{reason_of(error)}"
         return _refused(options, options.unreadable, fact, fix_of(error))
-    _write(_json(answer.data) if options.json else answer.text)
+    if options.json or answer.text:
+        _write(_json(answer.data) if options.json else answer.text)
     return answer.code
 
 
@@ -207,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.set_defaults(unread={}, unreadable=NO)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_show, _add_run, _add_diff, _add_verify, _add_export):
+    for add in (_add_show, _add_run, _add_diff, _add_verify, _add_export, _add_launch):
         add(commands)
     return parser
 
@@ -371,3 +373,24 @@ def _add_export(commands: Any) -> None:
     parser.add_argument("--gradient", action="store_true", help="with the gradients of arguments")
     parser.add_argument("--platforms", metavar="LIST", default="cpu,cuda", help="default: cpu,cuda")
     _add_json(parser)
+
+
+def _add_launch(commands: Any) -> None:
+    parser = _command(
+        commands,
+        launch,
+        "launch",
+        "start several processes of one script, here",
+        "Starts processes that tg.distribute.initialize() joins, on this machine. Each line that\n"
+        "they print begins with the number of its process. Signals go on to all of them. When one\n"
+        "fails the others are ended, and its exit code is that of the command.",
+        """  tracegraph launch -n 2 train.py --steps 100
+  tracegraph launch -n 2 --devices 4 train.py
+""",
+    )
+    parser.add_argument("-n", "--processes", metavar="N", type=int, default=2, help="default: 2")
+    parser.add_argument(
+        "--devices", metavar="N", type=int, help="CPU devices of each process, without hardware"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="a Python script")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")

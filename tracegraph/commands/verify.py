@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tracegraph.archive.directory import Reader
-from tracegraph.archive.tensors import TensorFile, file_digest, stored_arrays
+from tracegraph.archive.parts import stored_arrays
+from tracegraph.archive.tensors import TensorFile, file_digest
 from tracegraph.commands.answers import NO, OK, Answer, table
 from tracegraph.commands.check_derivatives import Check, check_derivatives
 from tracegraph.commands.contents import Entry, SavedContents, open_path

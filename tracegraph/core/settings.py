@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -15,6 +17,19 @@ class Settings:
     compilation_cache: Path | None = None
     #: Whether it was found that nothing can be kept there.
     compilation_cache_failed: bool = False
+    #: Whether a device that is not there is replaced by JAX's choice.
+    soft_device_placement: bool = False
+    #: The number of this process among those that `tg.distribute.initialize` has joined.
+    process_index: int = 0
+    #: How many there are.
+    process_count: int = 1
+    #: Whether every process prints and calls, and not only the first one.
+    effects_everywhere: bool = False
+
+    @property
+    def makes_effects(self) -> bool:
+        """Whether this process makes the effects that one of all processes makes."""
+        return self.process_index == 0 or self.effects_everywhere
 
     #: Folders of programs that lie beside models, from which programs are read.
     compiled_folders: tuple[Path, ...] = ()
@@ -30,3 +45,13 @@ def _from_environment() -> Settings:
 
 
 settings = _from_environment()
+
+
+class _DeviceScope(threading.local):
+    """What `tg.device` says on each thread."""
+
+    #: The device that the innermost scope names; None for the backend's choice.
+    device: Any = None
+
+
+device_scope = _DeviceScope()

@@ -8,7 +8,9 @@ Layout(Mesh({'data': 1}), ['data', None])
 
 from tracegraph.api.public_modules import publish
 from tracegraph.distribute.layouts import Layout, Mesh, with_layout
+from tracegraph.distribute.local import from_local
+from tracegraph.distribute.processes import initialize
 
-__all__ = ["Layout", "Mesh", "with_layout"]
+__all__ = ["Layout", "Mesh", "from_local", "initialize", "with_layout"]
 
 publish(__name__)

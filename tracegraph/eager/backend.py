@@ -186,3 +186,119 @@ def row(stack: Any, row: int) -> Any:
 def stack(buffers: Sequence[Any]) -> Any:
     """The buffers, of one type, as the rows of one."""
     return _lowering().device.stack(buffers)
+
+
+# Devices.
+
+
+def local_devices() -> dict[str, list[Any]]:
+    """JAX's devices of this process by kind: CPU, GPU, TPU."""
+    return _lowering().places.local_devices()
+
+
+def process_index() -> int:
+    """The number of this process among those of `jax.distributed`."""
+    return _lowering().places.process_index()
+
+
+def device_names(buffer: Any) -> list[str]:
+    """The names of the devices that hold a buffer."""
+    return _lowering().places.names_of(buffer)
+
+
+def memory_kind(buffer: Any) -> str | None:
+    """The kind of memory that holds a buffer."""
+    return _lowering().places.memory_kind_of(buffer)
+
+
+def chosen_device() -> Any:
+    """The device that was chosen on this thread for values and programs, or None."""
+    return _lowering().device.chosen_device()
+
+
+def usual_device() -> Any:
+    """The device on which values are made, and programs run, on this thread."""
+    return _lowering().places.usual_device()
+
+
+def on_device(device: Any) -> Any:
+    """A context in which values are made, and programs run, on a device."""
+    return _lowering().device.on_device(device)
+
+
+def device_changed() -> None:
+    """Called when another device was chosen on this thread."""
+    _lowering().program.device_changed()
+
+
+def kept_on(buffer: Any, device: Any) -> Any:
+    """A buffer that stays on a device."""
+    return _lowering().places.kept_on(buffer, device)
+
+
+def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
+    """Whether a program was refused because its arrays, each on one device, are not on the same."""
+    return _lowering().places.is_of_several_devices(error, buffers)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether an error says that a program found no memory."""
+    return _lowering().memory.is_exhausted(error)
+
+
+# Processes.
+
+
+def join_processes(
+    address: str | None,
+    count: int | None,
+    index: int | None,
+    local_device_ids: Sequence[int] | None,
+    timeout: int,
+) -> None:
+    """Joins this process to others; see `lowering.processes`."""
+    _lowering().processes.initialize(address, count, index, local_device_ids, timeout)
+
+
+def processes_joined() -> bool:
+    """Whether this process is joined to others."""
+    return _lowering().processes.is_initialized()
+
+
+def on_host(buffer: Any) -> np.ndarray:
+    """A buffer as an array of NumPy. What is divided among processes is gathered: all of them must
+    call this."""
+    return _lowering().processes.on_host(buffer)
+
+
+def set_end_of_process(end: Any) -> None:
+    """Takes what ends this process where it waits for others in vain: a function of a message."""
+    _lowering().processes.settings.end = end
+
+
+def joined_as() -> tuple[int, int]:
+    """The number of this process, once it was joined to others, and how many there are."""
+    processes = _lowering().processes
+    return processes.index(), processes.count()
+
+
+def from_local(array: np.ndarray, sharding: Any) -> Any:
+    """A buffer of which each process gives its part."""
+    return _lowering().processes.from_local(array, sharding)
+
+
+def gathered_from_processes(data: bytes) -> list[bytes]:
+    """What each process gives, by their numbers; all of them must call this."""
+    return _lowering().processes.gathered(data)
+
+
+def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """The parts of a divided buffer that this process writes, each with where it begins: every part
+    belongs to one process."""
+    return _lowering().processes.own_parts(buffer)
+
+
+def from_parts(type: TensorType, sharding: Any, read: Any) -> Any:
+    """A buffer with a sharding of JAX's, of which `read(begin, end)` gives each part that a device
+    of this process holds."""
+    return _lowering().processes.from_parts(type, sharding, read)

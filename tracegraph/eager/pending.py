@@ -21,7 +21,14 @@ from tracegraph.core.source import Source, here, user_frame
 from tracegraph.eager import backend
 from tracegraph.eager.provenance import ProvenanceMap
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED, getrefcount
-from tracegraph.errors import LoweringError, TraceError, fact_of, fail, message
+from tracegraph.errors import (
+    LoweringError,
+    ResourceExhaustedError,
+    TraceError,
+    fact_of,
+    fail,
+    message,
+)
 from tracegraph.ir.builder import (
     Builder,
     builder_of_thread,
@@ -421,10 +428,11 @@ def run_failure(error: Exception, source: Source) -> Exception:
     """The error of a program that could not run, with the user's line."""
     if type(error).__name__ != "JaxRuntimeError":
         return error
-    is_memory = "RESOURCE_EXHAUSTED" in str(error)
     fact = f"the program could not run: {fact_of(error)}"
-    fix = "compute with fewer or smaller tensors" if is_memory else ""
-    return LoweringError(message(fact, source=source, fix=fix))
+    if "RESOURCE_EXHAUSTED" in str(error):
+        fix = "compute with fewer or smaller tensors"
+        return ResourceExhaustedError(message(fact, source=source, fix=fix))
+    return LoweringError(message(fact, source=source))
 
 
 def raise_failures(buffers: Iterable[Any]) -> None:

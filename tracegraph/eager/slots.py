@@ -32,10 +32,15 @@ state_lock = threading.RLock()
 class Slot:
     """Where a Variable keeps its value."""
 
-    __slots__ = ("buffer",)
+    __slots__ = ("buffer", "place")
 
     #: An array of the device, a Tensor whose value is not made yet, or a StackRow.
     buffer: Any
+    #: The device that keeps it; None for the one that has computed it.
+    place: Any
+
+    def __init__(self, buffer: Any = None) -> None:
+        self.buffer, self.place = buffer, None
 
 
 class StackRow:
@@ -91,13 +96,24 @@ def own_content(slot: Slot) -> Any:
             return own
 
 
-def store(slots: Iterable[Slot], contents: Iterable[Any]) -> None:
+def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
+    """The contents on the devices that keep those of the slots; what is not made yet stays so."""
+    return [
+        content
+        if slot.place is None or type(content) is Tensor
+        else backend.kept_on(content, slot.place)
+        for slot, content in zip(slots, contents, strict=True)
+    ]
+
+
+def store(slots: Sequence[Slot], contents: Iterable[Any]) -> None:
     """Stores contents in slots, all at one moment."""
-    _exhaust(map(_put, slots, contents))
+    _exhaust(map(_put, slots, placed(slots, contents)))
 
 
 def store_if_same(slot: Slot, old: Any, new: Any) -> bool:
     """Stores `new` in the slot if it holds `old`; whether it did."""
+    (new,) = placed((slot,), (new,))
     is_same = map(is_, (old,), map(get_buffer, (slot,)))
     return bool(list(map(_put, compress((slot,), is_same), (new,))))
 
@@ -107,6 +123,7 @@ def store_together_if_same(
 ) -> bool:
     """Stores contents in slots if the slots `known` hold `olds`, all at one moment; whether it
     did."""
+    contents = placed(slots, contents)
     is_same = map(all, (map(is_, olds, map(get_buffer, known)),))
     stores = starmap(map, compress(((_put, slots, contents),), is_same))
     return bool(list(chain.from_iterable(stores)))
@@ -280,9 +297,14 @@ class Step:
             self._look_at(variables)  # an interrupt assigned what is not made yet
             return {}
         raise_failures((*buffers, *rest))
-        if not self.program.is_refused_by_a_trace(error):
+        if backend.is_exhausted(error):
+            raise self.program.exhausted(error) from None
+        inputs = (*buffers, *contents_of(variables), *rest)
+        is_of_several = backend.is_of_several_devices(error, inputs)
+        if not is_of_several and not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
-        # The frames of what failed hold the buffers, so they are not given away, but copied.
+        # The frames of what failed hold the buffers, so they are not given away, but copied; to one
+        # device, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
 

@@ -69,8 +69,7 @@ def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
         if stack is not None:
             return stack, contents
         buffers = gathered(members)
-        stack = Slot()
-        stack.buffer = backend.stack(buffers)
+        stack = Slot(backend.stack(buffers))
         rows = [StackRow(stack, i) for i in range(len(members))]
         note_pending()
         if store_together_if_same(members, rows, members, buffers):
@@ -87,7 +86,7 @@ def _common_stack(contents: Sequence[Any]) -> Slot | None:
     return first.stack if is_whole else None
 
 
-def is_divided(slot: Slot) -> bool:
-    """Whether the value of a slot is on several devices."""
+def is_bound(slot: Slot) -> bool:
+    """Whether the value of a slot is divided among devices, or kept on one of them."""
     devices = getattr(slot.buffer, "devices", None)
-    return devices is not None and len(devices()) > 1
+    return slot.place is not None or (devices is not None and len(devices()) > 1)

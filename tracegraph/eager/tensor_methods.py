@@ -208,25 +208,30 @@ def _format(self: Tensor, spec: str) -> str:
 
 
 def device(self: Tensor) -> str:
-    """The device that holds the value, such as 'cpu:0'; while tracing, the default one."""
-    return default_device() if is_symbolic(self) else _device_of(device_buffer(self))
+    """The device that holds the value, such as '/job:localhost/replica:0/task:0/device:CPU:0';
+    several of them with commas in between. While tracing it is the usual one."""
+    return default_device() if is_symbolic(self) else device_of(device_buffer(self))
 
 
 def default_device() -> str:
     """The device that values are put on."""
-    return _device_of(backend.put(np.zeros((), np.float32)))
+    return device_of(backend.put(np.zeros((), np.float32)))
+
+
+def device_of(buffer: Any) -> str:
+    """The names of the devices that hold a buffer, with commas in between."""
+    return ", ".join(backend.device_names(buffer))
+
+
+def memory_kind(self: Tensor) -> str | None:
+    """The memory that holds the value, as JAX calls it: "device" or "pinned_host"; None while
+    tracing, and where JAX does not know."""
+    return None if is_symbolic(self) else backend.memory_kind(device_buffer(self))
 
 
 def layout(self: Tensor) -> Any:
     """How the value is divided among the devices of a mesh; None if it is on one device."""
     return backend.layouts().layout_of(self)
-
-
-def _device_of(buffer: Any) -> str:
-    devices = getattr(buffer, "devices", None)
-    return (
-        "cpu:0" if devices is None else ", ".join(sorted(f"{d.platform}:{d.id}" for d in devices()))
-    )
 
 
 def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
@@ -242,7 +247,7 @@ def check_device(op: str, device: Any) -> None:
     fail(
         SignatureError,
         f"{op}: the device is {shown(device)}, and tensors are on {default_device()!r}",
-        fix="leave it out; JAX_PLATFORMS and jax.default_device decide",
+        fix="leave it out; tg.device and JAX_PLATFORMS decide",
     )
 
 
@@ -303,6 +308,7 @@ _METHODS = {
     "__reduce__": _reduce,
     "device": property(device),
     "layout": property(layout),
+    "memory_kind": property(memory_kind),
     "to_device": _to_device,
 }
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.core.settings import settings
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.source import Source, sourced
 from tracegraph.core.tensorshape import TensorShape
@@ -74,6 +75,15 @@ class _Plain(HostFunction):
         return self._function(*arrays), None
 
 
+class _OfFirstProcess(HostFunction):
+    """A function without results in a process that leaves it to the first one."""
+
+    def run(
+        self, arrays: Sequence[np.ndarray], forward: Any = None, keeps: bool = False
+    ) -> tuple[Sequence[Tensor], None]:
+        return (), None
+
+
 class _Runner:
     """What is called for a host call of the user's line `source`; see `ops.effect.HostRunner`."""
 
@@ -83,6 +93,8 @@ class _Runner:
         function = op.function
         is_ours = isinstance(function, HostFunction)
         self._function: HostFunction = function if is_ours else _Plain(function)
+        if not op.types and not settings.makes_effects:
+            self._function = _OfFirstProcess()
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         made = self.run(arrays)

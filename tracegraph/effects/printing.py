@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.core.settings import settings
 from tracegraph.errors import TraceError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
@@ -85,6 +86,8 @@ class Template:
         self._stream = stream
 
     def __call__(self, *arrays: np.ndarray) -> tuple[()]:
+        if not settings.makes_effects:
+            return ()
         values = [value_text(np.asarray(array), self._summarize) for array in arrays]
         rows = itertools.zip_longest(self._pieces, values, fillvalue="")
         _write("".join(itertools.chain.from_iterable(rows)), self._stream)

@@ -288,7 +288,7 @@ class _Run:
             assert self._record is not None
             made = self._record.made[self._count]
         if made is None or op.loops:  # of a parallel loop the first iteration was made
-            arrays = [np.asarray(self.value(x)) for x in operands(node)]
+            arrays = [backend.on_host(self.value(x)) for x in operands(node)]
             forward = getattr(self.env.get(node.inputs[0]), "made", None)
             keeps = node.outputs[0] in self._kept
             made = host_function(op, node.source).run(arrays, made, forward, keeps)

@@ -19,7 +19,7 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
-from tracegraph.eager.stacked_step import StackedStep, is_divided
+from tracegraph.eager.stacked_step import StackedStep, is_bound
 from tracegraph.effects.procedure import (
     START,
     Procedure,
@@ -106,8 +106,8 @@ class Execution:
         is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
         if not is_whole or not self._roll or (self._budget is not None and not always):
             return None
-        if any(map(is_divided, traced.variables)) or _has_layouts(self.graph):
-            return None  # the compiler divides what it sees, one program per mesh
+        if any(map(is_bound, traced.variables)) or _has_layouts(self.graph):
+            return None  # what is bound to devices stays there
         may_stack = all(v.tensor_type.is_static and not v.is_stand_in for v in traced.variables)
         count, assigned = len(traced.variables), tuple(traced.assigned)
         states = States(traced.argument_count, count, traced.result_count, assigned, may_stack)

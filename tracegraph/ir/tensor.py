@@ -133,7 +133,15 @@ class Tensor(TensorMethods):
 
         @property
         def device(self) -> str:
-            """The device that holds the value, such as 'cpu:0'."""
+            """The device that holds the value, such as
+            '/job:localhost/replica:0/task:0/device:CPU:0'; several of them with commas in between.
+            While tracing it is the usual one."""
+            ...
+
+        @property
+        def memory_kind(self) -> str | None:
+            """The memory that holds the value, as JAX calls it: "device" or "pinned_host"; None
+            while tracing, and where JAX does not know."""
             ...
 
         @property

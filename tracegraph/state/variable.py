@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
@@ -23,6 +24,7 @@ from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
     Slot,
     contents_of,
+    gathered,
     materialised_content,
     note_pending,
     own_content,
@@ -30,7 +32,7 @@ from tracegraph.eager.slots import (
     store,
     store_if_same,
 )
-from tracegraph.eager.tensor_methods import host_array, shape_text, tell_tapes
+from tracegraph.eager.tensor_methods import device_of, host_array, shape_text, tell_tapes
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -196,7 +198,8 @@ class Variable(Slot, TensorMethods):
             value = self._placed(value)
         # A table of layouts may wait for it: it is then made in place.
         is_left = bool(waiting) and value.node is not None
-        self.buffer = _content(value) if is_left else device_buffer(value)
+        self.place = None if self._layout is not None else device_scope.device
+        store((self,), (_content(value) if is_left else device_buffer(value),))
         if trace is not None:
             trace.created.append(weakref.ref(self))
         else:
@@ -228,7 +231,7 @@ class Variable(Slot, TensorMethods):
         self.handle = host_tensor(type, None)
         self.handle.name = name
         #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
-        self.buffer = None
+        self.buffer = self.place = None
 
     @staticmethod
     def _initial(initial_value: Any, dtype: DType | None) -> Tensor:
@@ -330,8 +333,16 @@ class Variable(Slot, TensorMethods):
 
     @property
     def device(self) -> str:
-        """The device that holds the value, such as 'cpu:0'."""
-        return self.made_tensor().device
+        """The device that holds the value, such as
+        '/job:localhost/replica:0/task:0/device:CPU:0'."""
+        (buffer,) = gathered((self.given(),))
+        return device_of(buffer)
+
+    @property
+    def memory_kind(self) -> str | None:
+        """The memory that holds the value, as JAX calls it: "device" or "pinned_host"."""
+        (buffer,) = gathered((self.given(),))
+        return backend.memory_kind(buffer)
 
     @property
     def layout(self) -> Layout | None:
@@ -352,7 +363,7 @@ class Variable(Slot, TensorMethods):
         )
         with state_lock, at_top_level():
             value = self._placed(self.made_tensor(), layout)
-            self._layout = layout
+            self._layout, self.place = layout, None
             note_pending()
             self.buffer = device_buffer(value)
 
@@ -572,7 +583,7 @@ class Variable(Slot, TensorMethods):
         self.tell_assigned(new)
         content = _content(new)
         with state_lock:
-            self.buffer = content
+            store((self,), (content,))
 
     def _admitted(self, new: Tensor) -> Tensor:
         (new,) = current().admit_all((new,))

@@ -12,11 +12,14 @@ Object 0 is the root. What an optimizer keeps for a Variable stands beside its p
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tracegraph.archive.directory import (
     MANIFEST,
@@ -28,14 +31,22 @@ from tracegraph.archive.directory import (
     removing,
 )
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import (
-    Stored,
-    TensorFile,
+from tracegraph.archive.parts import (
+    DividedArray,
+    StoredParts,
+    divided_array,
+    merged,
     stored_arrays,
     unlisted,
 )
+from tracegraph.archive.tensors import Stored, TensorFile
+from tracegraph.core.settings import settings
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import NothingSavedError, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import is_divided
 from tracegraph.state.variable import Variable, values_now
 from tracegraph.train.checkpoint_state import is_whole
 from tracegraph.train.object_graph import ObjectGraph
@@ -51,20 +62,52 @@ _VALUES = re.compile(_STEM + r"-[a-z0-9-]*\.safetensors")
 
 
 def write_checkpoint(path: str, graph: ObjectGraph) -> None:
-    """Writes the values that the Variables of a graph have now to a directory."""
+    """Writes the values that the Variables of a graph have now to a directory. Of several processes
+    each writes the parts that it owns, and the first one what is whole; all of them call this."""
     held = values_now(graph.variables())
+    is_first = settings.process_index == 0
     remove_torn(Path(path))
-    arrays = {key: host_array(value) for key, value in held.items()}
+    forms = {key: _form(value) for key, value in held.items()}
+    arrays = {k: x for k, x in forms.items() if is_first or isinstance(x, DividedArray)}
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "producer": PRODUCER,
+        "objects": [_written(graph, number) for number in range(len(graph.objects))],
+    }
+    if settings.process_count == 1:
+        with Writer(path) as writer:
+            writer.commit({**content, "values": writer.add_arrays(_STEM, arrays)})
+    else:
+        _write_together(path, content, arrays)
+
+
+def _form(value: Tensor) -> np.ndarray | DividedArray:
+    """A value as it is written: divided as it is, or as a whole."""
+    buffer = device_buffer(value)
+    if not is_divided(buffer) or buffer.is_fully_replicated:
+        return host_array(value)
+    return divided_array(value.type, backend.own_parts(buffer))
+
+
+def _write_together(
+    path: str, content: dict[str, Any], arrays: dict[str, np.ndarray | DividedArray]
+) -> None:
+    """Writes the files of all processes, and then the one manifest that makes them count."""
+    is_first = settings.process_index == 0
+    if is_first:
+        with Writer(path):  # makes the folder, or refuses it
+            pass
+    backend.gathered_from_processes(b"")
     with Writer(path) as writer:
-        writer.commit(
-            {
-                "format": FORMAT,
-                "version": VERSION,
-                "producer": PRODUCER,
-                "objects": [_written(graph, number) for number in range(len(graph.objects))],
-                "values": writer.add_arrays(_STEM, arrays),
-            }
-        )
+        rows = writer.add_arrays(f"{_STEM}-{settings.process_index}", arrays)
+        told = json.dumps([rows, writer.written_files()]).encode()
+        tables, files = zip(*map(json.loads, backend.gathered_from_processes(told)), strict=True)
+        if is_first:
+            for others in files:
+                writer.adopt(others)
+            writer.commit({**content, "values": merged(tables)})
+    backend.gathered_from_processes(b"")  # it counts when anybody goes on
 
 
 def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
@@ -78,7 +121,9 @@ def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
 
 def remove_checkpoint(path: Path) -> None:
     """Removes a checkpoint: first what makes it count, then its files. Files of the user's, and
-    the directory that they are in, stay."""
+    the directory that they are in, stay. Of several processes the first one removes it."""
+    if settings.process_index:
+        return
     with removing, contextlib.suppress(FileNotFoundError):  # a signal handler removed it meanwhile
         if path.is_symlink() or not path.is_dir() or is_in_use(path):
             return
@@ -92,7 +137,10 @@ def remove_checkpoint(path: Path) -> None:
 
 def remove_torn(path: Path) -> None:
     """Removes what a process left that was killed before its checkpoint counted, or while it
-    removed one. A directory that holds anything else, or is being written, is left as it is."""
+    removed one. A directory that holds anything else, or is being written, is left as it is. Of
+    several processes the first one does."""
+    if settings.process_index:
+        return
     with removing, contextlib.suppress(FileNotFoundError):
         is_torn = path.is_dir() and not is_whole(str(path)) and not is_in_use(path)
         if is_torn and all(map(_is_ours, path.iterdir())):
@@ -134,7 +182,7 @@ class Saved:
             name: TensorFile(reader.root / name, str(reader.root / name))
             for name in reader.check_files(files)
         }
-        self.values: dict[str, Stored] = stored_arrays(values, tensors)
+        self.values: dict[str, Stored | StoredParts] = stored_arrays(values, tensors)
         extra = next(unlisted(tensors.values(), (self.values,)), None)
         if extra is not None:
             reader.entry.fail(f"no table lists the tensor {extra}")
@@ -164,7 +212,7 @@ class Saved:
             if any(self.objects[number].key is None for number in kept):
                 entry.fail("slots are variables, and are kept for variables")
 
-    def value(self, number: int) -> Stored:
+    def value(self, number: int) -> Stored | StoredParts:
         """The value of an object that is a Variable."""
         return self.values[self.key(number)]
 

@@ -17,6 +17,7 @@ from tracegraph.archive import manifest
 from tracegraph.archive.directory import MANIFEST, STATE, as_path, remove_waiting, replace_file
 from tracegraph.archive.manifest import Entry
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.core.settings import settings
 from tracegraph.errors import LoadError, fail
 from tracegraph.version import PRODUCER
 
@@ -37,7 +38,10 @@ class CheckpointState:
     preserved: int = 0
 
     def write(self, directory: str, filename: str = STATE) -> None:
-        """Replaces the file, and removes what an earlier writer left that was killed."""
+        """Replaces the file, and removes what an earlier writer left that was killed. Of several
+        processes the first one does."""
+        if settings.process_index:
+            return
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         written, content = None, self._content()

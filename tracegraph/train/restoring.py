@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from tracegraph.core.source import Source
+from tracegraph.eager import backend
 from tracegraph.eager.slots import state_lock
 from tracegraph.errors import LoadError, MatchError, ShapeError, fail, warn
-from tracegraph.ir.tensor import host_tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.optimizers.base import slot_names
 from tracegraph.state import deferred
 from tracegraph.state.variable import (
@@ -209,13 +210,20 @@ class Restoration:
         """Gives the Variables their values, after all of them were checked and read."""
         rows = [(value, number) for value, number in pairs if isinstance(value, Variable)]
         self._check_types(rows)
-        values = [self.saved.value(number) for _, number in rows]
-        tensors = [host_tensor(stored.type, stored.read()) for stored in values]
+        tensors = [self._tensor(variable, number) for variable, number in rows]
         assign_together([variable for variable, _ in rows], tensors)
         for value, number in pairs:
             self._found.setdefault(number, []).append(weakref.ref(value))
         for variable, number in rows:
             self._numbers[id(variable)] = (weakref.ref(variable), number)
+
+    def _tensor(self, variable: Variable, number: int) -> Tensor:
+        """The value of a Variable; where it is divided among devices, each reads what it holds."""
+        stored, layout = self.saved.value(number), variable.layout
+        if layout is None:
+            return host_tensor(stored.type, stored.read())
+        buffer = backend.from_parts(stored.type, layout.sharding, stored.reader())
+        return Tensor(stored.type, buffer)
 
     def _check_types(self, rows: list[Pair]) -> None:
         unfit = [(v, n) for v, n in rows if not self._fits(v, n)]

@@ -1,0 +1,80 @@
+"""Programs that find no memory: which of their values are large, and whose lines made them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lowering.places import name_of, usual_device
+from tracegraph.core.shapes import element_count
+from tracegraph.core.source import Source, here
+from tracegraph.core.types import TensorType
+from tracegraph.errors import ResourceExhaustedError, message
+from tracegraph.ir.tensor import Graph
+
+#: How many values are told, and how many times larger the largest may be.
+_TOLD, _SMALLER = 5, 100
+_FIX = (
+    "use a smaller batch, or have @tg.function(memory_budget=...) compute values again in place of "
+    "keeping them"
+)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Whether XLA found no memory."""
+    return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def exhausted(error: BaseException, graph: Graph, compiled: Any = None) -> ResourceExhaustedError:
+    """The error of a program that found no memory: what it needs, and its largest values."""
+    reason = str(error).split("\n")[0].rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(". ")
+    lines = [f"@{graph.name} finds no memory on {name_of(usual_device())}: {reason}"]
+    lines += [*_needs(compiled), *_largest(graph)]
+    return ResourceExhaustedError(message("\n".join(lines), source=here(), fix=_FIX))
+
+
+def _needs(compiled: Any) -> Iterator[str]:
+    """What a program takes while it runs, where XLA says so."""
+    found = None if compiled is None else compiled.memory_analysis()
+    if found is not None:
+        given, made = found.argument_size_in_bytes, found.output_size_in_bytes
+        yield (
+            f"  it takes {given:,} bytes of arguments, {made:,} of results and "
+            f"{found.temp_size_in_bytes:,} in between"
+        )
+
+
+def _largest(graph: Graph) -> Iterator[str]:
+    """The largest values that the lines of users make; XLA stores those that it does not fuse."""
+    counts: Counter[tuple[TensorType, Source]] = Counter()
+    for inner in graph.graphs():
+        for node in inner.nodes:
+            counts.update((y.type, node.source) for y in node.outputs if y.type.is_static)
+    if not counts:
+        return
+    yield "  its largest values, of which XLA stores those that it does not fuse:"
+    by_line = _by_line(counts)
+    large = [row for row in by_line if _bytes(row[0]) * _SMALLER >= _bytes(by_line[0][0])]
+    for type, source, count in large[:_TOLD]:
+        times = "" if count == 1 else f" {count} times"
+        text = f": {source.text}" if source.text else ""
+        yield f"    {_bytes(type):,} bytes{times}: {type} at {source}{text}"
+
+
+def _by_line(
+    counts: Counter[tuple[TensorType, Source]],
+) -> Sequence[tuple[TensorType, Source, int]]:
+    """Types and lines with the number of their values, the largest values first."""
+    lines: dict[tuple[TensorType, str], tuple[TensorType, Source, int]] = {}
+    for (type, source), count in counts.items():
+        key = type, str(source)
+        known = lines.get(key, (type, source, 0))
+        lines[key] = type, source, known[2] + count
+    return sorted(lines.values(), key=lambda row: (-_bytes(row[0]), -row[2]))
+
+
+def _bytes(type: TensorType) -> int:
+    size = element_count(type.shape) * type.dtype.size
+    assert isinstance(size, int)
+    return size

@@ -1,0 +1,78 @@
+"""The devices of JAX as places: where values are, and where programs run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from lowering.device import chosen_device, is_array
+from tracegraph.core.device_names import full_name
+
+#: What TensorFlow calls JAX's platforms; others have JAX's name in capitals.
+_KINDS = {"cuda": "GPU", "rocm": "GPU"}
+#: How JAX's error begins where the arrays of one program are on several devices.
+_SEVERAL_DEVICES = "Received incompatible devices"
+
+
+def kind_of(device: Any) -> str:
+    """The kind of a device, as TensorFlow calls it: CPU, GPU, TPU."""
+    platform: str = device.platform
+    return _KINDS.get(platform) or platform.upper()
+
+
+def local_devices() -> dict[str, list[Any]]:
+    """The devices of this process by kind, CPUs first, in the order of their numbers."""
+    found = {"CPU": list(jax.local_devices(backend="cpu"))}
+    usual = jax.local_devices()
+    return {**found, kind_of(usual[0]): list(usual)}
+
+
+def name_of(device: Any) -> str:
+    """TensorFlow's name of a device. Numbers count the devices of a kind in their own process."""
+    alike = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
+    return full_name(kind_of(device), alike.index(device), device.process_index)
+
+
+def names_of(buffer: Any) -> list[str]:
+    """The names of the devices that hold an array; none for an array of NumPy."""
+    if not is_array(buffer):
+        return []
+    return [name_of(d) for d in sorted(buffer.devices(), key=lambda d: d.id)]
+
+
+def memory_kind_of(buffer: Any) -> str | None:
+    """The kind of memory that holds an array, as JAX calls it: "device", "pinned_host"."""
+    return buffer.sharding.memory_kind
+
+
+def process_index() -> int:
+    """The number of this process among those that `jax.distributed` has joined."""
+    return jax.process_index()
+
+
+def usual_device() -> Any:
+    """The device on which JAX makes values here, unless it is told another one."""
+    chosen = chosen_device()
+    if isinstance(chosen, str):  # JAX takes the name of a platform, too
+        return jax.local_devices(backend=chosen)[0]
+    return jax.local_devices()[0] if chosen is None else chosen
+
+
+def kept_on(buffer: Any, device: Any) -> Any:
+    """The array on a device, where it stays: programs that take it run there."""
+    is_there = is_array(buffer) and buffer.committed and buffer.devices() == {device}
+    return buffer if is_there else jax.device_put(buffer, device)
+
+
+def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
+    """Whether a program was refused because its arrays, each on one device, are not on the same."""
+    is_told = isinstance(error, ValueError) and str(error).startswith(_SEVERAL_DEVICES)
+    return is_told and all(len(x.devices()) == 1 for x in buffers if is_array(x))
+
+
+def on_one_device(buffers: Sequence[Any]) -> list[Any]:
+    """The arrays on the usual device."""
+    device = usual_device()
+    return [jax.device_put(x, device) for x in buffers]

@@ -1,0 +1,122 @@
+"""Several processes that run one program, by `jax.distributed`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from lowering.device import context_of
+from tracegraph.core.types import TensorType
+
+#: The exit code of a process that ends because others are not there.
+LOST = 70
+
+
+def _end(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    os._exit(LOST)
+
+
+@dataclasses.dataclass
+class Settings:
+    """What `initialize` was told."""
+
+    #: Seconds that a process waits for the others.
+    timeout: float = 300
+    #: Ends the process with a message, from any thread.
+    end: Callable[[str], Any] = _end
+
+
+settings = Settings()
+
+
+def initialize(
+    address: str | None,
+    count: int | None,
+    index: int | None,
+    local_device_ids: Sequence[int] | None,
+    timeout: int,
+) -> None:
+    """Joins the processes. CPUs exchange data by gloo, which JAX must be told before it begins."""
+    settings.timeout = timeout
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        address,
+        count,
+        index,
+        local_device_ids,
+        initialization_timeout=timeout,
+        shutdown_timeout_seconds=timeout,
+    )
+
+
+def is_initialized() -> bool:
+    """Whether this process is joined to others."""
+    return jax.distributed.is_initialized()
+
+
+def count() -> int:
+    """How many processes there are."""
+    return jax.process_count()
+
+
+def index() -> int:
+    """The number of this process."""
+    return jax.process_index()
+
+
+def spans_processes(buffers: Sequence[Any]) -> bool:
+    """Whether some array has parts that other processes hold, so that all must run the program."""
+    return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
+
+
+def gathered(data: bytes) -> list[bytes]:
+    """What each process gives, in the order of their numbers; every process must call it."""
+    sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
+    wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
+    wide[: len(data)] = np.frombuffer(data, np.uint8)
+    rows = multihost_utils.process_allgather(wide)
+    return [bytes(row[:size]) for row, size in zip(np.asarray(rows), sizes, strict=True)]
+
+
+def on_host(buffer: Any) -> np.ndarray:
+    """An array as one of NumPy; every process must call it for one that is divided among them."""
+    if spans_processes((buffer,)) and not buffer.is_fully_replicated:
+        return np.asarray(multihost_utils.process_allgather(buffer, tiled=True))
+    return np.asarray(buffer)
+
+
+def from_local(array: np.ndarray, sharding: Any) -> Any:
+    """An array of which each process gives its part."""
+    with context_of(array.dtype), jax.ensure_compile_time_eval():
+        return jax.make_array_from_process_local_data(sharding, array)
+
+
+def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
+    """The parts of an array that this process writes, each with where it begins. Of those that
+    several devices hold, one device has the first copy."""
+    return [
+        (tuple(place.start or 0 for place in shard.index), np.asarray(shard.data))
+        for shard in buffer.addressable_shards
+        if shard.replica_id == 0
+    ]
+
+
+def from_parts(type: TensorType, sharding: Any, read: Callable[..., np.ndarray]) -> Any:
+    """An array with this sharding, of which `read(begin, end)` gives what a device holds."""
+    shape: Any = type.shape
+
+    def part(index: Any) -> np.ndarray:
+        places = [place.indices(size) for place, size in zip(index, shape, strict=True)]
+        return read(tuple(x[0] for x in places), tuple(x[1] for x in places))
+
+    with context_of(type.dtype), jax.ensure_compile_time_eval():
+        return jax.make_array_from_callback(shape, sharding, part)

@@ -1,0 +1,204 @@
+"""What several processes do together: `test_processes.py` starts this file in each of them.
+
+The names of scenarios are the argument; what they print, and how they end, is what is tested.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import jax
+import numpy as np
+
+import tracegraph as tg
+from tracegraph.archive import tensors
+
+TIMEOUT = 8
+
+
+def whole(count=8.0):
+    """A tensor that is divided among all devices of all processes."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    x = tg.constant(np.arange(count, dtype=np.float32))
+    return tg.distribute.with_layout(x, tg.distribute.Layout(mesh, ["data"]))
+
+
+@tg.function
+def total(x):
+    return tg.reduce_sum(x * x)
+
+
+@tg.function
+def largest(x):
+    return tg.reduce_max(x)
+
+
+@tg.function
+def by_process(x):
+    y = x * 2
+    if jax.process_index() == 0:
+        y = y + 1
+    else:
+        y = y - 1
+    return tg.reduce_sum(y)
+
+
+def adds_up(index):
+    print("device", tg.constant(1.0).device)
+    print("total", float(total(whole())))
+
+
+def prints(index):
+    seen = []
+
+    @tg.function
+    def f(x):
+        y = tg.reduce_sum(x)
+        tg.print("in the function", y, x, output_stream=sys.stdout)
+        tg.py_function(lambda y: seen.append(float(y)), [y], [])
+        z = tg.py_function(lambda y: np.float32(y + 1), [y], tg.float32)
+        return tg.ensure_shape(z, [])
+
+    print("returned", float(f(whole())), "seen", seen, flush=True)
+    tg.print("at top level", index, output_stream=sys.stdout)
+
+
+def differs(index):
+    by_process(whole())
+
+
+def runs_another(index):
+    (total if index == 0 else largest)(whole())
+
+
+def stays_away(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        time.sleep(60)
+    largest(x)
+
+
+def is_killed(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(1000):
+        float(total(x))
+        time.sleep(0.01)
+
+
+def first_is_killed(index):
+    x = whole()
+    total(x)
+    if index == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def raises(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        raise ValueError("this is the error")
+    largest(x)
+    time.sleep(60)
+
+
+def waits_for_a_signal(index):
+    def handler(*_):
+        print("got the signal", flush=True)
+        sys.exit(7)
+
+    signal.signal(signal.SIGUSR1, handler)
+    print("is waiting", flush=True)
+    time.sleep(60)
+
+
+def gives_its_part(index):
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    part = np.arange(4, dtype=np.float64) + 4 * index
+    x = tg.distribute.from_local(part, tg.distribute.Layout(mesh, ["data"]))
+    print("parts", x.shape, x.dtype.name, float(total(x)))
+
+
+SHAPE = (64, 24)
+
+
+def variables(generation):
+    """Variables that are divided in two ways, and one that is whole."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + generation
+    return {
+        "rows": tg.Variable(value, layout=tg.distribute.Layout(mesh, ["data", None])),
+        "columns": tg.Variable(value, layout=tg.distribute.Layout(mesh, [None, "data"])),
+        "whole": tg.Variable(np.float32(generation)),
+    }
+
+
+def saves(index):
+    """A checkpoint of all processes, which is read again with the rows as columns."""
+    path = sys.argv[2]
+    tg.train.Checkpoint(**variables(1)).write(path)
+    found = variables(0)
+    other = {"rows": found["columns"], "columns": found["rows"], "whole": found["whole"]}
+    counts = []
+    usual = tensors.TensorFile.read
+
+    def read(self, key):
+        data = usual(self, key)
+        counts.append(data[0].nbytes)
+        return data
+
+    tensors.TensorFile.read = read
+    tg.train.Checkpoint(**other).restore(path).assert_consumed()
+    for name in ("rows", "columns"):
+        value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+        for shard in found[name].made_tensor().buffer.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
+    print("whole", float(found["whole"]), "read", sum(counts), flush=True)
+
+
+def manages(index):
+    """Three checkpoints of which two stay; the last one is restored."""
+    mine = variables(0)
+    manager = tg.train.CheckpointManager(tg.train.Checkpoint(**mine), sys.argv[3], max_to_keep=2)
+    for _ in range(3):
+        for variable in mine.values():
+            variable.assign_add(tg.ones_like(variable))
+        manager.save()
+    other = variables(0)
+    again = tg.train.CheckpointManager(tg.train.Checkpoint(**other), sys.argv[3], max_to_keep=2)
+    if index == 0:  # the list is its business
+        again.restore_or_initialize()
+    else:
+        again.checkpoint.restore(manager.latest_checkpoint)
+    print("restored", float(other["whole"]), flush=True)
+
+
+def saves_without_end(index):
+    """One generation after another at one path, until somebody kills a process."""
+    path = sys.argv[2]
+    print("process", os.getpid(), flush=True)
+    mine = variables(0)
+    checkpoint = tg.train.Checkpoint(**mine)
+    for generation in range(1, 10_000):
+        for variable in mine.values():
+            variable.assign_add(tg.ones_like(variable))
+        checkpoint.write(path)
+        print("generation", generation, flush=True)
+
+
+def works_alone(index):
+    """A program of one process's own arrays is its own."""
+    if index == 0:
+        print("alone", float(total(tg.constant([1.0, 2.0]))))
+    print("together", float(total(whole())))
+
+
+if __name__ == "__main__":
+    tg.distribute.initialize(timeout=TIMEOUT)
+    for name in sys.argv[1].split(","):
+        globals()[name](jax.process_index())

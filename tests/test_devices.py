@@ -1,0 +1,91 @@
+"""Devices: their names, and all that two of them show (`on_two_devices.py`)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tracegraph as tg
+from tracegraph.core.device_names import DeviceName, full_name, parsed
+
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def run_with_devices(file, count, timeout=240):
+    """Runs a file of tests in a process that has `count` CPU devices."""
+    flags = f"--xla_force_host_platform_device_count={count}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [*command, str(Path(__file__).with_name(file))],
+        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_devices():
+    run_with_devices("on_two_devices.py", 2)
+
+
+def test_checkpoints_of_four_devices():
+    run_with_devices("on_four_devices.py", 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu", DeviceName("CPU", None, None)),
+        ("gpu:3", DeviceName("GPU", 3, None)),
+        ("/device:GPU:*", DeviceName("GPU", None, None)),
+        ("/job:worker/replica:0/task:2/device:TPU:1", DeviceName("TPU", 1, 2)),
+        ("/job:localhost", DeviceName(None, None, None)),
+        ("", DeviceName(None, None, None)),
+        (full_name("GPU", 4, 5), DeviceName("GPU", 4, 5)),
+    ],
+)
+def test_names_are_read_as_tensorflow_has_them(name, expected):
+    assert parsed(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("abacus", "'abacus' is no part of the name of a device 'abacus'"),
+        ("/cpu:0/abacus:1", "'abacus:1' is no part of the name of a device '/cpu:0/abacus:1'"),
+        ("cpu:0:1", "'cpu:0:1' is no part of the name of a device 'cpu:0:1'"),
+        ("gpu:-1", "'-1' is no number of a device in 'gpu:-1'"),
+        ("gpu:one", "'one' is no number of a device in 'gpu:one'"),
+        ("/task:x/cpu:0", "'x' is no number of a device in '/task:x/cpu:0'"),
+        (3, "a device has a name, and this is an int"),
+        (lambda op: "cpu:0", "tg.device was given a function, which TensorFlow 1 had for graphs"),
+    ],
+)
+def test_what_is_no_name(name, fact):
+    with pytest.raises(ValueError) as caught:
+        tg.device(name)
+    assert str(caught.value).split("\n")[0] == fact
+
+
+def test_this_process_has_a_cpu():
+    assert tg.constant(1.0).device == tg.Variable(1.0).device == CPU
+    assert tg.config.list_physical_devices("CPU")[0] == ("/physical_device:CPU:0", "CPU")
+    assert tg.constant(1.0).memory_kind == "device"
+    with pytest.raises(ValueError, match="3 is no kind of device"):
+        tg.config.list_physical_devices(3)  # type: ignore[arg-type]
+    devices = []
+    tg.function(lambda x: devices.append((x.device, x.memory_kind)) or x)(tg.constant(1.0))
+    assert devices == [(CPU, None)]
+
+
+def test_a_scope_can_be_entered_again_and_not_twice():
+    scope = tg.device("cpu:0")
+    for _ in range(2):
+        with scope:
+            assert tg.ones([2]).device == CPU
+    with scope, pytest.raises(TypeError, match="entered again while it is open"):
+        with scope:
+            pass

@@ -1,0 +1,285 @@
+"""Several processes of one program: they begin together, run the same, and end together.
+
+The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
+"""
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+
+SCRIPT = Path(__file__).with_name("in_processes.py")
+LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
+#: Of these lines most are the libraries' own.
+NOISE = re.compile(
+    r"\[Gloo\]|is connected to|^\[\d\] [WEF]\d{4} |^\[\d\] (:UNKNOWN|Additional GRPC)"
+)
+LOST = 70
+SHAPE = (64, 24)
+
+
+def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
+    """The exit code, and the lines of both outputs, each with the number of its process."""
+    done = subprocess.run(
+        [*LAUNCH, *options, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
+    )
+    out, err = (
+        [line for line in text.splitlines() if line and not NOISE.search(line)]
+        for text in (done.stdout, done.stderr)
+    )
+    return done.returncode, out, err
+
+
+def restored(path):
+    """The three variables of a checkpoint, each as it was saved, on the one device of here."""
+    found = {
+        "rows": tg.Variable(tg.zeros(SHAPE)),
+        "columns": tg.Variable(tg.zeros(SHAPE)),
+        "whole": tg.Variable(0.0),
+    }
+    tg.train.Checkpoint(**found).restore(str(path)).assert_consumed()
+    return found
+
+
+def generation_of(path):
+    """The generation of a checkpoint, which all its values have."""
+    found = restored(path)
+    generation = float(found["whole"])
+    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) + generation
+    np.testing.assert_array_equal(found["rows"], value)
+    np.testing.assert_array_equal(found["columns"], value)
+    return generation
+
+
+def test_each_process_writes_and_reads_what_it_owns(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "saves,manages", path, tmp_path / "managed")
+    assert (code, err) == (0, [])
+    assert sum("restored 3.0" in line for line in out) == 2
+    kept = sorted(x.name for x in (tmp_path / "managed").iterdir())
+    assert kept == ["checkpoint", "ckpt-2", "ckpt-3"]
+    assert generation_of(tmp_path / "managed" / "ckpt-2") == 2.0
+    out = [line for line in out if "read" in line]
+    # Half of the rows for the columns and the other way round: every part that it needs, once.
+    size = 4 * SHAPE[0] * SHAPE[1]
+    assert len(out) == 2
+    for line in out:
+        _, _, whole, _, count = line.split()
+        assert float(whole) == 1.0 and size < int(count) <= 2 * size + 8
+    names = sorted(x.name for x in path.glob("*.safetensors"))
+    assert [name.rpartition("-")[0] for name in names] == ["values-0", "values-1"]
+    sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
+    assert max(sizes) < 1.2 * size + 1000  # half of two arrays, and nobody has both halves
+    assert generation_of(path) == 1.0
+
+
+def strike(path, rng):
+    """Starts processes that save without end and kills one of them at some moment. The last
+    generation that was told, and the one that is found."""
+    command = [*LAUNCH, "-n", "2", "--devices", "2", str(SCRIPT), "saves_without_end", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids, told = [], 0
+    while told < 2 or len(pids) < 2:
+        words = process.stdout.readline().split()
+        assert words, process.communicate()
+        if words[1:2] == ["process"]:
+            pids.append(int(words[2]))
+        if words[1:2] == ["generation"]:
+            told = int(words[2])
+    time.sleep(rng.uniform(0, 0.3))
+    os.kill(rng.choice(pids), signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 137, err
+    rows = (line.split() for line in out.splitlines())
+    told = max([told, *(int(x[2]) for x in rows if x[1:2] == ["generation"])])
+    return told, generation_of(path)
+
+
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+)
+def test_a_kill_of_one_process_leaves_one_generation(count, tmp_path):
+    rng = random.Random(0)
+    for i in range(count):
+        told, found = strike(tmp_path / str(i), rng)
+        assert told <= found <= told + 1  # it counts before anybody is told
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_what_they_do_together_and_alone():
+    code, out, err = launch(SCRIPT, "adds_up,prints,works_alone,gives_its_part")
+    assert (code, err) == (0, [])
+    own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
+    devices = [f"/job:localhost/replica:0/task:{i}/device:CPU:0" for i in range(2)]
+    assert own[0] == [
+        *(f"device {devices[0]}", "total 140.0"),
+        *("in the function 28 [0 1 2 ... 5 6 7]", "returned 29.0 seen [28.0]", "at top level 0"),
+        *("alone 5.0", "together 140.0", "parts (8,) float64 140.0"),
+    ]
+    assert own[1] == [
+        *(f"device {devices[1]}", "total 140.0", "returned 29.0 seen []", "together 140.0"),
+        "parts (8,) float64 140.0",
+    ]
+
+
+def test_a_function_that_is_traced_differently_is_told_with_both_lines():
+    code, out, err = launch(SCRIPT, "differs")
+    assert (code, out) == (1, [])
+    text = SCRIPT.read_text().split("\n")
+    mine = 1 + next(i for i, line in enumerate(text) if line.endswith("y = y + 1"))
+    for own, other in ((0, 1), (1, 0)):
+        told = [line[4:] for line in err if line.startswith(f"[{own}] ")]
+        fact = f"process {own} runs @by_process at in_processes.py"
+        assert any(fact in line and f"process {other} runs @by_process" in line for line in told)
+        for process, line in ((0, mine), (1, mine + 2)):
+            row = next(x for x in told if x.startswith(f"  process {process}: "))
+            assert row.endswith(f"at in_processes.py:{line}")
+
+
+@pytest.mark.slow
+def test_another_function_is_told():
+    code, _, err = launch(SCRIPT, "runs_another")
+    assert code == 1
+    text = "\n".join(err)
+    assert "process 0 runs @total at" in text and "process 1 runs @largest at" in text
+
+
+@pytest.mark.slow
+def test_who_waits_in_vain_ends():
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, "stays_away")
+    assert code == LOST
+    assert time.monotonic() - start < 60
+    waited = [line for line in err if "has waited 8 s for the other processes to run" in line]
+    assert len(waited) == 1 and "@largest at in_processes.py" in waited[0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "word", "who"),
+    [
+        pytest.param("is_killed", 137, "was lost", 1),
+        pytest.param("raises", 1, "failed", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_lost_process_ends_all(scenario, code, word, who):
+    start = time.monotonic()
+    found, _, err = launch(SCRIPT, scenario)
+    assert found == code
+    assert time.monotonic() - start < 60
+    other = 1 - who
+    told = f"[{other}] tracegraph: process {who} of 2 {word}, so process {other} ends"
+    assert err.count(told) == 1
+    if scenario == "raises":
+        assert "[1] ValueError: this is the error" in err
+
+
+def test_signals_go_on_and_codes_come_back():
+    command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen: list[str] = []
+    while sum("is waiting" in line for line in seen) < 2:
+        seen.append(process.stdout.readline())
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert sum("got the signal" in line for line in out.splitlines()) == 2
+
+
+def initialized(*arguments, timeout=60):
+    """A process that calls `initialize` alone: exit code, errors, seconds."""
+    listed = ", ".join(map(repr, arguments))
+    code = f"import tracegraph as tg\ntg.distribute.initialize({listed}, timeout=3)"
+    start = time.monotonic()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRACEGRAPH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+    )
+    return done.returncode, done.stderr, time.monotonic() - start
+
+
+def test_a_coordinator_that_is_not_there():
+    port = free_port()
+    code, text, seconds = initialized(f"127.0.0.1:{port}", 2, 1)
+    assert code == 1 and seconds < 30
+    assert f"DistributedError: there is no coordinator at 127.0.0.1:{port}, after 3 s" in text
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_come():
+    code, text, seconds = initialized(f"127.0.0.1:{free_port()}", 3, 0)
+    assert code == 1 and seconds < 30
+    assert "DistributedError: of 3 processes 1, 2 did not come within 3 s" in text
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, text, _ = initialized(f"127.0.0.1:{port}", 2, 0)
+    assert code == 1
+    assert f"the first process cannot listen at 127.0.0.1:{port}: Address already in use" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("nowhere", 2, 0), "initialize: 'nowhere' is no address of a coordinator"),
+        (("host:1", 2, 2), "initialize: process_id is 2, and num_processes is 2"),
+        (("host:1", -1, 0), "initialize: num_processes is -1, and no count of processes"),
+        (("host:1", 2, "0"), "initialize: process_id is '0', and no count of processes"),
+    ],
+)
+def test_bad_arguments(arguments, fact):
+    with pytest.raises(ValueError) as caught:
+        tg.distribute.initialize(*arguments)
+    assert str(caught.value).split("\n")[0] == fact
+
+
+def test_one_process_needs_nobody():
+    tg.distribute.initialize("127.0.0.1:1", num_processes=1, process_id=0)
+    assert float(tg.reduce_sum(tg.ones([3]))) == 3.0
+
+
+@pytest.mark.slow
+def test_initialize_comes_first(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import tracegraph as tg\nfloat(tg.ones([]))\ntg.distribute.initialize(timeout=8)\n"
+    )
+    code, _, err = launch(script)
+    assert code == 1
+    text = "\n".join(err)
+    assert "DistributedError: the processes cannot be joined" in text
+    assert "fix: call tg.distribute.initialize before anything is computed" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("-n", "0", str(SCRIPT)), "-n is 0"),
+        (("-n", "2", "no_such.py"), "there is no script no_such.py"),
+    ],
+)
+def test_what_cannot_be_launched(arguments, fact):
+    done = subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and fact in done.stderr

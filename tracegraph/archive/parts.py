@@ -1,0 +1,221 @@
+"""Arrays that are stored in parts.
+
+Of an array that is divided among devices, each process writes the parts that it owns; nobody has
+all of it. Whoever reads it, on other devices perhaps, reads the parts that it needs. Each part has
+a checksum of its own, and large ones are cut, so that little is read in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tracegraph.archive.manifest import Entry, has_surrogates
+from tracegraph.archive.tensors import (
+    Place,
+    Stored,
+    TensorFile,
+    dtype_of,
+    sizes_of,
+    stored_array,
+)
+from tracegraph.core.types import TensorType
+
+#: Parts are cut between their rows where they have more bytes than this.
+PART_BYTES = 2**24
+#: The parts of an array form a grid, which has at most this many times as many cells.
+_CELLS = 64
+
+
+class Part(NamedTuple):
+    """A part of an array: where its first element is, and its elements."""
+
+    begin: tuple[int, ...]
+    array: np.ndarray
+
+
+class DividedArray(NamedTuple):
+    """The type of an array, and the parts of it that this process writes."""
+
+    type: TensorType
+    parts: list[Part]
+
+
+def divided_array(type: TensorType, parts: Iterable[tuple[tuple[int, ...], np.ndarray]]) -> Any:
+    """An array of which these parts are written here."""
+    return DividedArray(type, [piece for begin, part in parts for piece in _cut(begin, part)])
+
+
+def _cut(begin: tuple[int, ...], array: np.ndarray) -> Iterator[Part]:
+    rows = max(PART_BYTES // max(array[:1].nbytes, 1), 1)
+    for first in range(0, max(len(array), 1), rows):
+        yield Part((begin[0] + first, *begin[1:]), array[first : first + rows])
+
+
+def key_of(key: str, begin: Sequence[int]) -> str:
+    """What a file calls a part of the array `key`."""
+    return f"{key}@{'.'.join(map(str, begin))}"
+
+
+def flat(arrays: Mapping[str, np.ndarray | DividedArray]) -> dict[str, np.ndarray]:
+    """All that is written of arrays, by the names that the files have for it."""
+    found: dict[str, np.ndarray] = {}
+    for key, array in arrays.items():
+        if isinstance(array, DividedArray):
+            found.update({key_of(key, part.begin): part.array for part in array.parts})
+        else:
+            found[key] = array
+    return found
+
+
+def described(
+    arrays: Mapping[str, np.ndarray | DividedArray], rows: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What the manifest says of arrays, from what it says of all that was written of them."""
+    found: dict[str, Any] = {}
+    for key, array in arrays.items():
+        if not isinstance(array, DividedArray):
+            found[key] = rows[key]
+            continue
+        parts = []
+        for part in array.parts:
+            row = rows[key_of(key, part.begin)]
+            kept = {name: row[name] for name in ("file", "shape", "sha256")}
+            parts.append({"begin": list(part.begin), **kept})
+        shape = list(array.type.shape)  # type: ignore[arg-type]
+        found[key] = {"dtype": array.type.dtype.short, "shape": shape, "parts": parts}
+    return found
+
+
+def merged(tables: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, Any]:
+    """What several processes say of arrays, as one table: of one that is divided, all parts."""
+    found: dict[str, Any] = {}
+    for table in tables:
+        for key, row in table.items():
+            known = found.setdefault(key, {**row, **({"parts": []} if "parts" in row else {})})
+            if "parts" in row:
+                known["parts"] += row["parts"]
+    return found
+
+
+# Reading.
+
+
+class StoredPart(NamedTuple):
+    """A part in a file: where it begins and ends in the array."""
+
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    stored: Stored
+
+
+class StoredParts:
+    """An array in parts, each of which is read and checked when it is needed."""
+
+    def __init__(self, type: TensorType, parts: Sequence[StoredPart]) -> None:
+        self.type = type
+        self._parts = parts
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.type.shape) * self.type.dtype.size  # type: ignore[arg-type]
+
+    @property
+    def places(self) -> list[tuple[TensorFile, str]]:
+        """The files that have parts of it, and what they call them."""
+        return [place for part in self._parts for place in part.stored.places]
+
+    def read(self) -> np.ndarray:
+        """The array. Raises LoadError where its bytes are not those that were written."""
+        shape: Any = self.type.shape
+        return self.reader()((0,) * len(shape), shape)
+
+    def reader(self) -> Callable[[Sequence[int], Sequence[int]], np.ndarray]:
+        """What reads the elements from `begin` to `end`; it reads no part twice."""
+        known: dict[tuple[int, ...], np.ndarray] = {}
+
+        def read(begin: Sequence[int], end: Sequence[int]) -> np.ndarray:
+            shape = [b - a for a, b in zip(begin, end, strict=True)]
+            found = np.empty(shape, self.type.dtype.numpy_dtype)
+            for part in self._parts:
+                low = [max(a, b) for a, b in zip(begin, part.begin, strict=True)]
+                high = [min(a, b) for a, b in zip(end, part.end, strict=True)]
+                if all(a < b for a, b in zip(low, high, strict=True)):
+                    if part.begin not in known:
+                        known[part.begin] = part.stored.read()
+                    found[_box(low, high, begin)] = known[part.begin][_box(low, high, part.begin)]
+            return found
+
+        return read
+
+
+def _box(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
+    """The elements from `low` to `high`, counted from an origin."""
+    return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
+
+
+def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, Stored | StoredParts]:
+    """The arrays that a table of the manifest lists, each compared with the heads of its files."""
+    found: dict[str, Stored | StoredParts] = {}
+    for key, row in entry.pairs().items():
+        if has_surrogates(key):
+            row.fail("the name holds half of a pair of surrogates")
+        if "parts" in row.pairs():
+            found[key] = _stored_parts(row, key, files)
+        else:
+            found[key] = stored_array(
+                row, key, Place(*row.fields("file", "dtype", "shape", "sha256")), files
+            )
+    return found
+
+
+def _stored_parts(row: Entry, key: str, files: Mapping[str, TensorFile]) -> StoredParts:
+    dtype, shape, entries = row.fields("dtype", "shape", "parts")
+    type = TensorType(dtype_of(dtype), sizes_of(shape))
+    found = []
+    for entry in entries.items():
+        places, file, sizes, digest = entry.fields("begin", "file", "shape", "sha256")
+        begin = sizes_of(places)
+        if not len(begin) == len(sizes.axes()) == len(shape.axes()):
+            entry.fail(f"it has other axes than the array, which has {len(shape.axes())}")
+        place = Place(file, dtype, sizes, digest)
+        part = stored_array(entry, key_of(key, begin), place, files)
+        end = tuple(a + b for a, b in zip(begin, sizes_of(sizes), strict=True))
+        found.append(StoredPart(begin, end, part))
+    _check_cover(row, type, found)
+    return StoredParts(type, found)
+
+
+def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> None:
+    """Raises LoadError unless each element of the array is in one part."""
+    shape: Any = type.shape
+    cuts = [
+        sorted({0, size, *(x.begin[i] for x in parts), *(x.end[i] for x in parts)})
+        for i, size in enumerate(shape)
+    ]
+    if any(cut[-1] > size for cut, size in zip(cuts, shape, strict=True)):
+        row.fail(f"a part of it ends behind its shape, {list(shape)}")
+    cells = [len(cut) - 1 for cut in cuts]
+    if math.prod(cells) > _CELLS * len(parts):
+        row.fail("its parts form no grid")
+    counts = np.zeros(cells, np.int32)
+    for part in parts:
+        bounds = zip(cuts, part.begin, part.end, strict=True)
+        counts[tuple(slice(cut.index(a), cut.index(b)) for cut, a, b in bounds)] += 1
+    if not (counts == 1).all():
+        row.fail("its parts do not have each element once")
+
+
+def unlisted(
+    files: Iterable[TensorFile], tables: Iterable[Mapping[str, Stored | StoredParts]]
+) -> Iterator[str]:
+    """Tensors in the files that no table lists."""
+    places = (place for table in tables for x in table.values() for place in x.places)
+    listed = {(id(file), key) for file, key in places}
+    for file in files:
+        for key in sorted(file.names):
+            if (id(file), key) not in listed:
+                yield f"{file.name}: {key}"

@@ -1,0 +1,126 @@
+"""`tracegraph launch`: several processes of one script on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from tracegraph.commands.answers import Answer, Misuse
+from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX
+from tracegraph.distribute.watch import LOST
+
+#: Signals that go on to every process.
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: How long processes may take to end when one has died, in seconds, before they are killed.
+_GRACE = 5.0
+#: How often they are looked at, in seconds.
+_LOOKS = 0.05
+
+
+def launch(options: argparse.Namespace) -> Answer:
+    """Starts the processes, and ends with the exit code of the first that fails."""
+    if options.processes < 1:
+        raise Misuse(f"-n is {options.processes}", "start one process or more")
+    if not os.path.isfile(options.script):
+        raise Misuse(f"there is no script {options.script}", "give the path of a Python script")
+    command = [sys.executable, "-u", options.script, *options.arguments]
+    group = _Group(command, options.processes, options.devices)
+    return Answer("", {"exit codes": group.codes}, group.wait())
+
+
+class _Group:
+    """The processes, and the threads that print what they say."""
+
+    def __init__(self, command: Sequence[str], count: int, devices: int | None) -> None:
+        address = f"127.0.0.1:{_free_port()}"
+        self._writing = threading.Lock()
+        self._processes: list[subprocess.Popen[str]] = []
+        self._printers: list[threading.Thread] = []
+        self._before = {x: signal.signal(x, self._forward) for x in _FORWARDED}
+        self.codes: list[int] = []
+        for index in range(count):
+            own = {ADDRESS: address, COUNT: str(count), INDEX: str(index)}
+            self._start(command, {**os.environ, **own, **_device_flags(devices)}, index)
+
+    def _start(self, command: Sequence[str], environment: dict[str, str], index: int) -> None:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="backslashreplace",
+            start_new_session=True,  # a Ctrl-C of the terminal comes by way of us alone
+        )
+        self._processes.append(process)
+        for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            assert pipe is not None
+            printer = threading.Thread(target=self._print, args=(pipe, stream, index))
+            printer.start()
+            self._printers.append(printer)
+
+    def _print(self, pipe: IO[str], stream: Any, index: int) -> None:
+        for line in pipe:
+            with self._writing:
+                stream.write(f"[{index}] {line.rstrip()}\n")
+                stream.flush()
+
+    def _forward(self, number: int, _: Any) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for all; when one has failed, the others may end by themselves for a while, and are
+        ended then. Returns the exit code of one that failed, or 0."""
+        try:
+            while self._are_running() and not any(p.poll() for p in self._processes):
+                time.sleep(_LOOKS)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                deadline = time.monotonic() + _GRACE
+                while self._are_running() and time.monotonic() < deadline:
+                    time.sleep(_LOOKS)
+                self._end(number)
+        finally:
+            self._end(signal.SIGKILL)
+            for printer in self._printers:
+                printer.join()
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        self.codes += [process.returncode for process in self._processes]
+        # Those who ended because of another one are not to blame.
+        failures = sorted(filter(None, self.codes), key=lambda code: code == LOST)
+        return next((code if code > 0 else 128 - code for code in failures), 0)
+
+    def _are_running(self) -> bool:
+        return any(process.poll() is None for process in self._processes)
+
+    def _end(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+
+def _device_flags(devices: int | None) -> dict[str, str]:
+    """What gives a process a number of CPU devices."""
+    if devices is None:
+        return {}
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip(),
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

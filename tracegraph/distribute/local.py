@@ -1,0 +1,52 @@
+"""Arrays of which each process has a part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracegraph.core.types import TensorType, type_of_array
+from tracegraph.eager import backend
+from tracegraph.eager.layouts import as_layout
+from tracegraph.errors import ShapeError, fact_of, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_array
+
+if TYPE_CHECKING:
+    from tracegraph.typing import LayoutLike, TensorLike
+
+
+def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
+    """One tensor, of which each process gives the part that its own devices hold, such as its share
+    of a batch.
+
+    - `array`: the part of this process, which is copied. All parts have one shape; where the layout
+      does not divide an axis among processes, each gives all of it.
+    - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
+
+    With one process the part is all. Raises ShapeError (a ValueError) for a part of another rank,
+    and for a size that the devices of this process do not divide.
+
+    >>> with tg.distribute.Mesh({"data": 1}):
+    ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()
+    array([1., 2.], dtype=float32)
+    """
+    part = as_array(array)
+    found = as_layout(layout, part.ndim)
+    if len(found.axes) != part.ndim:
+        fail(
+            ShapeError,
+            f"from_local: the part of this process has {part.ndim} axes, and the layout is of "
+            f"{len(found.axes)}",
+            fix="give one entry of the layout for each axis of the array",
+        )
+    try:
+        buffer = backend.from_local(part, found.sharding)
+    except ValueError as error:
+        fail(
+            ShapeError,
+            f"from_local: a part of shape {part.shape} does not fit {found}: {fact_of(error)}",
+            fix="give parts whose sizes the devices of one process divide",
+            cause=error,
+        )
+    dtype = type_of_array(part).dtype
+    return Tensor(TensorType(dtype, tuple(buffer.shape)), buffer)

@@ -1,0 +1,112 @@
+"""`tg.distribute.initialize`: several processes that run one program together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+
+from tracegraph.core.settings import settings
+from tracegraph.core.source import here
+from tracegraph.distribute.watch import Watch, meet
+from tracegraph.eager import backend
+from tracegraph.errors import DistributedError, SignatureError, fact_of, fail, shown
+
+#: What `python -m tracegraph launch` tells each process.
+ADDRESS, COUNT, INDEX = "TRACEGRAPH_COORDINATOR", "TRACEGRAPH_PROCESSES", "TRACEGRAPH_PROCESS"
+
+_watches: list[Watch] = []
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    local_device_ids: Sequence[int] | None = None,
+    timeout: float = 300,
+    effects_everywhere: bool = False,
+) -> None:
+    """Joins this process to others, so that a Mesh may have the devices of all of them.
+
+    Call it first, before anything is computed. Without arguments it reads what
+    `python -m tracegraph launch` says, or else what JAX finds in the environment of SLURM, Open MPI
+    or Kubernetes.
+
+    - `coordinator_address`: the host and port of process 0, "10.0.0.1:1234".
+    - `num_processes`, `process_id`: how many there are, and the number of this one, from 0 on.
+    - `local_device_ids`: the GPUs of this process; all of the machine by default.
+    - `timeout`: seconds in which all must have come, and in which all must call a function that
+      they run together.
+    - `effects_everywhere`: whether every process prints, and calls the Python functions that return
+      nothing; else process 0 alone does. Functions that return something run in every process.
+
+    If a process is lost, all others end with the exit code 70 and one message, wherever they are.
+    Raises DistributedError (a RuntimeError) for a coordinator or a process that does not come in
+    time, and where something was computed before.
+
+    >>> tg.distribute.initialize("127.0.0.1:0", num_processes=1, process_id=0)
+    """
+    address = coordinator_address or os.environ.get(ADDRESS)
+    count = _number("num_processes", num_processes, os.environ.get(COUNT))
+    index = _number("process_id", process_id, os.environ.get(INDEX))
+    if count == 1:
+        return
+    if backend.processes_joined():
+        fail(
+            DistributedError,
+            "tg.distribute.initialize was called twice",
+            fix="call it once, at the beginning of the program",
+        )
+    if address is not None and count is not None and index is not None:
+        _check_address(address, count, index)
+        watch, port = meet(address, count, index, timeout, _free_port)
+        _watches.append(watch)
+        backend.set_end_of_process(watch.end)
+        address = f"{address.rpartition(':')[0]}:{port}"
+    try:
+        backend.join_processes(address, count, index, local_device_ids, max(int(timeout), 1))
+    except (RuntimeError, ValueError) as error:
+        fail(
+            DistributedError,
+            f"the processes cannot be joined: {fact_of(error)}",
+            source=here(),
+            fix="call tg.distribute.initialize before anything is computed, with "
+            "coordinator_address=, num_processes= and process_id=, or by `python -m tracegraph "
+            "launch`",
+        )
+    settings.process_index, settings.process_count = backend.joined_as()
+    settings.effects_everywhere = effects_everywhere
+
+
+def _number(name: str, given: object, told: str | None) -> int | None:
+    if given is None:
+        return int(told) if told else None
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        fail(
+            SignatureError,
+            f"initialize: {name} is {shown(given)}, and no count of processes",
+            fix=f"give {name} as an int from 0 on",
+        )
+    return given
+
+
+def _check_address(address: str, count: int, index: int) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        fail(
+            SignatureError,
+            f"initialize: {shown(address)} is no address of a coordinator",
+            fix='write host and port, as "10.0.0.1:1234"',
+        )
+    if index >= count:
+        fail(
+            SignatureError,
+            f"initialize: process_id is {index}, and num_processes is {count}",
+            fix=f"number the processes from 0 to {count - 1}",
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,241 @@
+"""Processes that know of each other: all begin, or none does; and if one is lost, all end.
+
+Before JAX's own service begins, every process connects to the first one, by plain sockets. Who does
+not come within the timeout is told by its number. The connections stay open: the system closes
+those of a process that dies, at once, and whoever waits for its data in a collective would wait for
+ever, inside of C. So a thread waits for that, says what happened, and ends the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tracegraph.core.source import here
+from tracegraph.errors import DistributedError, fail
+
+#: The exit code of a process that ends because another one was lost.
+LOST = 70
+#: How often a process tries to reach the first one, in seconds.
+_RETRY = 0.05
+#: How long a process that another one's error ends may still tell its own, in seconds.
+_LAST_WORDS = 0.5
+
+
+class Peer:
+    """A connection to another process, over which lines of JSON go."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._connection = connection
+        self._lines = connection.makefile("r", encoding="utf-8")
+        self._sending = threading.Lock()
+
+    def tell(self, **words: Any) -> bool:
+        """Sends a line; whether somebody took it."""
+        try:
+            with self._sending:
+                self._connection.sendall(f"{json.dumps(words)}\n".encode())
+        except OSError:
+            return False
+        return True
+
+    def hear(self) -> dict[str, Any] | None:
+        """The next line; None when the other side is gone."""
+        try:
+            line = self._lines.readline()
+        except OSError:  # reset by a process that was killed, or nothing came in time
+            return None
+        return json.loads(line) if line.endswith("\n") else None
+
+    def set_timeout(self, seconds: float | None) -> None:
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        self._lines.close()
+        self._connection.close()
+
+
+class Watch:
+    """The connections of this process: of the first one to all others, of the others to it."""
+
+    def __init__(self, index: int, count: int, peers: dict[int, Peer]) -> None:
+        self.index, self.count, self.peers = index, count, peers
+        self._failed = False
+        #: The process that said that an error ends it, before this one had any.
+        self._failed_first: int | None = None
+        #: The processes that said that they end, and those that have ended.
+        self._left: set[int] = set()
+        self._gone: set[int] = set()
+        #: Whoever has it ends this process.
+        self._ending = threading.Lock()
+        for number, peer in peers.items():
+            thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
+            thread.start()
+        previous = sys.excepthook
+
+        def note_failure(*exception: Any) -> None:
+            self._failed = True
+            previous(*exception)
+
+        sys.excepthook = note_failure
+        atexit.register(self._leave)
+
+    def _listen(self, number: int, peer: Peer) -> None:
+        while True:
+            words = peer.hear()
+            if words is None:
+                break
+            if words.get("leaves"):
+                self._left.add(number)
+            if "lost" in words:
+                self._failed_first = words["lost"] if words["has_failed"] else None
+                time.sleep(_LAST_WORDS if words["has_failed"] else 0)
+                self._end_without(words["lost"], words["has_failed"])
+        self._gone.add(number)
+        if number not in self._left:
+            self._end_without(number)
+
+    def _end_without(self, lost: int, has_failed: bool = False) -> None:
+        self.end(self._text_of(lost, "failed" if has_failed else "was lost"), lost, has_failed)
+
+    def _text_of(self, lost: int, what: str) -> str:
+        return (
+            f"tracegraph: process {lost} of {self.count} {what}, so process {self.index} ends\n"
+            "  fix: look for the first error of that process; start all again, and they go on from "
+            "the last checkpoint\n"
+        )
+
+    def end(self, text: str, lost: int | None = None, has_failed: bool = False) -> NoReturn:
+        """Tells everybody and ends this process. It may be inside of C, where nothing is raised."""
+        self._ending.acquire()  # and never released: one reason is told
+        sys.stdout.flush()
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what fails from now on is its consequence
+        self._tell_loss(self.index if lost is None else lost, has_failed)
+        os._exit(LOST)
+
+    def _tell_loss(self, lost: int, has_failed: bool) -> None:
+        for peer in self.peers.values():
+            peer.tell(lost=lost, has_failed=has_failed)
+        if self.index == 0:  # JAX's service ends with it, which ends the others without a word
+            deadline = time.monotonic() + 4 * _LAST_WORDS
+            while len(self._gone) < len(self.peers) and time.monotonic() < deadline:
+                time.sleep(_RETRY)
+
+    def _leave(self) -> None:
+        """Called when the interpreter ends. After an error the others must not wait for this
+        process, nor this one for them."""
+        if self._failed:
+            self._ending.acquire()
+            sys.stdout.flush()
+            if self._failed_first is not None:  # this error may be a consequence of that one
+                sys.stderr.write(self._text_of(self._failed_first, "failed"))
+            sys.stderr.flush()
+            self._tell_loss(self.index, has_failed=True)
+            os._exit(1)
+        for peer in self.peers.values():
+            peer.tell(leaves=True)
+
+
+def meet(
+    address: str, count: int, index: int, timeout: float, choose_port: Callable[[], int]
+) -> tuple[Watch, int]:
+    """Waits until all processes are there. Returns the connections, and the port that the first
+    process has chosen for JAX's service. Raises DistributedError where one does not come."""
+    host, _, port = address.rpartition(":")
+    if index == 0:
+        return _gather((host, int(port)), count, timeout, choose_port())
+    return _join((host, int(port)), count, index, timeout)
+
+
+def _gather(address: tuple[str, int], count: int, timeout: float, port: int) -> tuple[Watch, int]:
+    deadline = time.monotonic() + timeout
+    peers: dict[int, Peer] = {}
+    with _listening(address) as server:
+        while len(peers) < count - 1:
+            server.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                _refuse_missing(peers, count, timeout)
+            peer = Peer(connection)
+            peer.set_timeout(max(deadline - time.monotonic(), 0.001))
+            words = peer.hear()
+            if words is None or words.get("count") != count or words["index"] in peers:
+                peer.tell(refused=f"it has {count} processes, and each number once")
+                peer.close()
+                continue
+            peers[words["index"]] = peer
+    for peer in peers.values():
+        peer.set_timeout(None)
+        peer.tell(port=port)
+    return Watch(0, count, peers), port
+
+
+def _listening(address: tuple[str, int]) -> socket.socket:
+    try:
+        return socket.create_server(address, backlog=128)
+    except OSError as error:
+        fail(
+            DistributedError,
+            f"the first process cannot listen at {address[0]}:{address[1]}: {error.strerror}",
+            source=here(),
+            fix="give coordinator_address= an address of this machine, with a port that is free",
+        )
+
+
+def _refuse_missing(peers: dict[int, Peer], count: int, timeout: float) -> NoReturn:
+    missing = [str(i) for i in range(1, count) if i not in peers]
+    for peer in peers.values():
+        peer.tell(refused=f"processes {', '.join(missing)} did not come")
+        peer.close()
+    fail(
+        DistributedError,
+        f"of {count} processes {', '.join(missing)} did not come within {timeout:g} s",
+        source=here(),
+        fix="start all of them, with the same coordinator_address; timeout= gives them longer",
+    )
+
+
+def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> tuple[Watch, int]:
+    deadline = time.monotonic() + timeout
+    peer = Peer(_connected(address, deadline, timeout))
+    peer.set_timeout(max(deadline - time.monotonic(), 0.001) + 2)
+    peer.tell(index=index, count=count)
+    words = peer.hear()
+    if words is None or "port" not in words:
+        reason = "it ended" if words is None else words["refused"]
+        fail(
+            DistributedError,
+            f"the coordinator at {address[0]}:{address[1]} did not take process {index} of "
+            f"{count}: {reason}",
+            source=here(),
+            fix="give each process its own number, from 0 on, and all the same num_processes",
+        )
+    peer.set_timeout(None)
+    return Watch(index, count, {0: peer}), words["port"]
+
+
+def _connected(address: tuple[str, int], deadline: float, timeout: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
+        except OSError as error:
+            if time.monotonic() + _RETRY > deadline:
+                fail(
+                    DistributedError,
+                    f"there is no coordinator at {address[0]}:{address[1]}, after {timeout:g} s: "
+                    f"{error}",
+                    source=here(),
+                    fix="start process 0 at this address; timeout= waits longer",
+                )
+            time.sleep(_RETRY)
