@@ -257,6 +257,8 @@ _SHARES, _FEWEST_MIXED = 12, 4
 _LEAST = 4
 #: A schedule is worth a try only if it holds this much less than one of less work.
 _STEP = 0.97
+#: What holds so much of another schedule's bytes is nearly equal to it.
+_NEAR = 0.95
 
 
 def kept_only(timeline: Timeline) -> Schedule:
@@ -281,9 +283,11 @@ def trade_offs(graph: Graph) -> list[Schedule]:
 def _least(found: Sequence[Schedule]) -> list[Schedule]:
     """Those that hold least, each with another division, the least of all at the end: of what is
     nearly equal the estimates do not tell which is smaller."""
+    by_size = sorted(found, key=lambda schedule: (schedule.peak, schedule.kept))
     least: dict[int, Schedule] = {}
-    for schedule in sorted(found, key=lambda schedule: (schedule.peak, schedule.kept)):
-        least.setdefault(schedule.division, schedule)
+    for schedule in by_size:
+        if _NEAR * schedule.peak <= by_size[0].peak:
+            least.setdefault(schedule.division, schedule)
     return [*least.values()][:_LEAST][::-1]
 
 

@@ -90,7 +90,7 @@ class _Search:
                 fails = place
         if found is not None:
             return found
-        last = range(len(self._schedules) - 1, 0, -1)[:_LAST_TRIES]
+        last = range(len(self._schedules) - 1, -1, -1)[:_LAST_TRIES]
         return next((i for i in last if i not in self._needs and self._holds(i)), None)
 
     def _promising(self, fails: int, holds: int) -> int | None:
