@@ -156,7 +156,7 @@ class Step:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
-        if program.is_elsewhere(buffers):
+        if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
             return self.run(buffers, variables, rest, assigned)
         with state_lock:
