@@ -36,6 +36,9 @@ from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = getattr(tg, "__version__", "")
 
+#: Of what the step of `budget_step` takes without a budget, 881 MiB beside arguments and results.
+QUARTER = "220MiB"
+
 
 def scalar_call(inputs: Inputs) -> Workload:
     x = tg.constant(inputs["x"])
@@ -327,18 +330,23 @@ def gru(inputs: Inputs, scale: float = 1.0) -> Workload:
     return workload(lambda: train_step(x, y, start))
 
 
-def transformed(variables, x, hidden):
+def transformed(variables, x, hidden, wrap=lambda block: block):
     """Layer norms before attention and before the perceptron, as in GPT-2."""
     embedding, positions, *rest = variables
     h = tg.gather(embedding, x) + positions
     while len(rest) > 4:
-        (scale, shift, *attention), rest = rest[:6], rest[6:]
-        h = h + attended(normalised(h, scale, shift), hidden, *attention)
-        (scale, shift, up, up_bias, down, down_bias), rest = rest[:6], rest[6:]
-        inner = tg.nn.gelu(normalised(h, scale, shift) @ up + up_bias, approximate=True)
-        h = h + inner @ down + down_bias
+        parameters, rest = rest[:12], rest[12:]
+        h = wrap(transformer_block)(h, hidden, *parameters)
     scale, shift, kernel, bias = rest
     return normalised(h, scale, shift) @ kernel + bias
+
+
+def transformer_block(h, hidden, *parameters):
+    scale, shift, *attention = parameters[:6]
+    h = h + attended(normalised(h, scale, shift), hidden, *attention)
+    scale, shift, up, up_bias, down, down_bias = parameters[6:]
+    inner = tg.nn.gelu(normalised(h, scale, shift) @ up + up_bias, approximate=True)
+    return h + inner @ down + down_bias
 
 
 def normalised(x, scale, shift):
@@ -355,15 +363,17 @@ def attended(x, hidden, kernel, bias, out, out_bias):
     return tg.reshape(y, x.shape) @ out + out_bias
 
 
-def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
+def transformer(
+    inputs: Inputs, scale: float = 1.0, wrap=lambda block: block, **options
+) -> Workload:
     variables, (x, y) = variables_of(inputs), batch_of(inputs)
     hidden = tg.constant(inputs["hidden"])
     optimizer = tg.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
 
-    @tg.function
+    @tg.function(**options)
     def step(x, y):
         with tg.GradientTape() as tape:
-            loss = scale * mean_cross_entropy(transformed(variables, x, hidden), y)
+            loss = scale * mean_cross_entropy(transformed(variables, x, hidden, wrap), y)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
@@ -679,7 +689,16 @@ WORKLOADS = {
     "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
     "transformer_step": {"tracegraph": transformer},
+    "located_step": {
+        "tracegraph": partial(transformer, locate_numerics=True),
+        "not_located": transformer,
+    },
     "transformer_start": {"tracegraph": lambda inputs: first_step(partial(transformer, inputs))},
+    "budget_step": {
+        "tracegraph": partial(transformer, memory_budget=QUARTER),
+        "all_kept": transformer,
+        "by_hand": partial(transformer, wrap=tg.recompute_grad),
+    },
     "while_gradient": {"tracegraph": while_gradient, "loop_alone": loop_alone},
     "scan_step": {"tracegraph": scan_step},
     "two_parts": {"tracegraph": two_parts},

@@ -53,11 +53,18 @@ ROWS = (
     Row("gru_start", "character GRU: the first step", "phases", rounds=5, tolerance=1e-3),
     Row("ode_start", "neural ODE, 100 steps of RK4, gradient: the first step", "phases", rounds=5),
     Row("transformer_step", "transformer of 4 layers, 256 wide, AdamW: a step", tolerance=1e-3),
+    Row("located_step", "the same step, its numerics located", tolerance=1e-3),
     Row(
         "transformer_start",
         "transformer of 12 layers: the first step",
         "phases",
         rounds=3,
+        tolerance=1e-3,
+    ),
+    Row(
+        "budget_step",
+        "transformer of 24 layers, in a quarter of its memory: a step",
+        rounds=9,
         tolerance=1e-3,
     ),
     Row("while_gradient", "a while of 100,000 steps, alone and with gradient", tolerance=1e-3),
@@ -165,7 +172,9 @@ TARGETS = (
         for row in ("convolution_step", "resnet20_step", "transformer_step")
         for peer in ("tf_graph", "torch", "jax")
     ),
+    Target("located_step", "call", "not_located", 1.03),
     Target("transformer_start", "total", "tf_graph", 1.3),
+    Target("budget_step", "call", "all_kept", 1.35),
     Target("while_gradient", "call", "loop_alone", 5.0),
     Target("scan_step", "call", "jax", 1.0),
     Target("two_parts", "call", "jax", 1.1),

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -142,6 +142,32 @@ def copy(buffer: Any) -> Any:
 def _copy_now(buffer: Any) -> Any:
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return _copy(buffer)
+
+
+_row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, keepdims=False))
+
+
+@uncollected
+def row(stack: Any, row: int) -> Any:
+    """A row of a buffer as one of its own."""
+    with context_of(stack.dtype), jax.ensure_compile_time_eval():
+        if _is_on_host(stack):
+            return jax.device_put(np.asarray(stack)[row], may_alias=False)
+        return _row(stack, row)
+
+
+@uncollected
+def stack(buffers: Sequence[Any]) -> Any:
+    """The buffers, of one type, as the rows of one."""
+    with context_of(buffers[0].dtype), jax.ensure_compile_time_eval():
+        if all(map(_is_on_host, buffers)):  # no program need be compiled
+            return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
+        return jnp.stack(buffers)
+
+
+def _is_on_host(buffer: Any) -> bool:
+    (device, *others) = buffer.devices()
+    return device.platform == "cpu" and not others
 
 
 def wait_for_all() -> None:

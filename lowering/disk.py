@@ -88,10 +88,11 @@ def _read_beside_models(key: str) -> tuple[str, bytes] | None:
         path = folder / key
         if not path.exists():
             continue
-        found = _read(path) if _is_ours_alone(path) else None
+        is_trusted = _is_ours_alone(folder) and _is_ours_alone(path)
+        found = _read(path) if is_trusted else None
         if found is not None:
             return found
-        why = "it is damaged" if _is_ours_alone(path) else "other users can write to it"
+        why = "it is damaged" if is_trusted else "other users can write to it"
         warn(f"the compiled program {os.fspath(path)!r} is compiled anew: {why}")
     return None
 

@@ -63,7 +63,8 @@ def placement_of(sharding: Any, rank: int) -> Placement | None:
     """The layout that a sharding of JAX's is for arrays of a rank; None for one device."""
     if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
         return None
-    mesh, spec = sharding.mesh, tuple(sharding.spec)
+    mesh: Any = sharding.mesh
+    spec = tuple(sharding.spec)
     return Placement(
         text_of(mesh),
         numbers_of(mesh.devices.flat),

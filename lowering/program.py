@@ -396,7 +396,7 @@ class Program:
 
     def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
         """Whether one of the buffers is on another mesh than that of the program."""
-        return self.is_bound and layout.is_elsewhere(buffers, self.mesh)
+        return layout.is_elsewhere(buffers, self.mesh)
 
     def moves_to(self, buffers: Sequence[Any]) -> Any:
         """JAX's mesh on which these buffers let the program run, if there are several devices;

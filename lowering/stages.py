@@ -15,7 +15,8 @@ from lowering.program import Program
 from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
 from tracegraph.ir.tensor import Tensor
-from tracegraph.views.devices import DeviceCosts, Share, collectives_in, layout_text
+from tracegraph.ops.layout import layout_text
+from tracegraph.views.devices import DeviceCosts, Share, collectives_in
 
 
 def _stablehlo(program: Program) -> str:

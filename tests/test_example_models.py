@@ -1,4 +1,4 @@
-"""Parts of the two larger examples: samples of train_transformer, what train_resnet resumes."""
+"""Parts of the two larger examples: how train_transformer samples, what train_resnet resumes."""
 
 import collections
 import importlib

@@ -135,6 +135,19 @@ def test_train_transformer(tmp_path):
     assert is_picture(tmp_path / "loss.png")
 
 
+ON_8_DEVICES = ["--mesh", "data=4,model=2", "--virtual-devices", "8"]
+
+
+def test_weights_of_the_transformer_are_divided(tmp_path):
+    plan = ["--costs-alone", "--plan", "zero", "--width", "32", "--out", str(tmp_path)]
+    done = run("train_transformer", *plan, *ON_8_DEVICES)
+    assert done.returncode == 0, done.stderr
+    numbers = re.search(r"^variables +([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE).groups()
+    own, whole = (int(number.replace(",", "")) for number in numbers)
+    assert own <= whole * (1 / 8 + 0.05)
+    assert re.search(r"^all-gather +train_transformer\.py:\d+ ", done.stdout, re.MULTILINE)
+
+
 def test_train_resnet(tmp_path):
     text = run_short("train_resnet", tmp_path)
     assert text.startswith("best after epoch 1 of 1: validation accuracy ")
@@ -208,3 +221,13 @@ def test_the_manual_is_learned(tmp_path):
 def test_textures_are_told_apart(tmp_path):
     text = run("train_resnet", "--out", str(tmp_path)).stdout
     assert float(re.search(r"test accuracy: ([\d.]+)%", text)[1]) > 94
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["data", "zero", "tensor"])
+def test_devices_change_no_loss(plan, tmp_path):
+    options = ["--steps", "10", "--width", "64", "--plan", plan, "--out", str(tmp_path)]
+    text = run("train_transformer", *options, *ON_8_DEVICES).stdout
+    assert float(re.search(r"one device: ([\d.e-]+) at most", text)[1]) < 1e-4
+    assert re.search(r"^on each of 8 devices ", text, re.MULTILINE)
+    assert is_picture(tmp_path / "loss.png")

@@ -42,6 +42,7 @@ LAZY_IMPORTS = {
     "tracegraph/api/": {"tracegraph"},
     "tracegraph/config.py": {"tracegraph"},
     "tracegraph/core/later.py": {"tracegraph"},
+    "tracegraph/debugging.py": {"tracegraph"},
     "tracegraph/differentiation/tape.py": {"tracegraph"},
     "tracegraph/functions/concrete.py": {"tracegraph"},
     "tracegraph/functions/execute.py": {"tracegraph"},

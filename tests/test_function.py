@@ -153,6 +153,18 @@ def test_var_arguments_and_keywords():
     assert f(tg.constant(1.0), tg.constant(2.0), z=tg.constant(3.0)).numpy() == 6.0
 
 
+def test_variables_as_a_default():
+    kept = tg.Variable(8.0)
+
+    @tg.function
+    def halve(variables=(kept,)):
+        variables[0].assign(variables[0] / 2.0)
+
+    for _ in range(3):
+        halve()
+    assert kept.numpy() == 1.0
+
+
 def test_tensor_as_a_default():
     default = tg.constant(1.0)
 
@@ -583,7 +595,7 @@ def test_the_repair_for_sizes_ends_the_retraces():
 
 def test_explain_retraces_has_the_seconds_of_each_trace():
     def slow(x):
-        time.sleep(0.05 if x.shape[0] == 3 else 0.0)
+        time.sleep(0.4 if x.shape[0] == 3 else 0.0)
         return x
 
     f = tg.function(slow)
@@ -591,8 +603,8 @@ def test_explain_retraces_has_the_seconds_of_each_trace():
         f(tg.ones([size]))
     found = f.explain_retraces()
     one, two = found.retraces
-    assert one.seconds > 0.05 > two.seconds > 0
-    assert 0 < found.first.seconds < 0.05
+    assert one.seconds > 0.4 > two.seconds > 0
+    assert 0 < found.first.seconds < 0.4
     assert found.seconds == one.seconds + two.seconds
     assert f", {one.seconds:.3f} s: argument 'x' was f32[2] and is now f32[3]" in str(found)
     assert len(found.compiles) == 3 and all(seconds > 0 for _, seconds in found.compiles)

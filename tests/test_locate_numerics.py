@@ -72,6 +72,28 @@ def test_a_branch_is_entered():
     assert line == line_of(one_of_three, "here")
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_warm_calls_are_looked_at(count):
+    """Those of one tensor, of several, and of nests each have a short path."""
+    functions = {
+        1: lambda x: tg.math.log(x),
+        2: lambda x, y: tg.math.log(x) * y,
+        3: lambda x, y, rest: tg.math.log(x) * y + rest["z"],
+    }
+    f = tg.function(functions[count], locate_numerics=True)
+
+    def call(number):
+        x = tg.sin(tg.constant([number]))
+        x.numpy()  # a buffer on the device
+        return f(*(x, x, {"z": x})[:count])
+
+    for _ in range(3):
+        assert np.isfinite(call(1.0)).all()
+    with pytest.raises(NumericsError, match=r"^log: "):
+        call(0.0)
+    assert np.isfinite(call(1.0)).all()
+
+
 def test_the_ranges_of_the_operands_are_told():
     text, _ = failure(lambda x: tg.reduce_sum(tg.math.log(x) * 0.5), [-2.0, 0.0, 3.5])
     assert "(argument %x), numbers from -2 to 3.5" in text

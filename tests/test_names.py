@@ -335,6 +335,7 @@ def test_completion_shows_what_a_module_is_for():
             "bitwise",
             "config",
             "debugging",
+            "distribute",
             "errors",
             "export",
             "image",

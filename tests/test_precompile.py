@@ -180,6 +180,15 @@ def test_a_program_file_that_others_can_write_to_is_not_trusted(saved, hits):
     assert hits.count == 0
 
 
+def test_a_folder_that_is_opened_to_others_after_loading_is_not_trusted(saved, hits):
+    loaded = tg.saved_model.load(saved, compiled=True)
+    for folder in (saved / "compiled").iterdir():
+        folder.chmod(0o777)
+    with pytest.warns(UserWarning, match="other users can write to it"):
+        np.testing.assert_allclose(loaded(X), expected(), rtol=1e-6, atol=1e-6)
+    assert hits.count == 0
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "garbage"])
 def test_a_damaged_program_is_compiled_anew_and_named(saved, hits, damage):
     for path in programs(saved):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering import profiler
+from lowering import profile_file
 
 # One piece of code is decorated again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -178,6 +178,6 @@ def test_an_error_of_the_function_ends_the_profile():
 
 def test_integers_of_protocol_buffers():
     """The example of the specification of the format: 150 as `96 01`, after a tag of field 1."""
-    assert list(profiler._fields(bytes([0x08, 0x96, 0x01]))) == [(1, 150)]
-    assert list(profiler._fields(b"\x12\x07testing")) == [(2, b"testing")]
-    assert profiler._numbers(bytes([0x03, 0x8E, 0x02, 0x9E, 0xA7, 0x05])) == (3, 270, 86942)
+    assert list(profile_file.fields(bytes([0x08, 0x96, 0x01]))) == [(1, 150)]
+    assert list(profile_file.fields(b"\x12\x07testing")) == [(2, b"testing")]
+    assert profile_file.numbers(bytes([0x03, 0x8E, 0x02, 0x9E, 0xA7, 0x05])) == (3, 270, 86942)

@@ -25,6 +25,7 @@ from tracegraph.boundary.tracebacks import (
     is_traceback_filtering_enabled,
 )
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, as_dtype, float32
@@ -41,6 +42,8 @@ from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
+    from tracegraph.comparison import Comparison
+    from tracegraph.explanation.compiles import CompileExplanation
     from tracegraph.typing import DTypeLike, TensorLike
 
 
@@ -287,6 +290,62 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
     fail(DTypeError, fact, operands=operands, fix=fix)
 
 
+# Runs that differ.
+
+
+def compare(
+    f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
+) -> Comparison:
+    """The first node at which two versions of a function part, for the same arguments.
+
+    `f` and `g` are functions of tensors, decorated or not, such as one and its new form. Or `g` is
+    a data type, as in `compare(f, tg.float64, x)`: then it is `f` computed in that type in place of
+    float32. Nodes are paired in their order, by op and shapes, also inside of the functions that
+    are called. Values differ where `|x - y| > atol + rtol * |y|`. The graphs run as they are:
+    Variables have their values of now, and nothing is assigned.
+
+    Returns an object with `agrees` and `first`, whose text names op, line and elements. Raises
+    TraceError (a TypeError) for functions with effects, ValueError for a tolerance below 0.
+
+    >>> def exact(x):
+    ...     return tg.math.log1p(x) * 2.0
+    >>> def rough(x):
+    ...     y = tg.math.log(x + 1.0) * 2.0
+    ...     return y
+    >>> tg.debugging.compare(exact, exact, tg.constant([1e-3])).agrees
+    True
+    >>> tg.debugging.compare(exact, rough, tg.constant([1e-5]), atol=0.0).first.op
+    'mul'
+    """
+    comparing = opened("tracegraph.comparison")
+    return comparing.compare(f, g, *args, rtol=rtol, atol=atol)
+
+
+def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
+    """Checks that `f(*args)` gives the same bits in each of several runs, from the same Variables,
+    which have their values again afterwards.
+
+    Raises InvalidArgumentError that names the result and, where the function has no effects, the
+    first node that differs; ValueError for fewer than 2 `runs`.
+
+    >>> tg.debugging.check_determinism(lambda x: tg.reduce_sum(x), tg.ones([100]))
+    """
+    opened("tracegraph.comparison").check_determinism(f, *args, runs=runs)
+
+
+def explain_compiles() -> CompileExplanation:
+    """The programs that this process has compiled, those of undecorated loops among them.
+
+    Programs of one name and line are one row: how many, their seconds, what differed, and the
+    repair that fits; the dearest first. It has `rows`, and its text is a table. Of the last 1,000.
+
+    >>> _ = (tg.ones([3]) * 2.0).numpy()
+    >>> len(tg.debugging.explain_compiles().rows) > 0
+    True
+    """
+    return opened("tracegraph.explanation.compiles").explanation()
+
+
 # Dumps.
 
 
@@ -420,6 +479,7 @@ __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
     *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
     *("GraphDump", "dump_graphs"),
+    *("check_determinism", "compare", "explain_compiles"),
     "disable_traceback_filtering",
     "enable_traceback_filtering",
     "is_traceback_filtering_enabled",

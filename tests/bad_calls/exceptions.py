@@ -50,6 +50,7 @@ WITHOUT_BAD_CALLS = {
             *("config.get_compile_notes", "debugging.disable_traceback_filtering"),
             *("debugging.enable_traceback_filtering", "random.get_global_generator"),
             *("debugging.is_traceback_filtering_enabled", "init_scope", "constraints.NonNeg"),
+            "debugging.explain_compiles",
             *("constraints.Constraint", "regularizers.Regularizer", "initializers.Initializer"),
             *(
                 "optimizers.schedules.LearningRateSchedule",

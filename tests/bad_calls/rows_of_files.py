@@ -125,6 +125,18 @@ ROWS: list[Row] = [
         (lambda x: tg.diff(x, x), TRACE, "Tensor"),
     ),
     *rows(
+        "debugging.compare",
+        (lambda: tg.debugging.compare(5, tg.sin), TRACE, "5"),
+        (lambda x: tg.debugging.compare(tg.sin, tg.cos, x, rtol=-1.0), VALUE, "-1.0"),
+        (lambda x: tg.debugging.compare(tg.sin, "no type", x), (DTYPE, TRACE), "no type"),
+    ),
+    *rows(
+        "debugging.check_determinism",
+        (lambda: tg.debugging.check_determinism(5), TRACE, "5"),
+        (lambda x: tg.debugging.check_determinism(tg.sin, x, runs=1), VALUE, "1"),
+        (lambda x: tg.debugging.check_determinism(tg.sin, x, runs="2"), VALUE, "2"),
+    ),
+    *rows(
         "profile",
         (lambda: tg.profile(5), TRACE, "5"),
         (lambda x: tg.profile(x), TRACE, "Tensor"),

@@ -20,6 +20,7 @@ from tests.bad_calls import (
     harness,
     row,
     rows,
+    rows_of_devices,
     rows_of_files,
 )
 from tests.bad_calls.exceptions import ACCEPTED, WITH_OUR_FRAMES, WITHOUT_BAD_CALLS
@@ -29,7 +30,7 @@ CALLS = {
     for table in (calls_math, calls_array, calls_linalg, calls_nn, calls_objects, calls_programs)
     for path, good in table.CALLS.items()
 }
-ROWS = [*rows.ROWS, *rows_of_files.ROWS]
+ROWS = [*rows.ROWS, *rows_of_devices.ROWS, *rows_of_files.ROWS]
 
 
 @pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])

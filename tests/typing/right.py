@@ -74,7 +74,9 @@ assert_type(model.scaled(x, scale=2.0), tuple[tg.Tensor, tg.Tensor])
 assert_type(clipped(x), tg.Tensor)
 assert_type(wave(x), tg.Tensor)
 print(step.get_concrete_function(x, y).graph.as_text(locations=True))
-print(predict.experimental_get_tracing_count(), step.explain_retraces())
+print(predict.experimental_get_tracing_count(), step.explain_retraces().seconds)
+predict.precompile([(x,)], "programs")
+print(tg.profile(predict, x).table("ops"), tg.debugging.compare(predict, tg.float64, x).agrees)
 
 # Arithmetic and indexing.
 
@@ -110,6 +112,14 @@ v.scatter_add(tg.IndexedSlices([1.0], [2]))
 assert_type(v * x, tg.Tensor)
 assert_type(1 - v, tg.Tensor)
 names = [variable.name for variable in model.variables]
+
+# Devices.
+
+rows = tg.distribute.Layout(tg.distribute.Mesh({"data": 1}), ["data", None])
+assert_type(tg.distribute.with_layout(x, rows), tg.Tensor)
+assert_type(tg.Variable(x, layout=rows).layout, tg.distribute.Layout | None)
+with rows.mesh as mesh:
+    print(tg.distribute.with_layout(x, [None, ["data"]]).layout, mesh.shape["data"])
 
 # Derivatives.
 

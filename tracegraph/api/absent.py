@@ -131,7 +131,6 @@ ABSENT = {
     **dict.fromkeys(["sparse", "SparseTensor"], (_KINDS, "use dense tensors and tg.gather")),
     "lookup": ("there are no tables", "look things up in a dict, outside of the function"),
     "io": ("files are read and written by Python", "use NumPy's functions, or tg.saved_model"),
-    "distribute": ("there are no strategies: a program runs on one device", "leave the scope out"),
 }
 
 

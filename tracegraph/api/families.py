@@ -87,7 +87,12 @@ _RULES: list[tuple[str, str, str]] = [
     (r"fingerprint", "bytes are hashed by Python", "use hashlib, outside of functions"),
     # Devices and the machinery of TensorFlow.
     (
-        r"distribute\.\w+(\.\w+)*|config\.\w*[dD]evice\w*|DeviceSpec|tpu(\.\w+)*|check_pinned",
+        r"distribute\.\w+(\.\w+)*",
+        "there are no strategies: layouts say what is divided",
+        "use tg.distribute.Mesh, and layout= of tg.Variable or tg.distribute.with_layout",
+    ),
+    (
+        r"config\.\w*[dD]evice\w*|DeviceSpec|tpu(\.\w+)*|check_pinned",
         "devices are JAX's",
         "use JAX's settings, or leave it out",
     ),

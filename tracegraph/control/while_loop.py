@@ -37,8 +37,9 @@ from tracegraph.control.call import (
 )
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
 from tracegraph.control.without_prints import without_prints, without_tokens
+from tracegraph.core.shapes import element_count
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.core.types import TOKEN, TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import Op, Region
@@ -54,6 +55,22 @@ from tracegraph.passes.simplify import simplify
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
+#: Where nobody says how many states reverse mode keeps, they are as many as have this size in all,
+#: in bytes, but within these bounds: 512 are enough for 131,000 steps that are computed twice.
+_CHECKPOINT_BYTES = 1 << 22
+_FEWEST, _MOST = 32, 512
+
+
+def usual_checkpoints(states: Sequence[TensorType]) -> int:
+    """How many states of these types reverse mode keeps where nobody says."""
+    return max(checkpoints_within(_CHECKPOINT_BYTES, states), _FEWEST)
+
+
+def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
+    """How many states of these types reverse mode keeps in `size` bytes, at least 2."""
+    types = (x for x in states if x.is_static and x is not TOKEN)
+    one = sum(x.dtype.size * element_count(x.shape) for x in types)
+    return min(max(size // max(one, 1), 2), _MOST)
 
 
 class While(Loop):

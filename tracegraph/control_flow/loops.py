@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan, without_row_products
-from tracegraph.control.while_loop import COUNT, While
+from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
 from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     Region,
@@ -46,11 +45,6 @@ from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, Stop
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
-
-#: The reverse mode of a loop keeps as many states as have this size in all, in bytes, but within
-#: these bounds: 512 are enough for 131,000 steps that are computed twice.
-_CHECKPOINT_BYTES = 1 << 22
-_FEWEST, _MOST = 32, 512
 
 
 @api_boundary
@@ -278,13 +272,7 @@ def checkpoint_count(types: Sequence[TensorType], checkpoints: Any, bound: Any) 
                 fix="leave it out, or give the number of states that memory has room for",
             )
         return checkpoints
-    sizes = [
-        x.dtype.numpy_dtype.itemsize * math.prod(x.shape)
-        for x in types
-        if x.is_static and x is not TOKEN
-    ]
-    size = max(sum(sizes), 1)
-    found = min(max(_CHECKPOINT_BYTES // size, _FEWEST), _MOST)
+    found = usual_checkpoints(types)
     return min(found, bound + 2) if isinstance(bound, int) and bound >= 0 else found
 
 

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
+from tracegraph.control_passes.memory_estimates import Step, most_held
 from tracegraph.control_passes.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
+from tracegraph.control_passes.stacked_residuals import with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
-from tracegraph.ops.broadcast import BroadcastTo, Sum
-from tracegraph.ops.effect import Read
-from tracegraph.ops.elementwise import Elementwise
-from tracegraph.ops.reduce import Reduction
-from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
 
 #: How many segments hold what was computed again: the one that the backward pass is in, and the
@@ -29,21 +25,6 @@ from tracegraph.passes.simplify import dead_code
 _SEGMENTS_HELD = 2
 #: The key in `cache` of a graph for the schedule that it was made by.
 SCHEDULE = "schedule"
-#: Ops whose results are in the buffers of their operands.
-_ALIASES = (Reshape, Read)
-#: Ops that the compiler computes within the loop of what reads them, and ops that are such loops.
-_FUSED = (Elementwise, BroadcastTo)
-_FUSING = (Elementwise, BroadcastTo, Reduction, Sum)
-
-
-@dataclass
-class Step:
-    """A node, or a barrier, with its operands and results as numbers."""
-
-    node: Node | None
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    is_again: bool
 
 
 class Schedule:
@@ -188,8 +169,18 @@ class Schedule:
 
     @cached_property
     def work(self) -> float:
-        """The operations that are done again."""
+        """The operations of the steps that do something again."""
         return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
+
+    @property
+    def again(self) -> float:
+        """The operations that are done again, those in the bodies of scans too."""
+        return self.timeline.work - self.timeline.plain.work + self.work
+
+    @cached_property
+    def division(self) -> int:
+        """How many segments there are."""
+        return len(set(self._plan.segments.values()))
 
     @cached_property
     def kept(self) -> int:
@@ -204,69 +195,33 @@ class Schedule:
     @property
     def largest(self) -> Tensor:
         """The largest of the values that are held when most is."""
-        return max(self._held[1] or self.tensors, key=bytes_of)
+        return max((self.tensors[y] for y in self._held[1]), key=bytes_of)
 
     @cached_property
-    def _held(self) -> tuple[int, list[Tensor]]:
-        """The most bytes that are held at once, and the values then."""
-        roots, fused = self._roots(), self._fused()
-        last = self._last_reads(roots, fused)
-        stay = {roots[i] for i in range(len(self.timeline.graph.inputs))}
-        stay.update(roots[y] for y in self.outputs)
-        stay |= fused
-        begins: dict[int, int] = {}
-        held, highest, when = 0, 0, 0
-        ending: dict[int, list[int]] = {}
-        for i, step in enumerate(self.steps):
-            for y in step.outputs:
-                if roots[y] == y and y not in stay and y in last:
-                    begins[y] = i
-                    held += bytes_of(self.tensors[y])
-                    ending.setdefault(last[y], []).append(y)
-            if held > highest:
-                highest, when = held, i
-            held -= sum(bytes_of(self.tensors[y]) for y in ending.pop(i, ()))
-        then = [self.tensors[y] for y, i in begins.items() if i <= when <= last[y]]
-        return highest, then
-
-    def _fused(self) -> set[int]:
-        """The values that the compiler most likely never stores: each is computed within the loop
-        that reads it, one element at a time."""
-        readers: dict[int, list[Step]] = {}
-        for step in self.steps:
-            for x in step.inputs:
-                readers.setdefault(x, []).append(step)
-        found = {
-            y
-            for step in self.steps
-            if _is_loop(step, _FUSED)
-            for y in step.outputs
-            if _is_loop(step, (BroadcastTo,))
-            or (len(readers.get(y, ())) == 1 and _is_loop(readers[y][0], _FUSING))
-        }
+    def _held(self) -> tuple[int, list[int]]:
+        sizes = [bytes_of(x) for x in self.tensors]
         constant = {y for y, x in enumerate(self.tensors) if x in self.timeline.constant}
-        return (found | constant).difference(self.outputs)
+        inputs = range(len(self.timeline.graph.inputs))
+        return most_held(self._in_likely_order(), sizes, inputs, self.outputs, constant)
 
-    def _last_reads(self, roots: Sequence[int], fused: set[int]) -> dict[int, int]:
-        """The step that reads a value last. What a value is computed of that is never stored is
-        read when that is."""
-        last: dict[int, int] = {}
-        for i in reversed(range(len(self.steps))):
-            step = self.steps[i]
-            when = max((last.get(y, i) for y in step.outputs if y in fused), default=i)
-            for x in step.inputs:
-                for y in {x, roots[x]}:
-                    last[y] = max(last.get(y, i), when)
-        return last
+    def _in_likely_order(self) -> list[Step]:
+        """The steps; but what the user wrote behind a gradient, such as the step of an optimizer,
+        is done once it can be, since the compiler updates in place."""
+        when: dict[int, int] = {}
+        places = []
+        for i, step in enumerate(self.steps):
+            place = i
+            if self._is_behind_a_gradient(step):
+                place = max((when.get(x, 0) for x in step.inputs), default=0)
+            when.update(dict.fromkeys(step.outputs, place))
+            places.append((place, i))
+        return [self.steps[i] for _, i in sorted(places)]
 
-    def _roots(self) -> list[int]:
-        """For each value the one whose buffer it is."""
-        roots = list(range(len(self.tensors)))
-        for step in self.steps:
-            if step.node is None or isinstance(step.node.op, _ALIASES):
-                for x, y in zip(step.inputs, step.outputs):
-                    roots[y] = roots[x]
-        return roots
+    def _is_behind_a_gradient(self, step: Step) -> bool:
+        node = step.node
+        if node is None or step.is_again or BY_GRADIENT in node.source.roles:
+            return False
+        return self.timeline.phases[node] > 0
 
     def graph(self) -> Graph:
         """The graph of the steps."""
@@ -289,16 +244,17 @@ class Schedule:
         return graph
 
 
-def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
-    return step.node is not None and isinstance(step.node.op, kinds)
-
-
 #: Into how many segments a graph is divided, about. A division matters where work is cheap and much
 #: is done again: the first two are tried at all prices, the others at the lowest ones.
 _DIVISIONS = (1, 6, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 _PRICES, _LOWEST = 10, 3
+#: What a unit of work is worth in bytes, where the body of a scan is computed again: more than the
+#: work of most elementwise ops, more than that of products of matrices, nothing.
+_PRICES_OF_STEPS = (0.2, 0.005, 0.0)
 #: Between the extremes there are schedules for so many shares of the segments.
-_SHARES = 12
+_SHARES, _FEWEST_MIXED = 12, 4
+#: How many of those that hold least are worth a try.
+_LEAST = 4
 #: A schedule is worth a try only if it holds this much less than one of less work.
 _STEP = 0.97
 
@@ -308,17 +264,27 @@ def kept_only(timeline: Timeline) -> Schedule:
     return Schedule(timeline, Plan(frozenset(timeline.read_late), {}))
 
 
-def trade_offs(timeline: Timeline) -> list[Schedule]:
-    """Schedules from the one that does nothing again to the one that holds least: each does more
-    work than the one before, and holds less."""
-    found = sorted(_schedules(timeline), key=lambda schedule: (schedule.work, schedule.peak))
+def trade_offs(graph: Graph) -> list[Schedule]:
+    """Schedules of a graph from the one that does nothing again to the one that holds least: each
+    does more work than the one before, and holds less."""
+    plain = Timeline(graph)
+    others = (with_less_stacked(plain, price) for price in _PRICES_OF_STEPS)
+    timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
+    found = [schedule for timeline in timelines for schedule in _schedules(timeline)]
     best = found[:1]
-    for schedule in found[1:]:
+    for schedule in sorted(found, key=lambda schedule: (schedule.again, schedule.peak)):
         if schedule.peak < _STEP * best[-1].peak:
             best.append(schedule)
-    # Estimates end where something else holds most; what keeps least may still be smaller.
-    least = min(found, key=lambda schedule: (schedule.peak, schedule.kept))
-    return best if least in best else [*best, least]
+    return [*best, *(schedule for schedule in _least(found) if schedule not in best)]
+
+
+def _least(found: Sequence[Schedule]) -> list[Schedule]:
+    """Those that hold least, each with another division, the least of all at the end: of what is
+    nearly equal the estimates do not tell which is smaller."""
+    least: dict[int, Schedule] = {}
+    for schedule in sorted(found, key=lambda schedule: (schedule.peak, schedule.kept)):
+        least.setdefault(schedule.division, schedule)
+    return [*least.values()][:_LEAST][::-1]
 
 
 def _schedules(timeline: Timeline) -> Iterator[Schedule]:
@@ -334,10 +300,11 @@ def _schedules(timeline: Timeline) -> Iterator[Schedule]:
             seen.add(plan.kept)
             schedule = Schedule(timeline, plan)
             yield schedule
-            if least is None or schedule.peak < least[0].peak:
+            is_divided = schedule.division >= _FEWEST_MIXED
+            if is_divided and (least is None or schedule.peak < least[0].peak):
                 least = schedule, segments, price
-    assert least is not None
-    yield from _mixtures(timeline, least[1], least[2], prices[len(prices) // 2])
+    if least is not None:
+        yield from _mixtures(timeline, *least[1:], prices[len(prices) // 2])
 
 
 def _mixtures(

@@ -16,13 +16,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import networkx
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source
-from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.ir.builder import INPUT, Builder, copy_inputs, current
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.constant import Constant
@@ -89,15 +90,17 @@ class Timeline:
     """A graph of known sizes whose calls are opened, and what its later phases read of earlier
     ones."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, plain: Timeline | None = None) -> None:
+        """`plain` is the timeline of the graph of which this one was rewritten, if it was."""
         self.graph = with_calls_opened(graph)
+        self.plain = self if plain is None else plain
         self.nodes = self.graph.nodes
         self.place = {node: i for i, node in enumerate(self.nodes)}
         self.phases = _phases(self.nodes)
         self.maker = {y: node for node in self.nodes for y in node.outputs}
         self.inputs = frozenset(self.graph.inputs)
         #: What no input of the graph has a part in: the compiler may move it anywhere.
-        self.constant = _made_of_nothing(self.nodes)
+        self.constant = made_of_nothing(self.nodes)
         self.users: dict[Tensor, list[Node]] = {}
         for node in self.nodes:
             for x in dict.fromkeys(node.inputs):
@@ -201,10 +204,11 @@ class Timeline:
         by_segment: dict[int, list[Node]] = {}
         for node in self._needed:
             by_segment.setdefault(segments[node], []).append(node)
+        reads = Reads(self.users, self.read_late, self.staying)
         cuts: dict[tuple, list[int]] = {}
         for number, nodes in by_segment.items():
             is_last = number >= len(by_segment) - last
-            flow = _Flow(self, nodes, crossing, price_of_last if is_last else price)
+            flow = Flow(reads, nodes, crossing, price_of_last if is_last else price)
             places = cuts.get(flow.key)
             if places is None:
                 places = cuts[flow.key] = flow.cut()
@@ -252,7 +256,7 @@ def _phases(nodes: Iterable[Node]) -> dict[Node, int]:
     return phases
 
 
-def _made_of_nothing(nodes: Iterable[Node]) -> frozenset[Tensor]:
+def made_of_nothing(nodes: Iterable[Node]) -> frozenset[Tensor]:
     found: set[Tensor] = set()
     for node in nodes:
         if found.issuperset(node.inputs):
@@ -285,11 +289,20 @@ def _divided(
     yield nodes[start:]
 
 
-class _Flow:
+class Reads(NamedTuple):
+    """What a flow asks: the nodes that read each value, the values that are read late, and those
+    that are there anyway."""
+
+    users: dict[Tensor, list[Node]]
+    late: set[Tensor]
+    staying: set[Tensor]
+
+
+class Flow:
     """The network of one segment, whose minimum cut says what of it is kept."""
 
     def __init__(
-        self, timeline: Timeline, nodes: Sequence[Node], crossing: set[Tensor], price: float
+        self, reads: Reads, nodes: Sequence[Node], crossing: set[Tensor], price: float
     ) -> None:
         place = {node: i for i, node in enumerate(nodes)}
         self.values: list[Tensor] = []
@@ -298,14 +311,14 @@ class _Flow:
             work = math.inf if is_kept_always(node) else price * cost(node)
             self._edges.append(("source", i, work))
             for y in node.outputs:
-                users = [place[user] for user in timeline.users.get(y, ()) if user in place]
-                if not users and y not in timeline.read_late:
+                users = [place[user] for user in reads.users.get(y, ()) if user in place]
+                if not users and y not in reads.late:
                     continue
                 number = len(self.values)
                 self.values.append(y)
-                is_free = y in timeline.staying or y in crossing
+                is_free = y in reads.staying or y in crossing
                 self._edges.append((i, ("value", number), 0 if is_free else bytes_of(y)))
-                if y in timeline.read_late:
+                if y in reads.late:
                     self._edges.append((("value", number), "sink", math.inf))
                 self._edges += [(("value", number), user, math.inf) for user in users]
         #: Equal for segments of equal networks.
@@ -331,9 +344,11 @@ class _Flow:
 
 
 def is_kept_always(node: Node) -> bool:
-    """Whether what a node made is never computed again: random numbers, what has effects, and what
-    a user's barrier ties."""
-    op = node.op
+    """Whether what a node made is never computed again: inputs, random numbers, what has effects,
+    and what a user's barrier ties."""
+    op: Any = node.op
+    if op is INPUT:
+        return True
     return op.has_effects or op.cuts_runs or isinstance(op, (FromKey, FromParameters, Barrier))
 
 

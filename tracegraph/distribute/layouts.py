@@ -27,7 +27,7 @@ def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:
     array([1., 2.], dtype=float32)
     """
     tensor = as_tensor(x)
-    return laid_out(tensor, as_layout(layout, tensor.ndim))
+    return laid_out(tensor, as_layout(layout, tensor.type.rank or 0))
 
 
 __all__ = ["Layout", "Mesh", "with_layout"]

@@ -178,6 +178,16 @@ def copy(buffer: Any) -> Any:
     return _lowering().device.copy(buffer)
 
 
+def row(stack: Any, row: int) -> Any:
+    """A row of a buffer as one of its own."""
+    return _lowering().device.row(stack, row)
+
+
+def stack(buffers: Sequence[Any]) -> Any:
+    """The buffers, of one type, as the rows of one."""
+    return _lowering().device.stack(buffers)
+
+
 # Devices.
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
 import math
 from collections.abc import Mapping, Sequence
+from contextvars import Token
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_o
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.layout import (
+    ENTERED,
     WithLayout,
     axes_text,
     check_axes,
@@ -71,7 +72,7 @@ class Mesh:
     def _begin(self, shape: dict[str, int], numbers: tuple[int, ...] | None) -> None:
         self._shape, self._numbers, self._text = shape, numbers, mesh_text(shape)
         #: What ends the contexts that were entered, the last one last.
-        self._entered: list[contextvars.Token[Mesh | None]] = []
+        self._entered: list[Token[Mesh | None]] = []
 
     @classmethod
     def of_text(cls, text: str, numbers: tuple[int, ...] | None) -> Mesh:
@@ -119,11 +120,11 @@ class Mesh:
         return self._text, self._numbers
 
     def __enter__(self) -> Mesh:
-        self._entered.append(_current.set(self))
+        self._entered.append(ENTERED.set(self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._entered.pop())
+        ENTERED.reset(self._entered.pop())
 
     def __reduce__(self) -> Any:
         return Mesh.of_text, self.placement
@@ -139,9 +140,6 @@ class Mesh:
         return f"Mesh({self._shape}{devices})"
 
 
-_current: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", default=None)
-
-
 def _are(count: int) -> str:
     return "is 1" if count == 1 else f"are {count}"
 
@@ -153,7 +151,7 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
         fail(
             SignatureError,
             f"{kind_of(odd)} is no device: {shown(odd)}",
-            fix="give devices of JAX's, such as jax.devices()[:4]",
+            fix="give devices as `mesh.devices` has them, in a list",
         )
     count, numbers = math.prod(shape.values()), [x.id for x in devices]
     if len(numbers) != count or len(set(numbers)) < len(numbers):
@@ -251,7 +249,7 @@ def as_mesh(value: Any) -> Mesh:
 
 def current_mesh() -> Mesh | None:
     """The mesh of the `with mesh:` around."""
-    return _current.get()
+    return ENTERED.get()
 
 
 def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
@@ -274,7 +272,7 @@ def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
             f"{kind_of(value)} is no layout: {shown(value)}",
             fix="use tg.distribute.Layout(mesh, axes)",
         )
-    mesh = mesh or _current.get()
+    mesh = mesh or ENTERED.get()
     if mesh is None:
         fail(
             SignatureError,

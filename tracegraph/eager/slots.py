@@ -1,6 +1,7 @@
 """The slots of Variables: read, computed with and stored in one piece.
 
-A slot holds an array of the device, or a Tensor whose value is not made yet. Other threads are kept
+A slot holds an array of the device, a Tensor whose value is not made yet, or the number of a row of
+a stack, in which a rolled program keeps Variables of one type together. Other threads are kept
 away by a lock. Signal handlers and finalizers are not, since they run on the thread that they
 interrupt; but Python starts them between its own instructions only. So what must be one piece is
 one call of C, made of iterators that C runs: it takes the values, runs the program and stores the
@@ -33,34 +34,66 @@ class Slot:
 
     __slots__ = ("buffer", "place")
 
-    #: An array of the device, or a Tensor whose value is not made yet.
+    #: An array of the device, a Tensor whose value is not made yet, or a StackRow.
     buffer: Any
     #: The device that keeps it; None for the one that has computed it.
     place: Any
 
+    def __init__(self, buffer: Any = None) -> None:
+        self.buffer, self.place = buffer, None
+
+
+class StackRow:
+    """What a slot holds whose value is a row of what the slot `stack` holds now. Whoever asks for
+    the value by itself gives it a buffer of its own: see `own_content`."""
+
+    __slots__ = ("row", "stack")
+
+    def __init__(self, stack: Slot, row: int) -> None:
+        self.stack, self.row = stack, row
+
 
 class _Given:
-    """How often a slot was given a Tensor whose value was not made, so that a run need not look at
-    all its Variables each time. A run that it misleads fails, and looks then."""
+    """How often a slot was given what is no buffer, so that a run need not look at all its
+    Variables each time. A run that it misleads fails, and looks then."""
 
     pending = 0
 
 
 _given = _Given()
+_UNMADE = {Tensor, StackRow}
 
 _put: Callable[[Slot, Any], None] = Slot.__dict__["buffer"].__set__
 _exhaust = deque(maxlen=0).extend
 
 
 def note_pending() -> None:
-    """Called before a slot is given a Tensor whose value is not made yet, or an array on other
-    devices."""
+    """Called before a slot is given what is no buffer, or one on other devices."""
     _given.pending += 1
 
 
 def contents_of(slots: Iterable[Slot]) -> list[Any]:
-    """What the slots hold, all at one moment."""
-    return list(map(get_buffer, slots))
+    """What the slots hold, buffers or Tensors, all at one moment."""
+    slots = list(slots)
+    while True:
+        contents = list(map(get_buffer, slots))
+        if StackRow not in map(type, contents):
+            return contents
+        for slot in slots:
+            own_content(slot)
+
+
+def own_content(slot: Slot) -> Any:
+    """What the slot holds, after it got a buffer of its own if its value was in a stack."""
+    while True:
+        content = slot.buffer
+        if type(content) is not StackRow:
+            return content
+        stack, whole = content.stack, content.stack.buffer
+        own = backend.row(whole, content.row)
+        # A step that an interrupt makes in between gives the stack another buffer.
+        if store_together_if_same((slot,), (own,), (slot, stack), (content, whole)):
+            return own
 
 
 def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
@@ -105,11 +138,16 @@ def materialised_content(slot: Slot, tensor: Tensor) -> Any:
 
 def materialise_slots(slots: Sequence[Slot]) -> None:
     """Makes the values of the slots exist. Raises what failed."""
-    while Tensor in map(type, map(get_buffer, slots)):
+    while has_unmade(slots):
         for slot in slots:
-            content = slot.buffer
+            content = own_content(slot)
             if type(content) is Tensor:
                 materialised_content(slot, content)
+
+
+def has_unmade(slots: Iterable[Slot]) -> bool:
+    """Whether a slot holds what is no buffer."""
+    return not _UNMADE.isdisjoint(map(type, map(get_buffer, slots)))
 
 
 def gathered(slots: Sequence[Slot]) -> list[Any]:
@@ -117,7 +155,7 @@ def gathered(slots: Sequence[Slot]) -> list[Any]:
     while True:
         materialise_slots(slots)
         buffers = contents_of(slots)
-        if Tensor not in map(type, buffers):
+        if _UNMADE.isdisjoint(map(type, buffers)):
             return buffers
 
 
@@ -128,10 +166,13 @@ class Step:
     Of its outputs those at `stored` are the new values of the Variables that it assigns.
     """
 
-    __slots__ = ("_are_unshared", "_looked_at", "_new_values", "program")
+    __slots__ = ("_are_unshared", "_looked_at", "_members", "_new_values", "_rows", "program")
 
     def __init__(self, program: Any, stored: slice) -> None:
         self.program = program
+        #: Variables that the program takes in stacks, and the rows that they are then.
+        self._members: list[Slot] = []
+        self._rows: list[StackRow] = []
         self._new_values = itemgetter(stored)
         #: Whether nobody else holds the buffers to overwrite, by the sum of their references; None
         #: where none is overwritten.
@@ -167,12 +208,15 @@ class Step:
                         return self.run(buffers, variables, rest, assigned)
                 # `stores` runs the program and stores its results when it is exhausted; `found`
                 # has the outputs then: none, and nothing was run, if somebody beyond a Variable
-                # holds a buffer that the program would overwrite.
+                # holds a buffer that the program would overwrite, or a Variable left its stack.
                 found: dict[int, tuple[Any, ...]] = {}
                 arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
                 if self._are_unshared is not None:
                     counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
                     arguments = compress(arguments, map(self._are_unshared, counts))
+                if self._members:
+                    is_row = map(is_, map(get_buffer, self._members), self._rows)
+                    arguments = compress(arguments, map(all, (is_row,)))
                 run = program.jitted if assigned else program.run
                 stores: Any = map(found.setdefault, _FIRST, starmap(run, arguments))
                 if assigned:
@@ -191,10 +235,14 @@ class Step:
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
         """Makes the values of the Variables exist on the devices of the program; notes when."""
+        self._gather_stacks()
         now = _given.pending
         materialise_slots(variables)
         self._settle(variables, ())
         self._looked_at = now
+
+    def _gather_stacks(self) -> None:
+        """Gathers the rows of the stacks that the program takes."""
 
     def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
         """Where several devices run the program, Variables that are on one move to all of them: a
@@ -219,6 +267,7 @@ class Step:
         other threads go on: it is given copies of what it would overwrite. None if a Variable was
         assigned meanwhile, so that the results do not count."""
         with state_lock:
+            self._gather_stacks()
             self._settle(variables, buffers)
             state = gathered(variables)
         given = list(state)
@@ -232,7 +281,8 @@ class Step:
             return outputs
         with state_lock:
             new = self._new_values(outputs)
-            return outputs if store_together_if_same(assigned, new, variables, state) else None
+            known, olds = [*variables, *self._members], [*state, *self._rows]
+            return outputs if store_together_if_same(assigned, new, known, olds) else None
 
     def _run_again(
         self,
@@ -243,7 +293,7 @@ class Step:
         assigned: Sequence[Slot],
     ) -> dict[int, tuple[Any, ...]]:
         """The outputs, where the error is one of the moment; none to try once more."""
-        if Tensor in map(type, map(get_buffer, variables)):
+        if has_unmade(variables):
             self._look_at(variables)  # an interrupt assigned what is not made yet
             return {}
         raise_failures((*buffers, *rest))
@@ -278,7 +328,7 @@ def _unshare(slots: Sequence[Slot]) -> None:
     for slot in slots:
         content = slot.buffer
         # Held by the slot, by `content` and by the call.
-        if type(content) is not Tensor and getrefcount(content) > 3:
+        if type(content) not in _UNMADE and getrefcount(content) > 3:
             store_if_same(slot, content, backend.copy(content))
 
 

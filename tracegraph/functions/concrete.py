@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -33,8 +34,9 @@ from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.recompiling import Recompiling
 from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, Graph, Tensor, get_type
+from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.layout import signature_layouts
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
@@ -83,6 +85,7 @@ class ConcreteFunction:
         self.traced = traced
         traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
         traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
+        traced.graph.cache[NOTES] = functools.partial(_notes, weakref.ref(self))
         #: What runs at top level: the body, or one that says whether its results are finite; and
         #: how that is looked at.
         self._running, self._numerics = traced, None
@@ -218,7 +221,8 @@ class ConcreteFunction:
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
         """The signature as text: how it is called, in short, or, if `verbose`, blocks of the
-        parameters, of the results and of what is captured, as TensorFlow has them."""
+        parameters, of the results and of what is captured, as TensorFlow has them; then the layouts
+        that the graph states of inputs and results, if it states some."""
         if not verbose:
             return f"{self.name}({', '.join(self._argument_texts())}) -> {self._results_text()}"
         rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
@@ -229,6 +233,9 @@ class ConcreteFunction:
             "Output Type": [result],
             "Captures": captured,
         }
+        layouts = [*signature_layouts(self.graph, self.traced.result_count)]
+        if layouts:
+            blocks["Layouts"] = layouts
         lines = (
             (f"{head}:", *(f"  {x}" for x in body or ["None"])) for head, body in blocks.items()
         )
@@ -519,6 +526,14 @@ class ConcreteFunction:
                 found.append((f"{self.name}({text})", seconds))
         return found
 
+    def roll_notes(self) -> list[str]:
+        """What the programs of the latest run, or of the signature's sizes, compute by loops."""
+        known = [*self._executions.values()]
+        if not known and not self.graph.is_static:
+            return []
+        execution = known[-1] if known else self.execution(self.argument_types)
+        return [] if execution.rolled is None else execution.rolled.notes()
+
     def _device_costs(self) -> Any:
         """What the latest run, or one of the signature's sizes, costs each of several devices."""
         known = [*self._executions.values()]
@@ -536,6 +551,11 @@ class ConcreteFunction:
         arguments = [f"argument {name!r}" for name in self.request.tensor_names]
         handles = self.graph.inputs[len(arguments) : len(arguments) + len(self.traced.variables)]
         return [*arguments, *(f"Variable {dotted(x.name or '')!r}" for x in handles)]
+
+
+def _notes(reference: Callable[[], ConcreteFunction | None]) -> list[str]:
+    concrete = reference()
+    return [] if concrete is None else concrete.roll_notes()
 
 
 def _is_array(value: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
+from tracegraph.control_passes.roll import Rolled, States, rolled
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
@@ -18,6 +19,7 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
+from tracegraph.eager.stacked_step import StackedStep, is_bound
 from tracegraph.effects.procedure import (
     START,
     Procedure,
@@ -29,6 +31,7 @@ from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.ops.layout import WithLayout
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -52,6 +55,8 @@ class Execution:
 
     #: Whether the buffers of the Variables that a run assigns are overwritten.
     may_overwrite = True
+    #: Whether Python looks at what a run returned.
+    looks_at_results = False
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Execution:
     ) -> None:
         self.traced = traced
         self._budget = options.memory_budget
+        self._roll = options.roll
         self.variables = traced.variables
         self.assigned = [traced.variables[i] for i in traced.assigned]
         self.graph = specialise(traced.graph, types)
@@ -76,7 +82,11 @@ class Execution:
             self._procedure = Procedure(self.graph, bucket_of, self._made)
         #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
         self.is_simple = not (
-            traced.variables or traced.checks or self._is_cut or self.graph.may_never_end
+            traced.variables
+            or traced.checks
+            or self.looks_at_results
+            or self._is_cut
+            or self.graph.may_never_end
         )
 
     @property
@@ -90,8 +100,26 @@ class Execution:
         return None if program is None else program.compile_seconds
 
     @functools.cached_property
+    def rolled(self) -> Rolled | None:
+        """What runs in place of the graph, where blocks of it repeat and one for all pays."""
+        traced, always = self.traced, self._roll == "always"
+        is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
+        if not is_whole or not self._roll or (self._budget is not None and not always):
+            return None
+        if any(map(is_bound, traced.variables)) or _has_layouts(self.graph):
+            return None  # what is bound to devices stays there
+        may_stack = all(v.tensor_type.is_static and not v.is_stand_in for v in traced.variables)
+        count, assigned = len(traced.variables), tuple(traced.assigned)
+        states = States(traced.argument_count, count, traced.result_count, assigned, may_stack)
+        return rolled(dead_code(self.graph), states, always)
+
+    @functools.cached_property
     def program(self) -> Any:
         """The whole graph as one program of the compiler."""
+        if self.rolled is not None:
+            places = self.rolled.assigned if COUNTS_ARE_TRUSTED else ()
+            donated = [self.traced.argument_count + i for i in places]
+            return self._made(self.rolled.graph, donated)
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
         # What may never end can be left, so it is not given what it would overwrite.
         if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
@@ -113,7 +141,13 @@ class Execution:
 
     @functools.cached_property
     def _step(self) -> Step:
-        return Step(self.program, self._stored)
+        found, first = self.rolled, self._stored.start
+        if found is None or not found.stacks:
+            return Step(self.program, self._stored)
+        kept = [self.variables[i] for i in found.kept]
+        groups = [[self.variables[i] for i in rows] for rows in found.stacks]
+        stored = slice(first, first + len(found.assigned))
+        return StackedStep(self.program, stored, kept, groups, found.assigned)
 
     def device_costs(self) -> Any:
         """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
@@ -130,7 +164,8 @@ class Execution:
         captured = map(device_buffer, traced.captures)
         buffers = ((None,) * traced.argument_count, state, captured)
         given = tuple(itertools.chain(*buffers))
-        return backend.device_costs(self.program, given, traced.result_count)
+        program = self.program if self.rolled is None else program_of(self.graph)
+        return backend.device_costs(program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
         """The step, where it is all there is to a run; what it takes after the Variables are the
@@ -138,6 +173,12 @@ class Execution:
         traced = self.traced
         is_alone = bool(traced.variables) and not (traced.checks or self._is_cut)
         return self._step if is_alone else None
+
+    @property
+    def _first_check(self) -> int:
+        if self.rolled is None:
+            return self.traced.first_check
+        return self.traced.result_count + len(self.rolled.assigned)
 
     def callee_with(self, variables: Sequence[Variable]) -> Callee:
         """What results remember of a call with these Variables."""
@@ -165,7 +206,7 @@ class Execution:
         else:
             outputs = self._outputs(buffers, variables, rest, assigned)
         if traced.checks:
-            report_checks(traced, outputs)
+            report_first_failure(traced.checks, iter(outputs[self._first_check :]))
         return [*map(Tensor, self._known_types(outputs), outputs)]
 
     def _outputs(
@@ -339,6 +380,10 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
     return graph.cached("program", lambda: backend.program(_pruned(graph)))
+
+
+def _has_layouts(graph: Graph) -> bool:
+    return any(isinstance(n.op, WithLayout) for inner in graph.graphs() for n in inner.nodes)
 
 
 def _pruned(graph: Graph) -> Graph:

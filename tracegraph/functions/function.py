@@ -32,7 +32,7 @@ from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
-from tracegraph.functions.run_options import RunOptions
+from tracegraph.functions.run_options import Roll, RunOptions, as_roll
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -93,6 +93,7 @@ class Function(Generic[Parameters, Result]):
         bucket_sizes: Any = None,
         locate_numerics: bool = False,
         memory_budget: Any = None,
+        roll: Any = "auto",
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -108,6 +109,7 @@ class Function(Generic[Parameters, Result]):
             "bucket_sizes": None if self._buckets is None else self._buckets.option,
             "locate_numerics": locate_numerics,
             "memory_budget": None if memory_budget is None else _bytes(memory_budget),
+            "roll": as_roll(roll),
         }
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -137,9 +139,15 @@ class Function(Generic[Parameters, Result]):
 
     def _make_body(self) -> Body:
         options = self._options
-        run = RunOptions(self._buckets, options["memory_budget"], options["locate_numerics"])
+        run = (options[name] for name in ("memory_budget", "locate_numerics", "roll"))
         checks = options["check_bounds"], options["check_numerics"]
-        return Body(self._python_function, self._signature, *checks, options["autograph"], run)
+        return Body(
+            self._python_function,
+            self._signature,
+            *checks,
+            options["autograph"],
+            RunOptions(self._buckets, *run),
+        )
 
     # Attributes.
 
@@ -373,7 +381,8 @@ class Function(Generic[Parameters, Result]):
         if all(known is not concrete for known in self._traces):
             return  # a callback has cleared the cache in the meantime
         call = known_call(args, kwargs)
-        if call is None or any(not v.tensor_type.is_static for v in concrete.variables):
+        variables = concrete.traced.variables  # those of defaults are arguments, too
+        if call is None or any(v.is_stand_in or not v.tensor_type.is_static for v in variables):
             return
         positions = call.tensor_places(self._signature, request)
         if positions is None:
@@ -659,6 +668,7 @@ def function(
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
     memory_budget: str | int | None = ...,
+    roll: Roll = ...,
     locate_numerics: bool = ...,
 ) -> Function[Parameters, Result]: ...
 @overload
@@ -678,6 +688,7 @@ def function(
     check_numerics: bool = ...,
     bucket_sizes: str | Iterable[int] | None = ...,
     memory_budget: str | int | None = ...,
+    roll: Roll = ...,
     locate_numerics: bool = ...,
 ) -> Callable[[Callable[Parameters, Result]], Function[Parameters, Result]]: ...
 def function(
@@ -696,6 +707,7 @@ def function(
     check_numerics: bool = False,
     bucket_sizes: str | Iterable[int] | None = None,
     memory_budget: str | int | None = None,
+    roll: Roll = "auto",
     locate_numerics: bool = False,
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
@@ -712,22 +724,21 @@ def function(
       too, also in what is called: an index or label out of range, an integer divided by zero, a
       negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
       Without it such a read is clamped, such a write dropped, and such a number has no meaning.
-    - `check_numerics`: every node is watched, also of the functions that are called and of
-      gradients; the first that makes nan or infinity of finite numbers raises NumericsError (a
-      FloatingPointError) with its op and line, and no Variable is assigned.
-    - `locate_numerics`: a result or a new value of a Variable that is nan or infinite raises
-      NumericsError, with the node to blame, its line, the steps of loops and the operands' ranges;
-      no Variable is assigned. Runs are at full speed: only then is the graph searched, from the
-      same inputs. An infinity that a constant brings in raises nothing. The outermost function
-      searches what it calls too; one with effects or `bucket_sizes` has `check_numerics`.
+    - `check_numerics`: every node is watched, in what is called too; the first that makes nan or
+      infinity of finite numbers raises NumericsError (a FloatingPointError) with its line.
+    - `locate_numerics`: the same for results and new values of Variables, at full speed: only where
+      one is not finite is the graph searched, from the same inputs, for the node to blame. With
+      effects or `bucket_sizes` it is `check_numerics`. Neither assigns Variables then.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
-      padded along open axes; results are cut back, and are those without padding. So few programs
-      serve all sizes. The first call raises ShapeError with the line of what padding would change.
+      padded along open axes, so that few programs serve all sizes. The first call raises ShapeError
+      with the line that padding would change.
     - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
-      and results. As far as that needs, values that gradients read are computed again in place of
-      being kept. The first call raises InvalidArgumentError (a ValueError) with the least possible.
+      and results: what gradients read is computed again as far as that needs. The first call raises
+      InvalidArgumentError with the least possible.
+    - `roll`: whether equal blocks of nodes, such as layers, are compiled as one loop over their
+      stacked Variables: where an estimate says that it pays, "always", or never (False).
 
-    Raises TypeError for what is not callable, SignatureError for other sizes.
+    Raises TypeError for what is not callable, SignatureError for other options.
 
     >>> @tg.function
     ... def square(x):
@@ -736,16 +747,21 @@ def function(
     np.float32(9.0)
     """
 
-    def decorated(python_function: Callable[..., Any]) -> Function:
-        _check_callable(python_function)
-        if isinstance(python_function, Function) and python_function.has_source:
-            python_function = python_function.python_function
-        relaxes = reduce_retracing or bool(experimental_relax_shapes)
-        flags = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
-        sizes = {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget}
-        return Function(python_function, input_signature, jit_compile=jit_compile, **flags, **sizes)
-
+    relaxes = reduce_retracing or bool(experimental_relax_shapes)
+    options = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
+    options |= {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget, "roll": roll}
+    options["jit_compile"] = jit_compile
+    decorated = functools.partial(_decorated, input_signature, options)
     return decorated if func is None else decorated(func)
+
+
+def _decorated(
+    input_signature: Any, options: dict[str, Any], python_function: Callable[..., Any]
+) -> Function:
+    _check_callable(python_function)
+    if isinstance(python_function, Function) and python_function.has_source:
+        python_function = python_function.python_function
+    return Function(python_function, input_signature, **options)
 
 
 #: The options of `function` that are flags.

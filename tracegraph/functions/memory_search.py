@@ -7,12 +7,13 @@ far, say which to try, and bisection goes on from there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
+from tracegraph.control_passes.loop_checkpoints import with_checkpoints
 from tracegraph.control_passes.recomputation import Schedule, trade_offs
-from tracegraph.control_passes.residuals import Timeline
 from tracegraph.eager import backend
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.functions.memory_budget import size_text
@@ -21,47 +22,54 @@ from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to come closer, and how many of the smallest ones where none of
 #: those holds.
-_MOST_TRIES, _LAST_TRIES = 5, 2
+_MOST_TRIES, _LAST_TRIES = 5, 4
 #: What is done again may be so much more work, as a share of all, than the least that might hold.
 _GAIN = 0.02
 #: What programs take of the estimate before one is measured; the most that any is taken to save.
 _USUAL, _LEAST = 1.1, 0.6
+#: By which part of the budget loops choose how many states they keep: the first if that holds. The
+#: last leaves each of them two.
+_SHARES_OF_LOOPS = (4, 16, sys.maxsize)
 
 
 def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
     """The program of a graph that takes `budget` bytes beside its inputs and outputs at most, with
     as little work as was found. Raises InvalidArgumentError with the least that would do."""
+    graph, searches = dead_code(graph), []
     with backend.compiling:
-        return _Search(dead_code(graph), donated, budget).run()
+        for share in _SHARES_OF_LOOPS:
+            found = with_checkpoints(graph, budget // share, lowers_all=bool(searches))
+            if searches and found is searches[-1].graph:
+                continue
+            searches.append(_Search(found, donated, budget))
+            program = searches[-1].run()
+            if program is not None:
+                return program
+    min(searches, key=lambda search: search.least).refuse()
 
 
 class _Search:
     def __init__(self, graph: Graph, donated: Sequence[int], budget: int) -> None:
-        self._graph, self._donated, self._budget = graph, tuple(donated), budget
+        self.graph, self._donated, self._budget = graph, tuple(donated), budget
         #: What was compiled, by its place among the schedules, and the bytes that it takes.
         self._programs: dict[int, Any] = {}
         self._needs: dict[int, int] = {}
 
     @cached_property
-    def _timeline(self) -> Timeline:
-        return Timeline(self._graph)
-
-    @cached_property
     def _schedules(self) -> list[Schedule]:
-        return trade_offs(self._timeline)
+        return trade_offs(self.graph)
 
     def run(self) -> Any:
+        """A program that holds; None if none was found."""
         if self._schedules[0].peak * _LEAST <= self._budget and self._holds(0):
             return self._programs[0]
         place = self._closest()
-        if place is None:
-            self._refuse()
-        return self._programs[place]
+        return None if place is None else self._programs[place]
 
     def _holds(self, place: int) -> bool:
         """Whether the program of a schedule keeps to the budget; the first one is the graph as it
         is."""
-        graph = self._schedules[place].graph() if place else self._graph
+        graph = self._schedules[place].graph() if place else self.graph
         program = backend.program(graph, self._donated)
         needed = program.memory().temporaries
         self._needs[place] = needed
@@ -90,8 +98,8 @@ class _Search:
         can tell; None if none is worth a try."""
         between = range(fails + 1, holds)
         if holds < len(self._schedules):
-            gain = self._schedules[holds].work - self._schedules[fails + 1].work if between else 0
-            if gain <= _GAIN * self._timeline.work:
+            least = self._schedules[fails + 1].again
+            if self._schedules[holds].again - least <= _GAIN * self._schedules[0].timeline.work:
                 return None
         measured = max(self._needs, default=None)
         share = _USUAL
@@ -103,12 +111,18 @@ class _Search:
             return between[-1]
         return found
 
-    def _refuse(self) -> NoReturn:
+    @property
+    def least(self) -> int:
+        """The fewest bytes that a program took."""
+        return min(self._needs.values())
+
+    def refuse(self) -> NoReturn:
+        """Raises the error of a budget that no program keeps to."""
         place = min(self._needs, key=self._needs.__getitem__)
         needed, largest = size_text(self._needs[place]), self._schedules[place].largest
         fail(
             InvalidArgumentError,
-            f"{self._graph.name} needs {needed} at least beside its arguments and results, and its "
+            f"{self.graph.name} needs {needed} at least beside its arguments and results, and its "
             f"memory_budget is {size_text(self._budget)}. The largest value when it holds most is "
             f"{largest.type}",
             source=largest.source,

@@ -93,8 +93,8 @@ def memory_table(programs: Sequence[Any], budget: int | None) -> MemoryTable:
     """The table of the programs that a run consists of."""
     needs = [program.memory() for program in programs]
     schedules = [_schedule(program.graph) for program in programs]
-    work = sum(schedule.timeline.work for schedule in schedules)
-    again = sum(schedule.work for schedule in schedules)
+    work = sum(schedule.timeline.plain.work for schedule in schedules)
+    again = sum(schedule.again for schedule in schedules)
     return MemoryTable(
         name=programs[0].graph.name,
         budget=budget,

@@ -59,6 +59,7 @@ class LocatedExecution(Execution):
     run was given is overwritten."""
 
     may_overwrite = False
+    looks_at_results = True
 
     def step_alone(self) -> None:
         return None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+
+from tracegraph.errors import SignatureError, fail, shown
+
+Roll = Literal["auto", "always", False]
 
 if TYPE_CHECKING:
     from tracegraph.functions.buckets import Buckets
@@ -19,6 +23,19 @@ class RunOptions:
     memory_budget: int | None = None
     #: Whether results are looked at, and the node is found that makes the first nan.
     locate_numerics: bool = False
+    #: Whether blocks that repeat run as loops: where that pays, never, or wherever they do.
+    roll: Roll = "auto"
 
 
 PLAIN = RunOptions()
+
+
+def as_roll(value: Any) -> Roll:
+    """The option `roll`. Raises SignatureError for what is none."""
+    if value in ("auto", "always") or value is False:
+        return value
+    fail(
+        SignatureError,
+        f"function: roll is {shown(value)}",
+        fix='give "auto", "always" or False',
+    )

@@ -359,6 +359,11 @@ class Op(metaclass=_Interning):
         all there. It stands in place of the op where a derivative may be asked for."""
         return self
 
+    def as_read(self) -> Op:
+        """What the op means where it is read from a text: itself, unless the text leaves something
+        to the place where it is read."""
+        return self
+
     def substitute(self, sizes: Any) -> Op:
         """The op with the named sizes in its attributes replaced."""
         old = self.attributes

@@ -259,6 +259,10 @@ ASSIGNED = "assigned"
 #: The key in `cache` of a traced graph for what tells the costs of several devices.
 DEVICE_COSTS = "device_costs"
 
+#: The key in `cache` of a graph for what its text says of it before the first line: a function that
+#: returns the lines.
+NOTES = "notes"
+
 
 class Graph:
     """A function as data: `outputs` computed from `inputs` by `nodes`, in topological order.

@@ -15,20 +15,25 @@ from tracegraph.control.recompute import recomputed
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_flow.loops import checkpoint_count
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import (
+    OTHERS,
     Equation,
     abstract,
+    computed_by,
     converts,
     graph_of,
     is_key,
+    size_of,
     type_of,
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
-from tracegraph.ops.elementwise import NotEqual
+from tracegraph.ops.elementwise import NotEqual, PreventGradient
+from tracegraph.passes.simplify import simplify
 
 #: How often the rule of a function may use the function itself. Deeper, its derivative is that of
 #: what it computes: a graph is finite, and JAX derives a rule only when it is asked for.
@@ -46,8 +51,8 @@ def _called(
 ) -> tuple[Tensor, ...]:
     if not all(x.type.is_static for x in xs):
         # Sizes of the outer program may stand in the inner one, where no operand has them.
-        return tuple(eqn.reader.inlined(program, xs))
-    graph = eqn.reader.graph(name, program)
+        return tuple(eqn.reader.inlined(program, xs, eqn.active))
+    graph = eqn.reader.graph(name, program, eqn.active)
     return as_tuple(Call(graph)(*xs)) if graph.nodes else inline(graph, xs)
 
 
@@ -60,15 +65,20 @@ def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
 @converts("scan")
 def _scan(eqn: Equation, *xs: Tensor) -> Any:
     params = eqn.params
+    jaxpr = params["jaxpr"].jaxpr
     body = eqn.reader.graph("scan_body", params["jaxpr"])
-    op = Scan(
-        body,
-        params["num_consts"],
-        params["num_carry"],
-        params["length"],
-        bool(params["reverse"]),
-    )
-    return op(*xs) if body.outputs else ()
+    if not body.outputs:
+        return ()
+    rows = _with_rows(eqn.eqn.invars, jaxpr.invars)
+    states = len(jaxpr.outvars) - _with_rows(eqn.eqn.outvars, jaxpr.outvars)
+    constants = len(xs) - rows - states
+    return Scan(body, constants, states, size_of(params["length"]), bool(params["reverse"]))(*xs)
+
+
+def _with_rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """How many values of a scan have a row for each step: an axis more than in its body."""
+    pairs = zip(outside, inside, strict=True)
+    return sum(len(x.aval.shape) > len(row.aval.shape) for x, row in pairs)
 
 
 @converts("while")
@@ -111,19 +121,44 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
 def _custom(eqn: Equation, *xs: Tensor) -> Any:
     program = eqn.params["call_jaxpr"] if "call_jaxpr" in eqn.params else eqn.params["fun_jaxpr"]
     name = str(eqn.params.get("name") or _name_of(program))
-    body = eqn.reader.graph(name, program)
+    return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
+
+
+@converts(OTHERS)
+def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
+    """What the function of a primitive computes, with the derivative that the primitive has."""
+    compute, params = computed_by(eqn.eqn.primitive), eqn.params
+    assert compute is not None
+    program = jax.make_jaxpr(lambda *xs: compute(*xs, **params))(*map(abstract, eqn.eqn.invars))
+    if any(inner.primitive is eqn.eqn.primitive for inner in program.eqns):
+        eqn.refuse(
+            f"the primitive {eqn.name!r} says nothing of what it computes",
+            "compute this part with tg, or with functions of JAX",
+        )
+    return _with_rule(eqn, eqn.name, eqn.reader.graph(eqn.name, program), xs)
+
+
+def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """A call of a graph whose derivative is that of the equation."""
+    sources = [i for i in _differentiable(eqn.eqn.invars) if eqn.active[i]]
     open_rules = eqn.reader.open_rules
-    if open_rules.count(name) >= DEEPEST_RULE:
-        return as_tuple(Call(body)(*xs))
-    sources = _differentiable(eqn.eqn.invars)
-    if not sources or not _differentiable(eqn.eqn.outvars):
+    is_plain = not sources or not _differentiable(eqn.eqn.outvars)
+    if is_plain or open_rules.count(name) >= DEEPEST_RULE:
         return as_tuple(Call(body)(*xs))
     open_rules.append(name)
     try:
         backward = _backward(eqn, name, body, sources)
+    except Exception as error:
+        if is_of_interrupt(error):
+            raise
+        # It may be run all the same, as long as nobody asks for the derivative.
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
+        given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
+        return as_tuple(Call(body)(*given))
     finally:
         open_rules.pop()
-    return CustomCall(body, backward, tuple(sources))(*xs)
+    return as_tuple(CustomCall(body, backward, tuple(sources))(*xs))
 
 
 def _name_of(program: ClosedJaxpr) -> str:
@@ -166,6 +201,7 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
         f"{name}_backward",
         types,
         lambda *given: eqn.reader.run(closed.jaxpr, constants(closed), given),
+        simplify,  # which shows that it is linear
     )
 
 

@@ -33,6 +33,8 @@ from tracegraph.passes.simplify import dead_code
 Rule = Callable[..., Any]
 #: For each primitive, by its name.
 RULES: dict[str, Rule] = {}
+#: The name under which the primitives of other libraries have a rule.
+OTHERS = "*"
 
 
 def converts(*names: str) -> Callable[[Rule], Rule]:
@@ -54,6 +56,8 @@ class Equation(NamedTuple):
     #: The program that it stands in.
     jaxpr: Jaxpr
     reader: Reader
+    #: Which operands are computed from the arguments of the program, as far as derivatives go.
+    active: tuple[bool, ...] = ()
     #: Whether it is done with one word of the keys of random numbers that it moves.
     of_words: bool = False
 
@@ -107,21 +111,34 @@ class Reader:
         self.open_rules: list[str] = []
 
     def run(
-        self, jaxpr: Jaxpr, constants: Sequence[Tensor], operands: Sequence[Tensor]
+        self,
+        jaxpr: Jaxpr,
+        constants: Sequence[Tensor],
+        operands: Sequence[Tensor],
+        active: Sequence[bool] | None = None,
     ) -> list[Tensor]:
-        """Appends the nodes of a program to what is being built; returns its results."""
+        """Appends the nodes of a program to what is being built; returns its results. `active` says
+        which operands have derivatives, all of them without it."""
         env: dict[Any, Tensor] = {}
+        flags = active or [True] * len(jaxpr.invars)
+        reached = {x for x, flag in zip(jaxpr.invars, flags, strict=True) if flag}
         env.update(zip(jaxpr.constvars, constants, strict=True))
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
+            has = tuple(not isinstance(x, Literal) and x in reached for x in eqn.invars)
             with sourced(place_of(eqn)):
-                made = self._nodes(eqn, jaxpr, [_value(env, x) for x in eqn.invars])
+                equation = Equation(eqn, jaxpr, self, has)
+                made = self._nodes(equation, [_value(env, x) for x in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
+            if any(has) and eqn.primitive.name != "stop_gradient":
+                reached.update(eqn.outvars)
         return [_value(env, x) for x in jaxpr.outvars]
 
-    def _nodes(self, eqn: JaxprEqn, jaxpr: Jaxpr, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+    def _nodes(self, equation: Equation, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+        eqn = equation.eqn
         rule = RULES.get(eqn.primitive.name)
-        equation = Equation(eqn, jaxpr, self)
+        if rule is None and computed_by(eqn.primitive) is not None:
+            rule = RULES[OTHERS]
         if rule is None:
             equation.refuse(
                 f"the primitive {eqn.primitive.name!r} of JAX has no counterpart here",
@@ -137,24 +154,38 @@ class Reader:
         """The constants of a program as nodes."""
         return [constant_of(value) for value in closed.consts]
 
-    def inlined(self, program: ClosedJaxpr | Jaxpr, operands: Sequence[Tensor]) -> list[Tensor]:
+    def inlined(
+        self,
+        program: ClosedJaxpr | Jaxpr,
+        operands: Sequence[Tensor],
+        active: Sequence[bool] | None = None,
+    ) -> list[Tensor]:
         """Appends the nodes of an inner program, with its constants."""
         if isinstance(program, ClosedJaxpr):
-            return self.run(program.jaxpr, self.constants(program), operands)
-        return self.run(program, (), operands)
+            return self.run(program.jaxpr, self.constants(program), operands, active)
+        return self.run(program, (), operands, active)
 
-    def graph(self, name: str, program: ClosedJaxpr | Jaxpr) -> Graph:
+    def graph(
+        self, name: str, program: ClosedJaxpr | Jaxpr, active: tuple[bool, ...] | None = None
+    ) -> Graph:
         """The graph of an inner program, made once; its constants are nodes of it."""
-        found = self._graphs.get(id(program))
+        found = self._graphs.get((id(program), active))
         if found is None:
 
             def body(*operands: Tensor) -> Sequence[Tensor]:
-                return self.inlined(program, operands)
+                return self.inlined(program, operands, active)
 
             jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
             types = [type_of(x.aval) for x in jaxpr.invars]
-            found = self._graphs[id(program)] = program, graph_of(name, types, body)
+            found = self._graphs[id(program), active] = program, graph_of(name, types, body)
         return found[1]
+
+
+def computed_by(primitive: Any) -> Callable[..., Any] | None:
+    """The function of JAX that computes a primitive of another library; None for JAX's own."""
+    function = getattr(primitive, "impl", None)
+    module = getattr(getattr(function, "func", function), "__module__", None) or "jax"
+    return None if module.partition(".")[0] == "jax" else function
 
 
 def is_key_moved(eqn: JaxprEqn, rule: Rule) -> bool:
@@ -187,13 +218,17 @@ def _word(keys: Tensor, number: int) -> Tensor:
 
 
 def graph_of(
-    name: str, types: Sequence[TensorType], body: Callable[..., Sequence[Tensor]]
+    name: str,
+    types: Sequence[TensorType],
+    body: Callable[..., Sequence[Tensor]],
+    tidied: Callable[[Graph], Graph] = dead_code,
 ) -> Graph:
-    """The graph of what `body` makes of inputs of these types."""
+    """The graph of what `body` makes of inputs of these types. What JAX has written stays as it is:
+    XLA rounds a program that is written in another way otherwise."""
     with Builder(graph_name(name)) as builder:
         inputs = [builder.input(type) for type in types]
         outputs = builder.admit_all(tuple(body(*inputs)))
-    return interned(dead_code(builder.finish(outputs)))
+    return interned(tidied(builder.finish(outputs)))
 
 
 def graph_name(name: str) -> str:

@@ -58,6 +58,27 @@ def _pivots(order: Any) -> Any:
     return jnp.reshape(jax.vmap(of_one)(jnp.reshape(order, (-1, n))), (*lead, n))
 
 
+@converts("lu_pivots_to_permutation")
+def _lu_pivots_to_permutation(eqn: Equation, pivots: Tensor) -> Any:
+    size = eqn.params["permutation_size"]
+
+    def order(pivots: Any) -> Any:
+        lead = pivots.shape[:-1]
+
+        def of_one(pivots: Any) -> Any:
+            def exchange(rows: Any, row: Any) -> Any:
+                k, place = row
+                return rows.at[k].set(rows[place]).at[place].set(rows[k]), None
+
+            steps = jnp.arange(pivots.shape[0], dtype=pivots.dtype), pivots
+            return lax.scan(exchange, jnp.arange(size, dtype=pivots.dtype), steps)[0]
+
+        rows = jnp.reshape(pivots, (-1, pivots.shape[-1]))
+        return jnp.reshape(jax.vmap(of_one)(rows), (*lead, size))
+
+    return eqn.expanded(order, pivots)
+
+
 @converts("eigh")
 def _eigh(eqn: Equation, a: Tensor) -> Any:
     w, v = decomposition.Eigh()(a)

@@ -17,6 +17,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import Equation, converts, graph_of
 from tracegraph.ops.elementwise import NEG, PreventGradient
 from tracegraph.passes.gradient import gradient
+from tracegraph.passes.simplify import simplify
 
 #: The highest order of derivatives: each needs equations inside of those of the order before.
 HIGHEST_ORDER = 3
@@ -103,5 +104,7 @@ def _backward(
         places[:] = [i for i, _ in kept]
         return [*(g for _, g in kept), *by_right]
 
-    graph = graph_of("linear_solve_backward", [*types, *(types[i] for i in rights)], pulled)
+    graph = graph_of(
+        "linear_solve_backward", [*types, *(types[i] for i in rights)], pulled, simplify
+    )
     return graph, (*places, *rights)

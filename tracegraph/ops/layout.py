@@ -8,15 +8,20 @@ None where it is not divided.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
-from tracegraph.core.shapes import Dim
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable
 from tracegraph.errors import Mismatch
+from tracegraph.ir.tensor import Graph
 from tracegraph.ops.movement import Movement
 
 #: The entry of a layout for one axis of a tensor.
 Entry = str | tuple[str, ...] | None
+
+#: The mesh of the `with mesh:` around, which has a `placement`: its text, and its devices.
+ENTERED: ContextVar[Any] = ContextVar("mesh", default=None)
 
 #: Meshes with more devices than this are refused: no text of others may ask for more.
 _MOST_DEVICES = 2**24
@@ -34,14 +39,19 @@ class WithLayout(Movement):
     devices: tuple[int, ...] | None = None
     is_linear = True
 
+    def as_read(self):
+        """Inside of `with mesh:` a text means that mesh; axes that it lacks divide nothing."""
+        mesh = ENTERED.get()
+        if mesh is None:
+            return self
+        text, numbers = mesh.placement
+        known = parsed_mesh(text)
+        named = ([name for name in names_of(entry) if name in known] for entry in self.axes)
+        return WithLayout(text, plain_axes(named), numbers)
+
     def infer(self, x):
         shape = parsed_mesh(self.mesh)
         check_axes(shape, self.axes)
-        if x.rank is None:
-            raise Mismatch(
-                "a layout was given to a tensor whose rank is not known",
-                fix="declare the rank, as in TensorSpec([None, 4])",
-            )
         check_division(shape, self.axes, x.shape)
         return x
 
@@ -129,8 +139,13 @@ def check_axes(shape: Mapping[str, int], axes: Iterable[Any]) -> None:
             seen.add(name)
 
 
-def check_division(shape: Mapping[str, int], axes: Sequence[Entry], sizes: Sequence[Any]) -> None:
+def check_division(shape: Mapping[str, int], axes: Sequence[Entry], sizes: Shape) -> None:
     """Raises Mismatch where a layout does not fit a tensor of these sizes, open ones aside."""
+    if isinstance(sizes, ShapeVariable):
+        raise Mismatch(
+            "a layout was given to a tensor whose rank is not known",
+            fix="declare the rank, as in TensorSpec([None, 4])",
+        )
     if len(axes) != len(sizes):
         raise Mismatch(
             f"a layout for {len(axes)} axes, {axes_text(axes)}, was given to a tensor of "
@@ -166,3 +181,25 @@ def _plain_entry(entry: Any) -> Any:
     if not isinstance(entry, (tuple, list)):
         return entry
     return entry[0] if len(entry) == 1 else tuple(entry) or None
+
+
+def signature_layouts(graph: Graph, result_count: int) -> Iterator[str]:
+    """What a graph states of the layouts of its inputs and results, each on a line of its own:
+    `x: [data, -] of data=4,model=2`."""
+    stated = {node.inputs[0]: node.op for node in graph.nodes if isinstance(node.op, WithLayout)}
+    for x in graph.inputs:
+        if x in stated:
+            yield f"{x.name}: {_told(stated[x])}"
+    for place, y in enumerate(graph.outputs[:result_count]):
+        if y.node is not None and isinstance(y.node.op, WithLayout):
+            yield f"result {place}: {_told(y.node.op)}"
+
+
+def _told(op: WithLayout) -> str:
+    return f"{layout_text(op.axes) or '[]'} of {op.mesh}"
+
+
+def layout_text(axes: Sequence[Any]) -> str:
+    """The axes of a layout in short: `[data, -]`; nothing for a scalar."""
+    words = ["-" if x is None else x if isinstance(x, str) else "+".join(x) for x in axes]
+    return f"[{', '.join(words)}]" if words else ""

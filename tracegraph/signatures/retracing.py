@@ -72,7 +72,8 @@ class RetraceExplanation:
 
     def __str__(self) -> str:
         if self.retraces:
-            rows = [f"{self.name} was retraced:", *(f"  {r}" for r in self.retraces)]
+            traces = [self.first, *self.retraces] if self.first else self.retraces
+            rows = [f"{self.name} was retraced:", *(f"  {trace}" for trace in traces)]
         else:
             rows = [f"{self.name} was not retraced"]
         if self.compiles:

@@ -27,6 +27,7 @@ from tracegraph.eager.slots import (
     gathered,
     materialised_content,
     note_pending,
+    own_content,
     state_lock,
     store,
     store_if_same,
@@ -259,6 +260,11 @@ class Variable(Slot, TensorMethods):
         new.has_plain_name, new.is_random_state = self.has_plain_name, self.is_random_state
         return new
 
+    @property
+    def is_stand_in(self) -> bool:
+        """Whether it stands for what calls of a trace pass."""
+        return self._stands_for is not None
+
     def actual(self) -> Variable:
         """The Variable itself; for one that stands for an argument, what the call gives. A trace
         that asks is that of this one Variable: see `is_identified`."""
@@ -385,7 +391,7 @@ class Variable(Slot, TensorMethods):
         if self._stands_for is not None:
             return self.given().made_tensor()
         with state_lock:
-            return self.tensor_of(self.buffer)
+            return self.tensor_of(own_content(self))
 
     def tensor_of(self, content: Any) -> Tensor:
         """What the slot of the variable holds as a tensor: pending, if it is that."""
@@ -533,7 +539,7 @@ class Variable(Slot, TensorMethods):
         with state_lock:
             is_stored = False
             while not is_stored:
-                content = self.buffer
+                content = own_content(self)
                 new = self._admitted(self._checked(change(self.tensor_of(content))))
                 is_stored = store_if_same(self, content, _content(new))
             self.tell_assigned(new)

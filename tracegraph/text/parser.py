@@ -24,7 +24,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
-from tracegraph.ir.tensor import Graph, Tensor, get_type
+from tracegraph.ir.tensor import NOTES, Graph, Tensor, get_type
 from tracegraph.text.literals import WORD, Malformed, Reader, excerpt, read_type
 from tracegraph.text.verifier import check_arity
 
@@ -114,19 +114,23 @@ class _Parser:
         fail(LoadError, where, source=UNKNOWN, fix=fix, cause=cause)
 
     def module(self) -> dict[str, Graph]:
+        notes: list[str] = []
         try:
             while self.number < len(self.lines):
                 line = self.lines[self.number].rstrip()
                 self.number += 1
-                if line:
-                    self.graph(line)
+                if line.startswith("#"):
+                    notes.append(line.removeprefix("#").removeprefix(" "))
+                elif line:
+                    self.graph(line, notes)
+                    notes = []
         except Mismatch as mismatch:
             self.fail(mismatch.fact, mismatch.fix)
         if not self.graphs:
             self.fail("the text holds no graph", fix=f"begin with a line such as: {_HEADER_FORM}")
         return self.graphs
 
-    def graph(self, header: str) -> None:
+    def graph(self, header: str, notes: list[str]) -> None:
         """Reads the graph that begins at the current line; goes to its last line."""
         start = self.number
         whole, end = self.whole_header(header)
@@ -146,6 +150,8 @@ class _Parser:
             raise Malformed(f"@{name} returns {returned}, and line {start} claims other types")
         self.closing()
         self.graphs[name] = builder.finish(outputs)
+        if notes:
+            self.graphs[name].cache[NOTES] = lambda: notes
         self.headers[name] = start
 
     def whole_header(self, header: str) -> tuple[str, int]:
@@ -281,7 +287,7 @@ class _Parser:
             raise Malformed(f"there is no op {name}", fix=f"did you mean {close}?" if close else "")
         values = self.read_attributes(cls, attributes.removesuffix(">") if bracket else "")
         try:
-            op = self.ops[text] = cls(**values)
+            op = self.ops[text] = cls(**values).as_read()
         except Mismatch:
             raise
         except Exception as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.core.source import UNKNOWN, Source
 from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
+from tracegraph.ir.tensor import NOTES, Graph, Node, Tensor, get_type
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
@@ -29,7 +29,9 @@ def graph_text(graph: Graph, locations: bool = False) -> str:
     it, such as `at mlp.py:6 vjp`; without, only what cuts a run to find a size. Linear in the
     number of nodes.
     """
-    return module_text((graph,), locations)
+    *called, text = module_text((graph,), locations).rsplit("\n\n", 1)
+    notes = graph.cache[NOTES]() if NOTES in graph.cache else ()
+    return "\n\n".join([*called, "\n".join([*(f"# {line}" for line in notes), text])])
 
 
 def module_text(graphs: Iterable[Graph], locations: bool = False, keep: Keep | None = None) -> str:

@@ -245,12 +245,6 @@ def _numbers(alike: Sequence[Collective]) -> tuple[str, str, str]:
     return count, f"{alike[0].bytes:,}", f"{sum(x.sent for x in alike):,}"
 
 
-def layout_text(axes: Sequence[Any]) -> str:
-    """The axes of a layout in short: `[data, -]`; nothing for a scalar."""
-    words = ["-" if x is None else x if isinstance(x, str) else "+".join(x) for x in axes]
-    return f"[{', '.join(words)}]" if words else ""
-
-
 def aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
     """The rows with their columns aligned, to the left or to the right as `sides` says."""
     widths = [max(map(len, column)) for column in zip(*rows)]

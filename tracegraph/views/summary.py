@@ -13,7 +13,7 @@ from tracegraph.control_passes.split_at_cuts import split_at_cuts
 from tracegraph.core.shapes import Size, dim_names, element_count, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import TraceError, counted, fail
-from tracegraph.ir.tensor import DEVICE_COSTS, Graph, Node, Tensor
+from tracegraph.ir.tensor import DEVICE_COSTS, NOTES, Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
@@ -394,6 +394,8 @@ def _head(graph: Graph) -> list[str]:
     for role, title in (("variable", "parameters"), ("captured", "captured")):
         if role in types:
             lines.append(f"{title}: {len(types[role])} of them, {_size_of(types[role])}")
+    if NOTES in graph.cache:
+        lines += graph.cache[NOTES]()
     return lines
 
 

@@ -1,0 +1,264 @@
+"""The file that XLA's profiler writes: events, and the modules of the programs that ran.
+
+It is a protocol buffer, `xplane.proto`, with others inside, `hlo.proto`; the few fields that are
+needed are read here. (JAX's public reader gives the events and not the modules, and in jax 0.12 it
+ends the process at some of them.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    name: str
+    opcode: str
+    #: The named scopes in which it was lowered; empty where XLA made it.
+    scopes: str
+    elements: int
+    operands: tuple[int, ...]
+    called: tuple[int, ...]
+
+
+class Module:
+    """A compiled module: its instructions by name."""
+
+    def __init__(self, program: int, proto: bytes) -> None:
+        self.program = program
+        self.name = ""
+        self.instructions: dict[str, Instruction] = {}
+        self._by_number: dict[int, Instruction] = {}
+        self._computations: dict[int, list[Instruction]] = {}
+        self._shares: dict[str, dict[str, float]] = {}
+        for number, value in fields(proto):
+            if number == 1:
+                self.name = value.decode()
+            elif number == 3:
+                self._read_computation(value)
+
+    def _read_computation(self, proto: bytes) -> None:
+        found: list[Instruction] = []
+        for number, value in fields(proto):
+            if number == 2:
+                own, instruction = _instruction(value)
+                self.instructions[instruction.name] = self._by_number[own] = instruction
+                found.append(instruction)
+            elif number == 5:
+                self._computations[value] = found
+
+    def shares(self, instruction: Instruction) -> Mapping[str, float]:
+        """The scopes of an instruction, or of those that it is fused of, with parts of 1."""
+        found = self._shares.get(instruction.name)
+        if found is None:
+            work: dict[str, float] = defaultdict(float)
+            for inner in self._fused(instruction):
+                if inner.scopes:
+                    work[inner.scopes] += self._work(inner)
+            total = sum(work.values())
+            found = {k: x / total for k, x in work.items()} if total else {instruction.scopes: 1.0}
+            self._shares[instruction.name] = found
+        return found
+
+    def _fused(self, instruction: Instruction) -> Iterator[Instruction]:
+        if instruction.opcode != "fusion":
+            return
+        for number in instruction.called:
+            for inner in self._computations.get(number, ()):
+                yield inner
+                yield from self._fused(inner)
+
+    def _work(self, instruction: Instruction) -> float:
+        operands = [self._by_number[i].elements for i in instruction.operands]
+        if instruction.opcode in ("dot", "convolution"):
+            return math.sqrt(instruction.elements * math.prod(operands))  # m k n, of mk, kn and mn
+        most = max([instruction.elements, *operands])
+        return most * _WORK.get(instruction.opcode, 1.0)
+
+
+#: What an element costs beside an addition, roughly.
+_WORK = {
+    **dict.fromkeys(["parameter", "constant", "bitcast", "tuple", "get-tuple-element"], 0.0),
+    **dict.fromkeys(["broadcast", "iota", "reshape", "slice", "dynamic-slice"], 0.1),
+    **dict.fromkeys(["divide", "sqrt", "rsqrt", "remainder"], 4.0),
+    **dict.fromkeys(["exponential", "log", "tanh", "logistic", "sine", "cosine", "power"], 10.0),
+    **dict.fromkeys(["exponential-minus-one", "log-plus-one", "erf", "tan", "atan2"], 10.0),
+    **dict.fromkeys(["cbrt", "sort"], 10.0),
+}
+
+
+def _instruction(proto: bytes) -> tuple[int, Instruction]:
+    """The number of an instruction, and what it is."""
+    texts = {1: "", 2: ""}
+    own, elements, scopes = 0, 1, ""
+    operands: tuple[int, ...] = ()
+    called: tuple[int, ...] = ()
+    for number, value in fields(proto):
+        if number in texts:
+            texts[number] = value.decode()
+        elif number == 3:
+            elements = _elements(value)
+        elif number == 7:
+            scopes = next((x.decode() for n, x in fields(value) if n == 2), "")
+        elif number == 35:
+            own = value
+        elif number == 36:
+            operands += numbers(value)
+        elif number == 38:
+            called += numbers(value)
+    return own, Instruction(texts[1], texts[2], scopes, elements, operands, called)
+
+
+def _elements(shape: bytes) -> int:
+    sizes = [size for number, value in fields(shape) if number == 3 for size in numbers(value)]
+    return math.prod(sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A run of an instruction: of which module and program, on which device and thread, and when,
+    in seconds."""
+
+    module: str
+    program: int
+    name: str
+    is_on_host: bool
+    thread: str
+    start: float
+    seconds: float
+
+
+def read_profile(space: bytes) -> tuple[list[Event], list[Module]]:
+    """The runs of instructions that a profile has, and the modules of the programs that were there
+    while it was recorded."""
+    events: list[Event] = []
+    modules: list[Module] = []
+    for number, proto in fields(space):
+        if number == 1:
+            plane = _Plane(proto)
+            events += plane.events()
+            modules += plane.modules()
+    return events, modules
+
+
+class _Plane:
+    """A device of a profile, or the host, or what is known of programs."""
+
+    def __init__(self, proto: bytes) -> None:
+        self.name = ""
+        self._lines: list[bytes] = []
+        self._event_kinds: list[bytes] = []
+        self._stat_names: dict[int, str] = {}
+        for number, value in fields(proto):
+            if number == 2:
+                self.name = value.decode()
+            elif number == 3:
+                self._lines.append(value)
+            elif number == 4:
+                self._event_kinds += [x for n, x in fields(value) if n == 2]
+            elif number == 5:
+                for kind in (x for n, x in fields(value) if n == 2):
+                    row = dict(fields(kind))
+                    self._stat_names[row.get(1, 0)] = row.get(2, b"").decode(errors="replace")
+
+    def events(self) -> Iterator[Event]:
+        """The runs of instructions."""
+        is_on_host = not self.name.startswith("/device:")
+        for line in self._lines:
+            thread, begin, events = "", 0, []
+            for number, value in fields(line):
+                if number == 2:
+                    thread = value.decode(errors="replace")
+                elif number == 3:
+                    begin = value
+                elif number == 4:
+                    events.append(value)
+            for event in events:
+                yield from self._event(event, is_on_host, thread, begin)
+
+    def _event(self, event: bytes, is_on_host: bool, thread: str, begin: int) -> Iterator[Event]:
+        offset = length = 0
+        stats: dict[str, Any] = {}
+        for number, value in fields(event):
+            if number == 2:
+                offset = value
+            elif number == 3:
+                length = value
+            elif number == 4:
+                name, stat = self._stat(value)
+                stats[name] = stat
+        if "hlo_op" in stats:
+            where = str(stats.get("hlo_module", "")), int(stats.get("program_id", -1))
+            times = begin * 1e-9 + offset * 1e-12, length * 1e-12
+            yield Event(*where, str(stats["hlo_op"]), is_on_host, thread, *times)
+
+    def _stat(self, proto: bytes) -> tuple[str, Any]:
+        """The name of a statistic and its value; one that is a text may be the name of another."""
+        name, found = "", None
+        for number, value in fields(proto):
+            if number == 1:
+                name = self._stat_names.get(value, "")
+            elif number == 7:
+                found = self._stat_names.get(value, "")
+            elif number == 5:
+                found = value.decode(errors="replace")
+            else:
+                found = value
+        return name, found
+
+    def modules(self) -> Iterator[Module]:
+        """The modules of programs, which are statistics of what has a program's name."""
+        for kind in self._event_kinds:
+            stats = [dict(fields(x)) for n, x in fields(kind) if n == 5]
+            protos = [row[6] for row in stats if 6 in row]
+            programs = [row[3] for row in stats if 3 in row]
+            for hlo, program in zip(protos, programs):
+                yield from (Module(program, x) for n, x in fields(hlo) if n == 1)
+
+
+# Protocol buffers.
+
+
+def numbers(value: Any) -> tuple[int, ...]:
+    """The integers of a field that may be packed."""
+    if isinstance(value, int):
+        return (value,)
+    found, place = [], 0
+    while place < len(value):
+        number, place = _varint(value, place)
+        found.append(number)
+    return tuple(found)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a message of protocol buffers: their numbers, and integers or bytes."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        kind = tag & 7
+        if kind == 0:
+            value, place = _varint(message, place)
+            yield tag >> 3, value
+            continue
+        size, place = _varint(message, place) if kind == 2 else (_SIZES[kind], place)
+        yield tag >> 3, message[place : place + size]
+        place += size
+
+
+#: The sizes of fields of fixed size, in bytes, by the kind of the field.
+_SIZES = {1: 8, 5: 4}
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    found = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        found |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return found, place

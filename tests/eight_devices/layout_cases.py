@@ -1,0 +1,611 @@
+"""Layouts on 8 devices: `tests/test_layouts.py` runs this file in a process that has them."""
+
+import contextlib
+import copy
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import tracegraph as tg
+from tests.test_docs import ON_8_DEVICES, execute
+from tracegraph.distribute import Layout, Mesh, with_layout
+
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
+RNG = np.random.default_rng(0)
+X, W = RNG.normal(size=(8, 4)).astype(np.float32), RNG.normal(size=(4, 6)).astype(np.float32)
+MESH = Mesh({"data": 4, "model": 2})
+ROWS, TILES = Layout(MESH, ["data", None]), Layout(MESH, ["data", "model"])
+
+
+@pytest.fixture
+def compiled():
+    """What XLA compiles while the test runs."""
+    found, is_open = [], True
+
+    def note(event, seconds, **_):
+        if is_open and event == "/jax/core/compile/backend_compile_duration":
+            found.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    yield found
+    is_open = False
+
+
+def jax_sharding(*axes):
+    """The oracle: JAX's own sharding over the devices in their order."""
+    devices = np.array(jax.devices()).reshape(4, 2)
+    return NamedSharding(jax.sharding.Mesh(devices, ("data", "model")), PartitionSpec(*axes))
+
+
+def parts(value):
+    """What each device holds, beside the part of the whole that it should be."""
+    array = value.numpy()
+    buffer = jax.numpy.asarray(value.__array__()) if value.layout is None else value.buffer
+    return [(np.asarray(shard.data), array[shard.index]) for shard in buffer.addressable_shards]
+
+
+# Meshes and layouts.
+
+
+def test_meshes_that_say_the_same_are_equal():
+    devices = jax.devices()
+    assert MESH == Mesh({"data": 4, "model": 2}, devices) == Mesh(MESH.shape)
+    assert hash(MESH) == hash(Mesh({"data": 4, "model": 2}, np.array(devices).reshape(4, 2)))
+    others = [Mesh({"model": 4, "data": 2}), Mesh({"data": 8}), Mesh(MESH.shape, devices[::-1])]
+    assert all(other != MESH for other in others)
+    assert MESH.shape == {"data": 4, "model": 2} and MESH.size == 8
+    assert (MESH.devices == np.array(devices).reshape(4, 2)).all()
+    assert pickle.loads(pickle.dumps(others[2])) == others[2] == copy.deepcopy(others[2])
+
+
+def test_layouts_that_say_the_same_are_equal():
+    assert TILES == Layout(MESH, ("data", ("model",))) == Layout(MESH.jax_mesh, ["data", "model"])
+    assert TILES != ROWS and Layout(MESH, [[], None]) == Layout(MESH, [None, None])
+    assert TILES.mesh == MESH and TILES.sharding == jax_sharding("data", "model")
+    both = Layout(MESH, [("data", "model"), None])
+    assert both.sharding.is_equivalent_to(jax_sharding(("data", "model"), None), 2)
+
+
+def test_a_layout_may_be_given_in_three_ways():
+    with MESH:
+        listed = with_layout(X, ["data", None])
+    assert listed.layout == with_layout(X, ROWS).layout == ROWS
+    assert with_layout(X, jax_sharding("data")).layout == ROWS
+
+
+@pytest.mark.parametrize("axes", [["data", None], [None, "model"], [("model", "data"), None]])
+def test_each_device_has_its_part(run, axes):
+    layout = Layout(MESH, axes)
+    y = run(lambda x: with_layout(2.0 * x, layout), tg.constant(X))
+    assert y.layout == layout
+    np.testing.assert_array_equal(y.numpy(), 2.0 * X)
+    oracle = jax.device_put(2.0 * X, jax_sharding(*axes))
+    for mine, theirs in zip(y.buffer.addressable_shards, oracle.addressable_shards):
+        assert mine.device == theirs.device
+        np.testing.assert_array_equal(np.asarray(mine.data), np.asarray(theirs.data))
+
+
+def test_an_array_of_jax_stays_divided():
+    array = jax.device_put(X, jax_sharding("data", "model"))
+    double = tg.function(lambda x: x * 2.0)
+    for value in (
+        tg.constant(array),
+        tg.Variable(array),
+        double(array),
+        double(tg.constant(array)),
+    ):
+        assert value.layout == TILES
+    assert (tg.constant(array) + 1.0).layout == TILES
+    np.testing.assert_array_equal(tg.constant(array).numpy(), X)
+    assert tg.constant(array, tg.float64).dtype is tg.float64
+    v = tg.Variable(array)
+    v.assign_add(array)
+    np.testing.assert_array_equal(np.asarray(array), X)  # the owner still has it
+    assert v.layout == TILES
+
+
+# Variables.
+
+
+def test_a_variable_keeps_its_layout():
+    v = tg.Variable(X, layout=ROWS)
+    doubled = tg.function(lambda: v.assign(v * 2.0))
+    steps = [
+        lambda: v.assign(X),
+        lambda: v.assign_add(X),
+        doubled,
+        doubled,
+        lambda: v[1:3].assign(X[1:3]),
+        lambda: v.scatter_update(tg.IndexedSlices(X[:1], [3])),
+    ]
+    expected = X.copy()
+    for step in steps:
+        step()
+        assert v.layout == ROWS and v.read_value().layout == ROWS
+    expected = 8.0 * X
+    expected[1:3], expected[3] = X[1:3], X[0]
+    np.testing.assert_allclose(v.numpy(), expected, rtol=1e-6)
+    assert copy.deepcopy(v).layout == pickle.loads(pickle.dumps(v)).layout == ROWS
+
+
+def test_an_initial_value_is_made_in_place():
+    made = []
+
+    def start():
+        made.append(tg.random.normal([64, 8]))
+        return made[0]
+
+    v = tg.Variable(start, layout=TILES)
+    assert not made[0].is_made, "the whole value is nowhere"
+    assert {part.shape for part, _ in parts(v.read_value())} == {(16, 4)}
+    np.testing.assert_array_equal(v.numpy(), made[0].numpy())
+
+
+def test_numbers_are_the_same_whatever_the_layout():
+    def drawn(layout):
+        tg.random.set_seed(7)
+        values = tg.function(lambda: with_layout(tg.random.normal([8, 4]), layout))
+        return [values().numpy() for _ in range(2)]
+
+    alone = Layout(Mesh({"data": 1}), [None, None])
+    np.testing.assert_array_equal(drawn(alone), drawn(TILES))
+
+
+class Net(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [tg.layers.Dense(8, activation="tanh"), tg.layers.Dense(2)]
+        self.scale = tg.Variable(tg.ones([8]))
+
+    def __call__(self, x):
+        return self.layers[1](self.layers[0](x) * self.scale)
+
+
+TABLE = {"layers/0/kernel": [None, "model"], "*/kernel": ["model", None], "scale": ["data"]}
+
+
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_table_gives_layouts_by_paths(is_built):
+    net = Net()
+    if is_built:
+        net(X)
+    with MESH:
+        given = net.apply_layouts(TABLE)
+    assert given["scale"] == Layout(MESH, ["data"]) and len(given) == (3 if is_built else 1)
+    net(X)
+    first, second = net.layers
+    assert first.kernel.layout == Layout(MESH, [None, "model"])
+    assert second.kernel.layout == Layout(MESH, ["model", None])
+    optimizer = tg.optimizers.Adam()
+    optimizer.build(net.trainable_variables)
+    kept = {v.name: v.layout for v in optimizer.variables if v.shape == (4, 8)}
+    assert set(kept.values()) == {Layout(MESH, [None, "model"])} and len(kept) == 2
+
+
+def test_weights_that_layers_make_later_are_made_in_place():
+    made = []
+
+    def start(shape, dtype):
+        made.append(tg.random.normal(shape, dtype=dtype))
+        return made[-1]
+
+    model = tg.layers.Sequential([tg.layers.Dense(8, kernel_initializer=start, use_bias=False)])
+    model.apply_layouts({"*/kernel": TILES})
+    predict = tg.function(model)
+    y = predict(X)
+    assert model.variables[0].layout == TILES
+    assert not any(x.is_made for x in made), "the whole value is nowhere"
+    np.testing.assert_allclose(y.numpy(), X @ made[0].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    net = Net()
+    net(X)
+    with pytest.raises(ValueError, match=r"no variable has a path like '\*/kernels'") as caught:
+        net.apply_layouts({"*/kernels": ROWS})
+    assert "layers/0/kernel" in str(caught.value)
+
+
+# Training.
+
+
+def trained(table, batch_layout, steps=4):
+    """The losses of a few steps, and the weights, with a table of layouts."""
+    tg.random.set_seed(3)
+    net, optimizer = Net(), tg.optimizers.SGD(0.1, momentum=0.9)
+    with MESH:
+        net.apply_layouts(table)
+
+    @tg.function
+    def step(x):
+        x = x if batch_layout is None else with_layout(x, batch_layout)
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(tg.nn.dropout(net(x), 0.25) ** 2)
+        weights = net.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+
+    losses = [float(step(X)) for _ in range(steps)]
+    return losses, [v.numpy() for v in net.variables], net, step
+
+
+EVERY = ("data", "model")
+ZERO = {
+    "layers/0/kernel": [None, EVERY],
+    "layers/1/kernel": [EVERY, None],
+    "layers/0/bias": [EVERY],
+    "scale": [EVERY],
+}
+
+
+@pytest.mark.parametrize("table", [{}, ZERO, TABLE], ids=["data", "zero", "tensor"])
+def test_training_is_the_same_whatever_is_divided(table, compiled):
+    losses, weights, *_ = trained({}, None)
+    many_losses, many_weights, net, step = trained(table, ROWS)
+    np.testing.assert_allclose(many_losses, losses, rtol=1e-5)
+    for one, many in zip(weights, many_weights, strict=True):
+        np.testing.assert_allclose(many, one, rtol=1e-4, atol=1e-6)
+    assert all(v.layout is not None for v in net.variables)
+    compiled.clear()
+    for _ in range(3):
+        step(X)
+    assert not compiled, "a step with the same layouts is compiled once"
+
+
+def test_a_setting_that_is_assigned_compiles_nothing(compiled):
+    rate, v = tg.Variable(0.5), tg.Variable(X, layout=ROWS)
+    step = tg.function(lambda: v.assign_sub(rate * v))
+    step()
+    rate.assign(0.25)
+    compiled.clear()
+    step()
+    np.testing.assert_allclose(v.numpy(), 0.375 * X, rtol=1e-6)
+    assert not compiled
+
+
+# Derivatives.
+
+
+def results(laid_out, w, x):
+    """Derivatives of every kind, with `laid_out` around what is between."""
+    found = {}
+
+    def layer(x):
+        return laid_out(tg.tanh(x @ w))
+
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(layer(x) ** 2)
+    found["tape"] = tape.gradient(loss, w)
+
+    @tg.function
+    def twice(x):
+        with tg.GradientTape() as outer:
+            with tg.GradientTape() as inner:
+                loss = tg.reduce_sum(layer(x) ** 2)
+            slope = inner.gradient(loss, w)
+            size = tg.reduce_sum(slope * slope)
+        return slope, outer.gradient(size, w)
+
+    found["first"], found["second"] = twice(x)
+
+    @tg.custom_gradient
+    def tripled(x):
+        return laid_out(x * x), lambda g: laid_out(3.0 * g * x)
+
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(tripled(layer(x)))
+    found["custom"] = tape.gradient(loss, w)
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(tg.recompute_grad(layer)(x) ** 3)
+    found["recomputed"] = tape.gradient(loss, w)
+
+    @tg.function
+    def scanned(x):
+        with tg.GradientTape() as tape:
+            states = tg.scan(
+                lambda state, row: laid_out(tg.tanh(state + layer(row))),
+                tg.stack([x, 2.0 * x]),
+                initializer=tg.zeros([8, 6]),
+            )
+            loss = tg.reduce_sum(states)
+        return tape.gradient(loss, w)
+
+    @tg.function
+    def looped(x, count):
+        with tg.GradientTape() as tape:
+            state, i = tg.zeros([8, 6]), tg.constant(0)
+            while i < count:
+                state, i = laid_out(tg.tanh(state + layer(x))), i + 1
+            loss = tg.reduce_sum(state)
+        return tape.gradient(loss, w)
+
+    found["scan"], found["while"] = scanned(x), looped(x, tg.constant(3))
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        rows = layer(x)
+        total = tg.reduce_sum(rows, axis=1)
+    found["jacobian"] = tape.jacobian(total, x)
+    found["batch_jacobian"] = tape.batch_jacobian(rows, x)
+    found["hessian"] = tg.hessian(lambda x: tg.reduce_sum(layer(x) ** 3))(x)
+    found["vmap"] = tg.vectorized_map(lambda row: layer(tg.stack([row] * 8))[0], x)
+    with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as forward:
+        y = layer(x)
+    found["forward"] = forward.jvp(y)
+    return found
+
+
+def test_derivatives_are_the_same_whatever_is_divided():
+    one = results(lambda x: x, tg.Variable(W), tg.constant(X))
+    divided = tg.Variable(W, layout=TILES)
+    many = results(lambda x: with_layout(x, ROWS), divided, with_layout(X, ROWS))
+    for kind, value in one.items():
+        np.testing.assert_allclose(many[kind].numpy(), value.numpy(), atol=2e-5, err_msg=kind)
+    for kind in ("first", "second", "recomputed", "scan", "while"):
+        assert many[kind].layout == TILES, f"the gradient by a Variable is divided as it: {kind}"
+
+
+def test_the_first_derivative_is_that_of_jax():
+    def loss(w):
+        return jax.numpy.sum(jax.numpy.tanh(X @ w) ** 2)
+
+    slope = results(lambda x: with_layout(x, ROWS), tg.Variable(W, layout=TILES), tg.constant(X))
+    np.testing.assert_allclose(slope["first"].numpy(), jax.grad(loss)(W), rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_rule_puts_an_undivided_axis_in_front():
+    graph = (
+        tg.function(tg.vmap(lambda row: with_layout(row, Layout(MESH, ["data"]))))
+        .get_concrete_function(tg.TensorSpec([3, 8]))
+        .graph
+    )
+    assert 'with_layout<mesh="data=4,model=2", axes=[none,"data"]>(%' in graph.as_text()
+
+
+# Text and files.
+
+
+def test_layouts_are_printed_parsed_and_saved(tmp_path):
+    module = tg.Module()
+    module.w = tg.Variable(W, layout=Layout(MESH, [None, "model"]))
+    module.apply = tg.function(
+        lambda x: with_layout(x @ module.w, ROWS), input_signature=[tg.TensorSpec([8, 4])]
+    )
+    text = module.apply.get_concrete_function().graph.as_text()
+    assert 'with_layout<mesh="data=4,model=2", axes=["data",none]>' in text
+    assert tg.Graph.from_text(text).as_text() == text
+    tg.saved_model.save(module, tmp_path)
+    half = Mesh({"model": 2, "data": 2}, jax.devices()[4:])
+    for mesh, around in ((MESH, contextlib.nullcontext()), (half, half)):
+        with around:
+            loaded = tg.saved_model.load(tmp_path)
+        y = loaded.apply(X)
+        assert y.layout == Layout(mesh, ["data", None])
+        np.testing.assert_allclose(y.numpy(), X @ W, rtol=1e-5, atol=1e-6)
+    with Mesh({"rows": 8}):
+        assert "axes=[none,none]" in tg.Graph.from_text(text).as_text()
+
+
+def test_a_signature_tells_the_layouts():
+    w = tg.Variable(W, layout=TILES, name="w")
+
+    @tg.function
+    def layer(x):
+        y = with_layout(x, ROWS) @ w
+        return tg.reduce_sum(y), with_layout(y, ROWS)
+
+    text = str(layer.get_concrete_function(tg.TensorSpec([8, 4])))
+    assert text.endswith(
+        "Layouts:\n"
+        "  x: [data, -] of data=4,model=2\n"
+        "  w: [data, model] of data=4,model=2\n"
+        "  result 1: [data, -] of data=4,model=2"
+    )
+
+
+def test_devices_that_are_not_the_first_are_named():
+    half = Mesh({"data": 4}, jax.devices()[4:])
+    f = tg.function(lambda x: with_layout(x, Layout(half, ["data", None])))
+    assert (
+        'mesh="data=4", axes=["data",none], devices=[4,5,6,7]>' in f.graph(tg.constant(X)).as_text()
+    )
+    assert {shard.device.id for shard in f(X).buffer.addressable_shards} == {4, 5, 6, 7}
+
+
+def test_effects_between_keep_layouts(capfd):
+    v = tg.Variable(X, layout=ROWS)
+
+    @tg.function
+    def f(x):
+        y = with_layout(x + v, ROWS)
+        z = tg.numpy_function(lambda a: 2.0 * a, [y], tg.float32)
+        v.assign(tg.ensure_shape(z, [8, 4]))
+        return y
+
+    assert f(X).layout == ROWS and v.layout == ROWS
+    np.testing.assert_allclose(v.numpy(), 4.0 * X, rtol=1e-6)
+
+
+# What XLA made of it.
+
+
+def costs_of(step, *types):
+    return step.get_concrete_function(*types).summary(devices=True).devices
+
+
+def test_a_gradient_is_summed_over_the_devices():
+    w = tg.Variable(np.ones((64, 32), np.float32))
+
+    @tg.function
+    def step(x):
+        x = with_layout(x, Layout(MESH, [EVERY, None]))
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(tg.tanh(tg.matmul(x, w)))
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    step(np.ones((16, 64), np.float32))
+    costs = costs_of(step, tg.TensorSpec([16, 64]))
+    assert costs.mesh == "data=4,model=2" and costs.device_count == 8
+    assert costs.bytes_of("variable") == (8192, 8192)
+    assert {x.kind for x in costs.collectives} == {"all-reduce"}
+    assert sum(x.bytes for x in costs.collectives) == 8192 + 4  # the gradient and the loss
+    assert costs.sent == sum(2 * x.bytes * 7 // 8 for x in costs.collectives)
+    assert any("layout_cases.py" in line for x in costs.collectives for line in x.lines)
+    graph = step.get_concrete_function(tg.TensorSpec([16, 64])).graph
+    assert graph.summary(devices=True).to_dict()["devices"]["sent"] == costs.sent
+
+
+def test_a_divided_weight_is_gathered():
+    w = tg.Variable(np.ones((64, 32), np.float32), layout=Layout(MESH, [EVERY, None]))
+    every = Layout(MESH, [EVERY, None])
+    f = tg.function(lambda x: with_layout(tg.matmul(with_layout(x, every), w), every))
+    costs = costs_of(f, tg.TensorSpec([4096, 64]))
+    assert costs.bytes_of("variable") == (1024, 8192)
+    found = [(x.kind, x.devices, x.bytes, x.sent) for x in costs.collectives]
+    assert found == [("all-gather", 8, 8192, 8192 * 7 // 8)]
+    (result,) = costs.results
+    assert (result.layout, result.on_device, result.bytes) == ("[data+model, -]", 65536, 524288)
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    w = tg.Variable(W[:, :4], layout=Layout(MESH, ["model", None]))
+
+    @tg.function
+    def f(x):
+        return tg.scan(lambda s, _: with_layout(s @ w, ROWS), tg.range(5), initializer=x)
+
+    costs = costs_of(f, tg.TensorSpec([8, 4]))
+    inside = [x for x in costs.collectives if x.runs == 5]
+    assert [x.kind for x in inside] == ["all-reduce"]
+    assert inside[0].sent == 5 * 2 * inside[0].bytes * (inside[0].devices - 1) // inside[0].devices
+
+
+def test_weights_divided_by_all_take_an_eighth():
+    *_, step = trained(ZERO, Layout(MESH, [EVERY, None]))
+    costs = step.get_concrete_function(tg.TensorSpec([8, 4])).summary(devices=True).devices
+    own, whole = costs.bytes_of("variable")
+    undivided = sum(
+        x.bytes for x in costs.inputs if x.role == "variable" and x.on_device == x.bytes
+    )
+    assert own - undivided == (whole - undivided) // 8
+
+
+# What is wrong.
+
+OTHER = Mesh({"data": 8})
+
+
+def refused(kind, action):
+    with pytest.raises(kind) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "action"),
+    [
+        (
+            ValueError,
+            "the mesh data=16 has 16 devices, and there are 8",
+            lambda: Mesh({"data": 16}),
+        ),
+        (ValueError, "the axis 'data' of a mesh has the size 0", lambda: Mesh({"data": 0})),
+        (ValueError, "a mesh has no axes", lambda: Mesh({})),
+        (ValueError, "an axis of a mesh is called 'a b'", lambda: Mesh({"a b": 2})),
+        (ValueError, "the shape of a mesh is [4, 2]", lambda: Mesh([4, 2])),
+        (
+            ValueError,
+            "the mesh a=4 has 4 devices, and 3 were given",
+            lambda: Mesh({"a": 4}, jax.devices()[:3]),
+        ),
+        (
+            ValueError,
+            "the mesh a=2 has 2 devices, and 2 were given, some of them twice",
+            lambda: Mesh({"a": 2}, [jax.devices()[1]] * 2),
+        ),
+        (ValueError, "an int is no device: 3", lambda: Mesh({"a": 1}, [3])),
+        (
+            ValueError,
+            "a layout names the axis 'rows', and the mesh is data=4,model=2",
+            lambda: Layout(MESH, ["rows"]),
+        ),
+        (
+            ValueError,
+            "a layout uses the axis 'data' of the mesh twice",
+            lambda: Layout(MESH, ["data", ("model", "data")]),
+        ),
+        (ValueError, "an entry of a layout is 3", lambda: Layout(MESH, [3])),
+        (ValueError, "the axes of a layout are 'data'", lambda: Layout(MESH, "data")),
+        (ValueError, "an int is no mesh: 3", lambda: Layout(3, ["data"])),
+        (
+            ValueError,
+            "axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4 does not divide",
+            lambda: with_layout(np.ones((6, 4)), ROWS),
+        ),
+        (
+            ValueError,
+            "the size 4, which 'data' of 4 x 'model' of 2 = 8 does not divide",
+            lambda: with_layout(X, Layout(MESH, [None, EVERY])),
+        ),
+        (
+            ValueError,
+            "a layout for 2 axes, ['data', None], was given to a tensor of 1 axes, [8]",
+            lambda: tg.Variable(np.ones(8), layout=ROWS),
+        ),
+        (
+            ValueError,
+            "the axes ['data', None] were given as a layout, and there is no mesh",
+            lambda: with_layout(X, ["data", None]),
+        ),
+        (ValueError, "an int is no layout: 3", lambda: with_layout(X, 3)),
+        (
+            ValueError,
+            "names no axes of a mesh",
+            lambda: with_layout(X, jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        ),
+    ],
+)
+def test_bad_input_is_refused(kind, words, action):
+    message = refused(kind, action)
+    assert words in message and "\n  fix: " in message
+
+
+def test_a_size_that_is_open_is_checked_when_it_is_known():
+    f = tg.function(lambda x: with_layout(x, ROWS), input_signature=[tg.TensorSpec([None, 4])])
+    assert f(X).layout == ROWS
+    assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: f(X[:6]))
+
+
+@pytest.mark.parametrize("devices", [None, slice(None, None, -1)])
+def test_two_meshes_do_not_meet_in_one_program(devices):
+    shape = {"data": 8} if devices is None else MESH.shape
+    other = Mesh(shape, None if devices is None else jax.devices()[devices])
+    v, elsewhere = tg.Variable(X, layout=ROWS), with_layout(X, Layout(other, ["data", None]))
+    step = tg.function(lambda x: v.assign_add(x))
+    step(X)
+    for action in (
+        lambda: step(elsewhere),
+        lambda: (v + elsewhere).numpy(),
+        lambda: tg.function(lambda x: with_layout(x, ROWS))(elsewhere),
+    ):
+        assert "two meshes meet in one program: " in refused(ValueError, action)
+    step(X)
+    np.testing.assert_allclose(v.numpy(), 3.0 * X, rtol=1e-6)
+    assert (elsewhere * 2.0).layout == elsewhere.layout, "each alone goes on"
+
+
+def test_an_array_of_one_device_does_not_meet_those_of_others():
+    v = tg.Variable(X, layout=Layout(Mesh({"data": 4}, jax.devices()[4:]), ["data", None]))
+    x = with_layout(X, Layout(Mesh({"one": 1}, jax.devices()[1:2]), [None, None]))
+    np.testing.assert_allclose((v + x).numpy(), 2.0 * X, rtol=1e-6)  # all of it may move
+
+
+@pytest.mark.parametrize("page", ON_8_DEVICES, ids=lambda page: page.name)
+def test_pages(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    execute(page, {"__name__": "page"})

@@ -1,0 +1,330 @@
+"""`tg.debugging.compare` and `check_determinism`: where two runs part, node by node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tracegraph import nest
+from tracegraph.control_passes import locate_numerics as search
+from tracegraph.core.source import Source
+from tracegraph.core.types import DType, TensorType, as_dtype, float32
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.slots import run_program
+from tracegraph.errors import (
+    InvalidArgumentError,
+    SignatureError,
+    TraceError,
+    counted,
+    fail,
+    message,
+    shown,
+)
+from tracegraph.functions.execute import input_types
+from tracegraph.functions.function import Function
+from tracegraph.ir.builder import Builder
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import specialise
+from tracegraph.state.variable import Variable
+from tracegraph.views.alignment import align
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Where two functions part: the op, its line in both, and the elements that differ the most."""
+
+    op: str
+    source: Source
+    other_source: Source
+    index: tuple[int, ...]
+    values: tuple[Any, Any]
+    #: How many elements differ by more than the tolerance, and of how many.
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        mine, other = self.values
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else "its value"
+        fact = (
+            f"{self.op}: {self.count:,} of {counted(self.size, 'element')} differ, the most at "
+            f"{place}: {mine} and {other}"
+        )
+        is_same = str(self.source) == str(self.other_source)
+        there = "" if is_same else f"\n  and {self.other_source}:  {self.other_source.text}"
+        return message(fact, source=self.source) + there
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What `tg.debugging.compare` found: the first difference, and how many nodes were compared of
+    those that depend on an input."""
+
+    first: Difference | None
+    compared: int
+    nodes: tuple[int, int]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no node was found that differs."""
+        return self.first is None
+
+    def __str__(self) -> str:
+        mine, other = self.nodes
+        count = f"{self.compared:,} nodes of {mine:,} and {other:,} were compared"
+        return f"no difference: {count}" if self.first is None else f"{self.first}\n  {count}"
+
+    __repr__ = __str__
+
+
+def compare(
+    f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
+) -> Comparison:
+    """See `tg.debugging.compare`."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            fact = f"compare: {name} is {shown(value)}"
+            fail(SignatureError, fact, fix=f"give a number of at least 0: {name}=1e-4")
+    one = _graph_of("compare", f, args)
+    if callable(g) and not isinstance(g, (DType, type)):
+        two = _graph_of("compare", g, args)
+    else:
+        two = one.widened(as_dtype(g))
+    return _compared(one, two, lambda x, y: _apart(x, y, rtol, atol))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A graph of first-order nodes, branches and loops, and the values of its inputs."""
+
+    graph: Graph
+    values: tuple[Any, ...]
+
+    def widened(self, dtype: DType) -> _Run:
+        """The same with this type in the place of float32."""
+        graph = search.opened(_widened(self.graph, dtype, {}))
+        pairs = zip(graph.inputs, self.values, strict=True)
+        return _Run(graph, tuple(np.asarray(v).astype(x.type.dtype.numpy_dtype) for x, v in pairs))
+
+    def steps(self, wanted: set[Tensor]) -> Iterator[dict[Tensor, np.ndarray]]:
+        """The values of the wanted tensors, part after part, in the order of the nodes."""
+        known: dict[Tensor, Any] = dict(zip(self.graph.inputs, self.values, strict=True))
+        for part in search.parts(self.graph):
+            made = [y for node in part.nodes for y in node.outputs]
+            handed_on = set(part.outputs)
+            told = [y for y in made if y in wanted and y not in handed_on]
+            whole = search.part_of(self.graph.name, part.nodes, (*part.outputs, *told), ())
+            program = backend.program(dead_code(whole.graph))
+            outputs = run_program(program, [known[x] for x in whole.inputs])
+            known.update(zip(part.outputs, outputs))
+            found = dict(zip(whole.outputs, outputs, strict=True))
+            yield {y: np.asarray(found[y]) for y in made if y in wanted}
+
+
+def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
+    """The trace of a function for these arguments, with known sizes and the values of now."""
+    if not callable(f):
+        fact = f"{who}: {shown(f)} is not a callable object"
+        fail(TraceError, fact, fix=f"give functions, and then arguments: {who}(f, g, x)")
+    function = f if isinstance(f, Function) else Function(f)
+    concrete = function.get_concrete_function(*args)
+    traced = concrete.traced
+    if traced.has_effects:
+        fact = f"{who}: {function.name} has effects, or finds sizes as it runs"
+        fail(TraceError, fact, fix="compare a part of it that only computes")
+    given = [as_tensor(x) for x in _tensors(concrete, args)]
+    variables = concrete.variables
+    values = [*given, *(v.read_value() for v in variables), *traced.captures]
+    types = input_types(traced, [x.type for x in given], variables)
+    graph = specialise(traced.graph, types)
+    results = graph.outputs[: traced.result_count + len(traced.assigned)]
+    graph = Graph(graph.name, graph.inputs, graph.nodes, results)
+    return _Run(search.opened(graph), tuple(map(device_buffer, values)))
+
+
+def _tensors(concrete: Any, args: Sequence[Any]) -> list[Any]:
+    """The arguments that the graph takes, in its order."""
+    bound, _ = nest.flatten_structure(concrete.request.signature.bind(args, {}))
+    return [bound[i] for i in concrete.request.tensor_positions]
+
+
+def _widened(graph: Graph, dtype: DType, done: dict[Graph, Graph]) -> Graph:
+    """The graph with `dtype` in the place of float32, also of what it holds."""
+    if graph not in done:
+        with Builder(graph.name) as builder:
+            env: dict[Tensor, Tensor] = {}
+            for x in graph.inputs:
+                env[x] = builder.input(_wide(x.type, dtype, done), x.name)
+            for node in graph.nodes:
+                op = _wide_op(node.op, dtype, done)
+                outputs = builder.add(op, tuple([env[x] for x in node.inputs]), node.source)
+                env.update(zip(node.outputs, outputs, strict=True))
+            done[graph] = builder.finish([env[y] for y in graph.outputs])
+    return done[graph]
+
+
+def _wide_op(op: Op, dtype: DType, done: dict[Graph, Graph]) -> Op:
+    new = tuple(_wide(value, dtype, done) for value in op.attributes)
+    is_same = all(a is b for a, b in zip(new, op.attributes, strict=True))
+    return op if is_same else type(op)(*new)
+
+
+def _wide(value: Any, dtype: DType, done: dict[Graph, Graph]) -> Any:
+    if value is float32:
+        return dtype
+    if isinstance(value, TensorType):
+        return TensorType(dtype, value.shape) if value.dtype is float32 else value
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return value.astype(dtype.numpy_dtype)
+    if isinstance(value, Graph):
+        return _widened(value, dtype, done)
+    if isinstance(value, tuple):
+        found = tuple(_wide(item, dtype, done) for item in value)
+        return value if all(a is b for a, b in zip(found, value, strict=True)) else found
+    return value
+
+
+# What differs.
+
+#: Which elements of two arrays differ too much.
+_Apart = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _compared(one: _Run, two: _Run, apart: _Apart) -> Comparison:
+    """The first pair of nodes whose values differ."""
+    mine, other = (_computing(run.graph) for run in (one, two))
+    places = align(list(map(_key, mine)), list(map(_key, other)))
+    pairs = [(mine[i], other[j]) for i, j in places]
+    partners = {x: y for a, b in pairs for x, y in zip(a.outputs, b.outputs, strict=True)}
+    others = two.steps(set(partners.values()))
+    known: dict[Tensor, np.ndarray] = {}
+    first: Difference | None = None
+    for found in one.steps(set(partners)):
+        for x, value in found.items():
+            while partners[x] not in known:
+                known.update(next(others))
+            first = first or _difference(x, value, partners[x], known.pop(partners[x]), apart)
+        if first is not None:
+            break
+    return Comparison(first, len(pairs), (len(mine), len(other)))
+
+
+def _computing(graph: Graph) -> list[Node]:
+    """The nodes that depend on an input. What is made of constants alone differs where it is used,
+    and constants that do not belong together are many."""
+    reached: set[Tensor] = set(graph.inputs)
+    nodes = []
+    for node in graph.nodes:
+        if any(x in reached for x in node.inputs):
+            reached.update(node.outputs)
+            nodes.append(node)
+    return nodes
+
+
+def _key(node: Node) -> Any:
+    """Equal for nodes that may belong together: they do the same, to tensors of these shapes."""
+    return node.op.name, *(y.type.shape for y in node.outputs), *(x.type.shape for x in node.inputs)
+
+
+def _difference(
+    x: Tensor, value: np.ndarray, y: Tensor, other: np.ndarray, apart: _Apart
+) -> Difference | None:
+    wrong = apart(value, other)
+    if not wrong.any():
+        return None
+    with np.errstate(all="ignore"):
+        size = np.abs(np.subtract(_wide_array(value), _wide_array(other)))
+    size = np.where(wrong, np.nan_to_num(size, nan=np.inf), -1.0)
+    index = tuple(int(i) for i in np.unravel_index(np.argmax(size), size.shape))
+    values = value[index], other[index]
+    assert x.node is not None and y.node is not None
+    sources = x.node.source, y.node.source
+    return Difference(x.node.op.name, *sources, index, values, int(wrong.sum()), wrong.size)
+
+
+def _apart(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
+    return ~np.isclose(_wide_array(x), _wide_array(y), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _wide_array(x: np.ndarray) -> np.ndarray:
+    """Numbers in the widest type, since NumPy does not know all the small ones."""
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _bits_apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if x.shape != y.shape:
+        return np.array(True)
+    bytes_of = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (x, y)]
+    differ = np.not_equal(*bytes_of).reshape(x.size, -1) if x.size else np.zeros((0, 1), bool)
+    return np.reshape(differ.any(axis=1), x.shape)
+
+
+# Determinism.
+
+
+def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
+    """See `tg.debugging.check_determinism`."""
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 2:
+        fact = f"check_determinism: runs is {shown(runs)}"
+        fail(SignatureError, fact, fix="give an int of at least 2: runs=3")
+    if not callable(f):
+        fact = f"check_determinism: {shown(f)} is not a callable object"
+        fail(TraceError, fact, fix="give a function, and then its arguments")
+    function = f if isinstance(f, Function) else Function(f)
+    concrete = function.get_concrete_function(*args)
+    variables = concrete.variables
+    before = [v.read_value() for v in variables]
+    results: list[list[np.ndarray]] = []
+    try:
+        for _ in range(runs):
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+            results.append(_results_of(function, args, variables))
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+    for number, again in enumerate(results[1:], 2):
+        for place, (x, y) in enumerate(zip(results[0], again, strict=True)):
+            wrong = _bits_apart(x, y)
+            if wrong.any():
+                _refuse_difference(function, args, variables, number, place, wrong)
+
+
+def _results_of(function: Any, args: Any, variables: Sequence[Variable]) -> list[np.ndarray]:
+    leaves, _ = nest.flatten_structure(function(*args))
+    tensors = [*(x for x in leaves if x is not None), *variables]
+    return [np.asarray(as_tensor(x)) for x in tensors]
+
+
+def _refuse_difference(
+    function: Function,
+    args: Any,
+    variables: Sequence[Variable],
+    number: int,
+    place: int,
+    wrong: np.ndarray,
+) -> None:
+    concrete = function.get_concrete_function(*args)
+    count = concrete.traced.result_count
+    what = (
+        f"result {place}"
+        if place < count
+        else f"the Variable {variables[place - count].base_name!r}"
+    )
+    fact = (
+        f"check_determinism: run {number} of {function.name} differs from the first in {what}, in "
+        f"{wrong.sum():,} of {counted(wrong.size, 'element')}"
+    )
+    source, fix = None, "draw random numbers from tg.random, and return the same from Python"
+    if not concrete.traced.has_effects:
+        run = _graph_of("check_determinism", function, args)
+        first = _compared(run, run, _bits_apart).first
+        if first is not None:
+            fact, source = f"{fact}; the first node that differs is {first.op}", first.source
+    fail(InvalidArgumentError, fact, source=source, fix=fix)

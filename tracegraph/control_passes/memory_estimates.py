@@ -1,0 +1,105 @@
+"""What a program will hold at once, estimated from the order of its nodes.
+
+The compiler fuses and reorders, so this only says which of two programs is likely to hold less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
+
+from tracegraph.ir.tensor import Node
+from tracegraph.ops.broadcast import BroadcastTo, Sum
+from tracegraph.ops.effect import Read
+from tracegraph.ops.elementwise import Elementwise
+from tracegraph.ops.reduce import Reduction
+from tracegraph.ops.shape import Reshape
+
+#: Ops whose results are in the buffers of their operands.
+_ALIASES = (Reshape, Read)
+#: Ops that the compiler computes within the loop of what reads them, and ops that are such loops.
+_FUSED = (Elementwise, BroadcastTo)
+_FUSING = (Elementwise, BroadcastTo, Reduction, Sum)
+
+
+@dataclass
+class Step:
+    """A node, or a barrier, with its operands and results as numbers; and whether it does something
+    again."""
+
+    node: Node | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    is_again: bool
+
+
+def most_held(
+    steps: Sequence[Step],
+    sizes: Sequence[int],
+    inputs: Collection[int],
+    outputs: Collection[int],
+    constant: Set[int],
+) -> tuple[int, list[int]]:
+    """The most bytes that are held at once beside inputs, outputs and constants, and the values
+    then. `sizes` are those of the values, by number."""
+    roots, fused = _roots(steps, len(sizes)), (_fused(steps) | constant).difference(outputs)
+    last = _last_reads(steps, roots, fused)
+    stay = {*(roots[y] for y in (*inputs, *outputs)), *fused}
+    begins: dict[int, int] = {}
+    ending: dict[int, list[int]] = {}
+    held, most, when = 0, 0, 0
+    for i, step in enumerate(steps):
+        for y in step.outputs:
+            if roots[y] == y and y not in stay and y in last:
+                begins[y] = i
+                held += sizes[y]
+                ending.setdefault(last[y], []).append(y)
+        if held > most:
+            most, when = held, i
+        held -= sum(sizes[y] for y in ending.pop(i, ()))
+    then = [y for y, i in begins.items() if i <= when <= last[y]]
+    return most, then or list(range(len(sizes)))
+
+
+def _fused(steps: Sequence[Step]) -> set[int]:
+    """The values that the compiler most likely never stores: each is computed within the loop that
+    reads it, one element at a time."""
+    readers: dict[int, list[Step]] = {}
+    for step in steps:
+        for x in step.inputs:
+            readers.setdefault(x, []).append(step)
+    return {
+        y
+        for step in steps
+        if _is_loop(step, _FUSED)
+        for y in step.outputs
+        if _is_loop(step, (BroadcastTo,))
+        or (len(readers.get(y, ())) == 1 and _is_loop(readers[y][0], _FUSING))
+    }
+
+
+def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
+    return step.node is not None and isinstance(step.node.op, kinds)
+
+
+def _last_reads(steps: Sequence[Step], roots: Sequence[int], fused: set[int]) -> dict[int, int]:
+    """The step that reads a value last. What a value is computed of that is never stored is read
+    when that is."""
+    last: dict[int, int] = {}
+    for i in reversed(range(len(steps))):
+        step = steps[i]
+        when = max((last.get(y, i) for y in step.outputs if y in fused), default=i)
+        for x in step.inputs:
+            for y in {x, roots[x]}:
+                last[y] = max(last.get(y, i), when)
+    return last
+
+
+def _roots(steps: Sequence[Step], count: int) -> list[int]:
+    """For each value the one whose buffer it is."""
+    roots = list(range(count))
+    for step in steps:
+        if step.node is None or isinstance(step.node.op, _ALIASES):
+            for x, y in zip(step.inputs, step.outputs):
+                roots[y] = roots[x]
+    return roots

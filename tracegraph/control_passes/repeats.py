@@ -1,0 +1,250 @@
+"""Repeats: runs of nodes that are equal block after block, but for the tensors they read.
+
+A run is found by structure alone. Each node is a number for its op and the types it reads and
+makes; a period at which long stretches of those numbers equal themselves is a candidate, and it is
+one only if the operands of its nodes are related in the same way from block to block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from tracegraph.core.shapes import element_count
+from tracegraph.core.types import TOKEN
+from tracegraph.ir.tensor import Node, Tensor
+
+#: Longer periods than this are not looked for: looking takes time that goes with their number.
+_LONGEST_PERIOD = 8_192
+
+#: A tensor of a block: the place of its node in the block, and its number among the outputs.
+Place = tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wiring:
+    """How the operands of the blocks of a run are related, the same in all blocks."""
+
+    #: Of each operand `(node, operand)` of a block that the same block makes, where.
+    internal: dict[Place, Place]
+    #: Of each operand that the block before makes, where; the first block takes another tensor.
+    carried: dict[Place, Place]
+    #: Each operand that is the same tensor in all blocks.
+    shared: dict[Place, Tensor]
+    #: Each operand that is another tensor in each block, made outside of the run.
+    own: dict[Place, tuple[Tensor, ...]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """Blocks of nodes that are equal but for what they read."""
+
+    blocks: tuple[tuple[Node, ...], ...]
+    wiring: Wiring
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        return (node for block in self.blocks for node in block)
+
+
+def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
+    """Runs among the nodes, in their order, that each leave out `least` nodes or more if one block
+    stands for all."""
+    numbers = _numbers(nodes)
+    places = {node: i for i, node in enumerate(nodes)}
+    found: list[tuple[int, Run]] = []
+    stretches = [(0, len(nodes))]
+    while stretches:
+        start, end = stretches.pop()
+        candidate = _longest_repeat(numbers[start:end], least)
+        if candidate is None:
+            continue
+        first, last = start + candidate[0], start + candidate[1]
+        run = _run(nodes, numbers, first, last, candidate[2], start)
+        if run is not None and (len(run) - 1) * len(run.blocks[0]) >= least:
+            first = places[run.blocks[0][0]]
+            found.append((first, run))
+        stretches += [(start, first), (last, end)]
+    return [run for _, run in sorted(found, key=lambda pair: pair[0])]
+
+
+def _numbers(nodes: Sequence[Node]) -> np.ndarray:
+    """A number for each node that equal nodes share. A node that takes or gives tokens has its
+    own: effects stay where they are."""
+    known: dict[object, int] = {}
+    numbers = []
+    for i, node in enumerate(nodes):
+        types = (*(x.type for x in node.inputs), *(y.type for y in node.outputs))
+        key: object = (node.op, len(node.inputs), types)
+        if any(type is TOKEN for type in types):
+            key = i
+        numbers.append(known.setdefault(key, len(known)))
+    return np.array(numbers, np.int64)
+
+
+def _longest_repeat(numbers: np.ndarray, least: int) -> tuple[int, int, int] | None:
+    """`(start, end, period)` of the stretch in which one block would stand for most nodes."""
+    best, most = None, least - 1
+    for period in range(1, min(len(numbers) // 2, _LONGEST_PERIOD) + 1):
+        is_same = numbers[:-period] == numbers[period:]
+        if np.count_nonzero(is_same) <= most:
+            continue
+        ends = np.flatnonzero(np.concatenate(([True], ~is_same, [True])))
+        lengths = np.diff(ends) - 1
+        longest = int(np.argmax(lengths))
+        # Of a shorter period the whole blocks are never fewer, so what is equal belongs to it.
+        if lengths[longest] // period * period > most:
+            most = int(lengths[longest] // period * period)
+            start = int(ends[longest])
+            best = start, start + int(lengths[longest]) + period, period
+    return best
+
+
+def _run(
+    nodes: Sequence[Node], numbers: np.ndarray, start: int, end: int, period: int, floor: int
+) -> Run | None:
+    """The run in a stretch, cut where the fewest bytes go from block to block. A block before it,
+    among whose nodes stand some that all blocks share, belongs to it too."""
+    cuts = [start + cut for cut in _cheapest_cuts(nodes, start, end, period)]
+    # Of equal cuts the best one leaves a whole block before the stretch. Two blocks tell.
+    chances = (_Cut(nodes, numbers, cut, period, floor, count=2) for cut in cuts)
+    best = next((chance.first for chance in chances if chance.extended()), cuts[0])
+    cut = _Cut(nodes, numbers, best, period, floor, (end - best) // period)
+    while cut.extended():
+        pass
+    return None if cut.wiring is None else Run(tuple(cut.blocks), cut.wiring)
+
+
+class _Cut:
+    """Blocks that begin at a node, `count` of them, and their wiring, None if they have none."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        numbers: np.ndarray,
+        first: int,
+        period: int,
+        floor: int,
+        count: int,
+    ) -> None:
+        self._nodes, self._numbers, self._floor = nodes, numbers, floor
+        self._period, self.first = period, first
+        self._start = first
+        self.blocks = [tuple(nodes[first + i * period :][:period]) for i in range(count)]
+        self.wiring = _wiring(self.blocks)
+        if self.wiring is None and count > 2:  # what the first block takes may come from elsewhere
+            del self.blocks[0]
+            self._start = self.first = first + period
+            self.wiring = _wiring(self.blocks)
+
+    def extended(self) -> bool:
+        """Adds the block before, if there is one; whether there is."""
+        if self.wiring is None:
+            return False
+        block = self._block_before(_ancestors(self.wiring.shared.values()))
+        wiring = None if block is None else _wiring([block, *self.blocks])
+        if block is None or wiring is None:
+            return False
+        self.blocks, self.wiring = [block, *self.blocks], wiring
+        return True
+
+    def _block_before(self, common: set[Node]) -> tuple[Node, ...] | None:
+        """The nodes before the blocks that are equal to theirs, past those that blocks share."""
+        block: list[Node] = []
+        place = self._start - 1
+        for number in self._numbers[self.first : self.first + self._period][::-1]:
+            while place >= self._floor and self._nodes[place] in common:
+                place -= 1
+            if place < self._floor or self._numbers[place] != number:
+                return None
+            block.append(self._nodes[place])
+            place -= 1
+        self._start = place + 1
+        return tuple(reversed(block))
+
+
+def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> list[int]:
+    """How many nodes of the stretch to leave out at its start, so that two blocks remain: where the
+    fewest bytes go from block to block."""
+    places = {y: i for i, node in enumerate(nodes[start:end]) for y in node.outputs}
+    last_uses = dict.fromkeys(places, 0)
+    for i, node in enumerate(nodes[start:end]):
+        for x in node.inputs:
+            if x in last_uses:
+                last_uses[x] = i
+    # Measured around the second block, whose operands are those of every other.
+    crossing = np.zeros(end - start + 1)
+    for y, place in places.items():
+        if place < last_uses[y]:
+            size = bytes_of(y)
+            crossing[place + 1] += size
+            crossing[last_uses[y] + 1] -= size
+    crossing = np.cumsum(crossing)[period : min(2 * period, end - start - period + 1)]
+    return np.flatnonzero(crossing == crossing.min()).tolist()
+
+
+def bytes_of(x: Tensor) -> int:
+    """The bytes of a tensor; 0 where its size is open."""
+    size = element_count(x.type.shape)
+    return size * x.type.dtype.size if isinstance(size, int) else 0
+
+
+def _ancestors(tensors: Iterable[Tensor]) -> set[Node]:
+    """The nodes that the tensors are computed by."""
+    found: set[Node] = set()
+    left = [x.node for x in tensors if x.node is not None]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += [x.node for x in node.inputs if x.node is not None]
+    return found
+
+
+def _wiring(blocks: Sequence[tuple[Node, ...]]) -> Wiring | None:
+    """How the operands of the blocks are related; None if not the same in all."""
+    where = {
+        y: (i, j, number)
+        for i, block in enumerate(blocks)
+        for j, node in enumerate(block)
+        for number, y in enumerate(node.outputs)
+    }
+    wiring = Wiring({}, {}, {}, {})
+    for j, row in enumerate(zip(*blocks, strict=True)):
+        for operand, xs in enumerate(zip(*(node.inputs for node in row), strict=True)):
+            found = [where.get(x) for x in xs]
+            if not _sort_operand(wiring, (j, operand), xs, found):
+                return None
+    return wiring
+
+
+def _sort_operand(
+    wiring: Wiring,
+    key: Place,
+    xs: tuple[Tensor, ...],
+    found: Sequence[tuple[int, int, int] | None],
+) -> bool:
+    """Enters an operand of all blocks, made where `found` says, into the wiring; whether it could
+    be."""
+    last = found[-1]
+    if last is None:
+        if any(place is not None for place in found):
+            return False
+        if all(x is xs[0] for x in xs):
+            wiring.shared[key] = xs[0]
+        else:
+            wiring.own[key] = xs
+        return True
+    back = len(xs) - 1 - last[0]
+    start = 0 if back == 0 else 1
+    if back > 1 or (back == 1 and found[0] is not None):
+        return False
+    if any(place != (i - back, *last[1:]) for i, place in enumerate(found) if i >= start):
+        return False
+    (wiring.carried if back else wiring.internal)[key] = last[1:]
+    return True

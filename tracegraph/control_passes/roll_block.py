@@ -1,0 +1,218 @@
+"""One block for all blocks of a run: what it takes and gives, and the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracegraph.control.branch import stacked_outputs
+from tracegraph.control.call import applied
+from tracegraph.control.scan import Scan
+from tracegraph.control_passes.repeats import Place, Run, bytes_of
+from tracegraph.control_passes.roll_rows import Rows
+from tracegraph.ir.builder import Builder, inline
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.elementwise import (
+    Abs,
+    Add,
+    Cast,
+    Discrete,
+    Div,
+    Elementwise,
+    IntegerPow,
+    Maximum,
+    Minimum,
+    Mul,
+    MulNoNan,
+    Neg,
+    Select,
+    Sign,
+    SteepDiv,
+    StopGradient,
+    Sub,
+)
+from tracegraph.ops.shape import Reshape
+from tracegraph.passes.vectorise import vectorise
+
+#: What a block computes again from its operands where that takes fewer stacks: ops that compilers
+#: compute on the way to others, at the cost of reading the operands.
+_CHEAP = (
+    *(BroadcastTo, Reshape, Discrete, Cast, StopGradient, Select, Maximum, Minimum, Abs, Sign),
+    *(Add, Sub, Mul, MulNoNan, Div, SteepDiv, Neg, IntegerPow),
+)
+
+#: One tensor of each block.
+Tensors = tuple[Tensor, ...]
+
+#: What a block takes from the one before: where that made it, and what the first block takes.
+State = tuple[Place, Tensor]
+
+#: Of each tensor that runs make: the run, the number of the block, and the place there.
+Made = Mapping[Tensor, tuple[Run, int, Place]]
+
+
+class Block:
+    """The body of a run, and what it takes and gives."""
+
+    def __init__(self, run: Run, made: Made) -> None:
+        self.run = run
+        self._made = made
+        first = run.blocks[0]
+        #: Each tensor that a block takes from the one before, and what the first block takes.
+        self.states = dict.fromkeys(
+            (place, first[j].inputs[operand]) for (j, operand), place in run.wiring.carried.items()
+        )
+        self.constants = dict.fromkeys(run.wiring.shared.values())
+        #: What the blocks take as rows of stacks.
+        self.stacks: dict[Tensors, None] = {}
+        #: The nodes that make what the blocks compute again.
+        self._again: dict[Tensors, tuple[Node, ...]] = {}
+        self._choose_stacks()
+        #: The places of the tensors that are returned of all blocks.
+        self.results: dict[Place, None] = {}
+        #: The states that are returned as all blocks took them.
+        self.starts: dict[State, None] = {}
+
+    def _choose_stacks(self) -> None:
+        """Takes what no cheap op makes as stacks, and of the rest what would need larger ones."""
+        given = dict.fromkeys(self.run.wiring.own.values())
+        needs = {xs: self._needed_for(xs) for xs in given}
+        self.stacks.update(dict.fromkeys(xs for xs in given if xs in needs[xs]))
+        for xs in sorted(given, key=lambda xs: len(needs[xs])):
+            more = {ys: None for ys in needs[xs] if ys not in self.stacks}
+            if sum(map(_bytes_of, more)) > _bytes_of(xs):
+                self.stacks[xs] = None
+            else:
+                self.stacks.update(more)
+                self._note_again(xs)
+        self.stacks = {xs: None for xs in self.stacks if xs not in self._again}
+
+    def _needed_for(self, xs: Tensors) -> dict[Tensors, None]:
+        """What the tensors can be computed of by cheap ops."""
+        needed: dict[Tensors, None] = {}
+        left = [xs]
+        seen = {xs}
+        while left:
+            ys = left.pop()
+            nodes = self._cheap_nodes(ys)
+            if nodes is None:
+                needed[ys] = None
+                continue
+            more = {*_operands_of(nodes)} - seen
+            seen |= more
+            left += more
+        return needed
+
+    def _note_again(self, xs: Tensors) -> None:
+        """Notes the nodes that compute the tensors from stacks."""
+        left = [xs]
+        while left:
+            ys = left.pop()
+            if ys in self.stacks or ys in self._again:
+                continue
+            nodes = self._cheap_nodes(ys)
+            assert nodes is not None
+            self._again[ys] = nodes
+            for shared in _shared_operands_of(nodes):
+                self.constants[shared] = None
+            left += _operands_of(nodes)
+
+    def _cheap_nodes(self, xs: Tensors) -> tuple[Node, ...] | None:
+        """The nodes that make the tensors, where they are one cheap op of the blocks of a run."""
+        made = [self._made.get(x) for x in xs]
+        first = made[0]
+        if first is None or any(p is None or p[::2] != first[::2] for p in made):
+            return None
+        nodes = tuple(x.node for x in xs if x.node is not None)
+        return nodes if isinstance(nodes[0].op, _CHEAP) else None
+
+    def append_to(self, rows: Rows) -> None:
+        """Appends the loop to the graph that is built, and notes what it makes."""
+        # What another loop made in the reverse order is taken in that order.
+        is_reversed = any(rows.order(xs) == -1 for xs in self.stacks)
+        outputs = iter(self._loop(rows, is_reversed))
+        for (j, number), _ in self.states:
+            rows.env[self.run.blocks[-1][j].outputs[number]] = next(outputs)
+        for j, number in self.results:
+            xs = [nodes[j].outputs[number] for nodes in self.run.blocks]
+            rows.note(xs[::-1] if is_reversed else xs, next(outputs))
+        for (j, number), first in self.starts:
+            xs = [first, *(nodes[j].outputs[number] for nodes in self.run.blocks[:-1])]
+            rows.note(xs[::-1] if is_reversed else xs, next(outputs))
+
+    def _loop(self, rows: Rows, is_reversed: bool) -> Sequence[Tensor]:
+        """The outputs of the loop: the last states, and the stacked results."""
+        body, count = self._body(), len(self.run)
+        inputs = [
+            *(rows.value(x) for x in self.constants),
+            *(rows.value(x) for _, x in self.states),
+            *(rows.stacked(xs[::-1] if is_reversed else xs) for xs in self.stacks),
+        ]
+        if self.states or not all(map(_is_elementwise, body.nodes)):
+            op = Scan(body, len(self.constants), len(self.states), count, is_reversed)
+            return applied(op, inputs)
+        is_row = tuple(i >= len(self.constants) for i in range(len(inputs)))
+        wide, has = vectorise(body, is_row, count)
+        return inline(stacked_outputs(wide, has, (True,) * len(has), count), inputs)
+
+    def _body(self) -> Graph:
+        with Builder("block") as builder:
+            shared = {x: builder.input_for(x) for x in self.constants}
+            states = {state: builder.input_for(state[1]) for state in self.states}
+            own = {xs: builder.input_for(xs[0]) for xs in self.stacks}
+            self._append_again(builder, shared, own)
+            made: dict[Place, Tensor] = {}
+            wiring = self.run.wiring
+            for j, node in enumerate(self.run.blocks[0]):
+                inputs = []
+                for key, x in (((j, i), x) for i, x in enumerate(node.inputs)):
+                    if key in wiring.internal:
+                        inputs.append(made[wiring.internal[key]])
+                    elif key in wiring.carried:
+                        inputs.append(states[wiring.carried[key], x])
+                    else:
+                        inputs.append(shared[x] if key in wiring.shared else own[wiring.own[key]])
+                outputs = builder.add(node.op, tuple(inputs), node.source)
+                made.update(((j, number), y) for number, y in enumerate(outputs))
+            found = [made[place] for place, _ in self.states]
+            found += [made[place] for place in self.results]
+            return builder.finish([*found, *(states[state] for state in self.starts)])
+
+    def _append_again(
+        self, builder: Builder, shared: dict[Tensor, Tensor], own: dict[Tensors, Tensor]
+    ) -> None:
+        """Appends what is computed again, each after its operands."""
+        left = [*self._again]
+        while left:
+            xs = left[-1]
+            nodes = self._again[xs]
+            missing = [ys for ys in _operands_of(nodes) if ys not in own]
+            left += missing
+            if missing:
+                continue
+            left.pop()
+            if xs not in own:
+                columns = zip(*(node.inputs for node in nodes), strict=True)
+                inputs = [shared[ys[0]] if _is_one(ys) else own[ys] for ys in columns]
+                (own[xs],) = builder.add(nodes[0].op, tuple(inputs), nodes[0].source)
+
+
+def _operands_of(nodes: Sequence[Node]) -> list[Tensors]:
+    """The operands of nodes that are not the same in all blocks."""
+    return [xs for xs in zip(*(node.inputs for node in nodes)) if not _is_one(xs)]
+
+
+def _shared_operands_of(nodes: Sequence[Node]) -> list[Tensor]:
+    return [xs[0] for xs in zip(*(node.inputs for node in nodes)) if _is_one(xs)]
+
+
+def _is_one(xs: Tensors) -> bool:
+    return all(x is xs[0] for x in xs)
+
+
+def _bytes_of(xs: Tensors) -> int:
+    return bytes_of(xs[0])
+
+
+def _is_elementwise(node: Node) -> bool:
+    return isinstance(node.op, (Elementwise, BroadcastTo, Reshape))

@@ -1,0 +1,174 @@
+"""Scans that stack less for their reverse mode, which computes the rest again, step by step.
+
+The forward form of a scan stacks what the rules of its body read in each step. In its place it may
+stack a few values, such as the states, and the body of the reverse scan begins with what computes
+the others from those. A cut through the body says which, as for the nodes of a graph. No barrier is
+needed: the two bodies are computations of their own, which no compiler merges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracegraph.control.scan import Scan
+from tracegraph.control_passes.residuals import (
+    BY_GRADIENT,
+    Flow,
+    Reads,
+    Timeline,
+    made_of_nothing,
+    with_calls_opened,
+)
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.passes.common_subexpressions import live_nodes
+
+
+def with_less_stacked(timeline: Timeline, price: float) -> Graph | None:
+    """The graph with what its scans stack chosen anew, where a unit of work is worth `price` bytes;
+    None if nothing is stacked for a gradient, or all of it stays."""
+    scans = {node: _Forward(timeline, node, price) for node in _forward_scans(timeline)}
+    scans = {node: scan for node, scan in scans.items() if scan.is_changed}
+    if not scans:
+        return None
+    old = timeline.graph
+    by_output = {y: scan for scan in scans.values() for y in scan.left_out}
+    with Builder(old.name) as builder:
+        env = copy_inputs(old, builder)
+        for node in old.nodes:
+            if node in scans:
+                scans[node].add(builder, env)
+            elif any(x in by_output for x in node.inputs):
+                _add_backward(builder, node, by_output, env)
+            else:
+                replay([node], env)
+        return builder.finish([env[y] for y in old.outputs])
+
+
+def _forward_scans(timeline: Timeline) -> Iterator[Node]:
+    for node in timeline.nodes:
+        if type(node.op) is Scan and not node.op.cuts_runs and [*_left_out(timeline, node)]:
+            yield node
+
+
+def _left_out(timeline: Timeline, node: Node) -> Iterator[Tensor]:
+    """What a scan stacks for the rows of reverse scans, and for nothing else."""
+    for y in node.outputs[node.op.states :]:  # type: ignore[attr-defined]
+        users = timeline.users.get(y, ())
+        if y in timeline.read_late and all(_has_for_rows(user, y, node) for user in users):
+            yield y
+
+
+def _has_for_rows(user: Node, x: Tensor, scan: Node) -> bool:
+    op = user.op
+    if type(op) is not Scan or op.length != scan.op.length:  # type: ignore[attr-defined]
+        return False
+    return BY_GRADIENT in user.source.roles and x not in set(user.inputs[: op.rows])
+
+
+class _Forward:
+    """A scan with its residuals: what of its body is stacked, and what is computed again of it."""
+
+    def __init__(self, timeline: Timeline, node: Node, price: float) -> None:
+        op = node.op
+        assert isinstance(op, Scan)
+        self.node, self.op = node, op
+        self.body = with_calls_opened(op.body)
+        self.left_out = dict.fromkeys(_left_out(timeline, node))
+        #: For each output that is left out what the body has for it.
+        self.inner = {
+            y: value
+            for y, value in zip(node.outputs, self.body.outputs, strict=True)
+            if y in self.left_out
+        }
+        self.stacked = _stacked(self, price)
+        self.is_changed = set(self.stacked) != set(self.inner.values())
+        #: The values that are stacked, behind the new scan.
+        self._outside: dict[Tensor, Tensor] = {}
+
+    def add(self, builder: Builder, env: dict[Tensor, Tensor]) -> None:
+        """Appends the scan that stacks what is to be stacked."""
+        pairs = zip(self.node.outputs, self.body.outputs, strict=True)
+        staying = [(y, value) for y, value in pairs if y not in self.left_out]
+        body = self.body.with_outputs((*(value for _, value in staying), *self.stacked))
+        op = self.op.with_body(body, self.op.constants, self.op.states)
+        inputs = tuple(env[x] for x in self.node.inputs)
+        made = builder.add(op, inputs, self.node.source)
+        env.update((y, new) for (y, _), new in zip(staying, made))
+        self._outside = dict(zip(self.stacked, made[len(staying) :], strict=True))
+
+    def again(self, wanted: Sequence[Tensor]) -> tuple[list[Node], list[Tensor]]:
+        """The nodes of the body that make values again, and the values that they begin from."""
+        known = {*self.stacked, *self.body.inputs}
+        nodes = [n for n in self.body.nodes if not known.issuperset(n.outputs)]
+        live = live_nodes(nodes, [x for x in wanted if x not in known])
+        read = dict.fromkeys(x for node in live for x in node.inputs)
+        made = {y for node in live for y in node.outputs}
+        return live, [x for x in (*read, *wanted) if x not in made]
+
+    def source_of(self, value: Tensor, env: dict[Tensor, Tensor]) -> tuple[bool, Tensor]:
+        """Whether a value that is begun from has rows, and what has it outside."""
+        if value in self._outside:
+            return True, self._outside[value]
+        place = {x: i for i, x in enumerate(self.body.inputs)}[value]
+        return place >= self.op.rows, env[self.node.inputs[place]]
+
+
+def _stacked(scan: _Forward, price: float) -> list[Tensor]:
+    """What of one step of a scan is stacked."""
+    body, op = scan.body, scan.op
+    states = body.inputs[op.constants : op.rows]
+    users: dict[Tensor, list[Node]] = {}
+    for node in body.nodes:
+        for x in dict.fromkeys(node.inputs):
+            users.setdefault(x, []).append(node)
+    # Constants and rows are there anyway, and so is what is stacked for others.
+    staying = {*body.inputs[: op.constants], *body.inputs[op.rows :], *made_of_nothing(body.nodes)}
+    pairs = zip(scan.node.outputs[op.states :], body.outputs[op.states :], strict=True)
+    staying.update(value for y, value in pairs if y not in scan.left_out)
+    nodes = [*(x.node for x in states if x.node is not None), *body.nodes]
+    flow = Flow(Reads(users, set(scan.inner.values()), staying), nodes, set(), price)
+    return list(dict.fromkeys(flow.values[i] for i in flow.cut()))
+
+
+def _add_backward(
+    builder: Builder, node: Node, by_output: dict[Tensor, _Forward], env: dict[Tensor, Tensor]
+) -> None:
+    """Appends a reverse scan whose body computes again what is no longer stacked."""
+    op = node.op
+    assert isinstance(op, Scan)
+    rows = node.inputs[op.rows :]
+    scans = dict.fromkeys(by_output[x] for x in rows if x in by_output)
+    begun: dict[Tensor, tuple[bool, Tensor]] = {}
+    nodes: list[Node] = []
+    for scan in scans:
+        wanted = [scan.inner[x] for x in rows if by_output.get(x) is scan]
+        live, values = scan.again(list(dict.fromkeys(wanted)))
+        nodes += live
+        begun.update((value, scan.source_of(value, env)) for value in values)
+    constants = [x for x, (has_rows, _) in begun.items() if not has_rows]
+    stacked = [x for x, (has_rows, _) in begun.items() if has_rows]
+    old = op.body.inputs
+    left = [(inner, x) for inner, x in zip(old[op.rows :], rows) if x not in by_output]
+    with Builder(op.body.name) as inside:
+        made: dict[Tensor, Tensor] = {x: inside.input_like(x) for x in old[: op.constants]}
+        made.update((x, inside.input_for(x)) for x in constants)
+        made.update((x, inside.input_like(x)) for x in old[op.constants : op.rows])
+        made.update((inner, inside.input_like(inner)) for inner, _ in left)
+        made.update((x, inside.input_for(x)) for x in stacked)
+        replay(nodes, made)
+        for inner, x in zip(old[op.rows :], rows):
+            if x in by_output:
+                made[inner] = made[by_output[x].inner[x]]
+        replay(op.body.nodes, made)
+        body = inside.finish([made[y] for y in op.body.outputs])
+    given = (
+        *(env[x] for x in node.inputs[: op.constants]),
+        *(begun[x][1] for x in constants),
+        *(env[x] for x in node.inputs[op.constants : op.rows]),
+        *(env[x] for _, x in left),
+        *(begun[x][1] for x in stacked),
+    )
+    new = op.with_body(body, op.constants + len(constants), op.states)
+    outputs = builder.add(new, given, node.source)
+    env.update(zip(node.outputs, outputs, strict=True))

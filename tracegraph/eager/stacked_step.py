@@ -1,0 +1,92 @@
+"""Steps whose programs take Variables in stacks.
+
+A rolled program reads the kernels of twelve layers as the rows of one buffer, and stores them as
+one, so nothing is copied from step to step. The slots of the Variables hold the numbers of their
+rows meanwhile. A Variable that is read by itself, or assigned, gets a buffer of its own, and the
+next step gathers the rows anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.eager import backend
+from tracegraph.eager.slots import (
+    Slot,
+    StackRow,
+    Step,
+    gathered,
+    note_pending,
+    store_together_if_same,
+)
+
+
+class StackedStep(Step):
+    """A step that takes some Variables by themselves, and behind them groups in stacks."""
+
+    __slots__ = ("_assigned", "_groups", "_places", "_slots")
+
+    def __init__(
+        self,
+        program: Any,
+        stored: slice,
+        kept: Sequence[Slot],
+        groups: Sequence[Sequence[Slot]],
+        assigned: Sequence[int],
+    ) -> None:
+        """`assigned` are places among those taken: first the kept Variables, then the stacks."""
+        super().__init__(program, stored)
+        self._groups = groups
+        self._places = assigned
+        # Both lists change in place: a run holds them while it looks for the stacks.
+        self._slots = [*kept, *(Slot() for _ in groups)]
+        self._assigned = [self._slots[i] for i in assigned]
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Any, ...]:
+        return super().run(buffers, self._slots, rest, self._assigned)
+
+    def _gather_stacks(self) -> None:
+        found = [_stack_of(members) for members in self._groups]
+        self._slots[len(self._slots) - len(found) :] = [stack for stack, _ in found]
+        self._assigned[:] = [self._slots[i] for i in self._places]
+        self._members = [slot for members in self._groups for slot in members]
+        self._rows = [row for _, rows in found for row in rows]
+
+
+def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
+    """The stack whose rows the slots are, in their order, and the rows. They become that if they
+    are not."""
+    while True:
+        contents = [slot.buffer for slot in members]
+        stack = _common_stack(contents)
+        if stack is not None:
+            return stack, contents
+        buffers = gathered(members)
+        stack = Slot(backend.stack(buffers))
+        rows = [StackRow(stack, i) for i in range(len(members))]
+        note_pending()
+        if store_together_if_same(members, rows, members, buffers):
+            return stack, rows
+
+
+def _common_stack(contents: Sequence[Any]) -> Slot | None:
+    """The stack of which the contents are all rows, in their order."""
+    first = contents[0]
+    if type(first) is not StackRow or first.stack.buffer.shape[0] != len(contents):
+        return None
+    rows = enumerate(contents)
+    is_whole = all(type(x) is StackRow and x.stack is first.stack and x.row == i for i, x in rows)
+    return first.stack if is_whole else None
+
+
+def is_bound(slot: Slot) -> bool:
+    """Whether the value of a slot is divided among devices, or kept on one of them."""
+    devices = getattr(slot.buffer, "devices", None)
+    return slot.place is not None or (devices is not None and len(devices()) > 1)
