@@ -214,7 +214,7 @@ class Program:
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
-        self._has_run_in: object = None
+        self.has_run_in: object = None
         self.renew()
         if _has_barrier(graph):
             _for_one_device.add(self)  # by its options
@@ -222,7 +222,7 @@ class Program:
     def renew(self) -> None:
         """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
         #: Stands for what was made since: a run that was left alone must not count for it.
-        self._life = object()
+        self.life = object()
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
@@ -332,10 +332,10 @@ class Program:
     @property
     def has_run(self) -> bool:
         """Whether it has run since it began anew."""
-        return self._has_run_in is self._life
+        return self.has_run_in is self.life
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        life = self._life
+        life = self.life
         try:
             if not self._is_prepared:
                 mesh = layout.home_of(self.graph, buffers)
@@ -344,7 +344,7 @@ class Program:
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
-            self._has_run_in = life
+            self.has_run_in = life
             return outputs
         except BaseException as error:
             if memory.is_exhausted(error):

@@ -146,6 +146,7 @@ positional arguments:
     diff      what differs between two graphs or saved models
     verify    check files, graphs and derivatives
     export    write a function as a program for others
+    launch    start several processes of one script, here
 
 options:
   -h, --help  show this help message and exit
@@ -166,6 +167,7 @@ exit codes:
      graph that fails
   2  an option, a path or an entry that is not there; an output that cannot be written;
      diff: damaged data
+launch: the exit code of a process that failed, 70 if it ended only because another one was lost
 """
 
 HELP_VERIFY = """\
@@ -196,6 +198,7 @@ exit codes:
      graph that fails
   2  an option, a path or an entry that is not there; an output that cannot be written;
      diff: damaged data
+launch: the exit code of a process that failed, 70 if it ended only because another one was lost
 """
 
 

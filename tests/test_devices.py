@@ -13,13 +13,18 @@ from tracegraph.core.device_names import DeviceName, full_name, parsed
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def run_with_devices(file, count, timeout=240):
+def run_with_devices(file, count, *options, timeout=240):
     """Runs a file of tests in a process that has `count` CPU devices."""
     flags = f"--xla_force_host_platform_device_count={count}"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
-        [*command, str(Path(__file__).with_name(file))],
-        env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        [*command, *options, str(Path(__file__).with_name(file))],
+        env={
+            **os.environ,
+            "XLA_FLAGS": flags,
+            "JAX_PLATFORMS": "cpu",
+            "TRACEGRAPH_TEST_DEVICE": "cpu:1",
+        },
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -29,6 +34,11 @@ def run_with_devices(file, count, timeout=240):
 
 def test_two_devices():
     run_with_devices("on_two_devices.py", 2)
+
+
+@pytest.mark.slow
+def test_what_is_tried_on_a_gpu_holds_for_a_second_cpu():
+    run_with_devices("test_on_gpu.py", 2, "-m", "gpu", timeout=600)
 
 
 def test_checkpoints_of_four_devices():

@@ -1,4 +1,4 @@
-"""The command line: `tracegraph show`, `run`, `diff`, `verify` and `export`.
+"""The command line: `tracegraph show`, `run`, `diff`, `verify`, `export` and `launch`.
 
 Each command is a function from its options to an `Answer`: a text for people, data for programs
 and an exit code. `main` alone prints, and turns what went wrong into messages.

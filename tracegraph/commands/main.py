@@ -43,6 +43,7 @@ _CODES = """exit codes:
      graph that fails
   2  an option, a path or an entry that is not there; an output that cannot be written;
      diff: damaged data
+launch: the exit code of a process that failed, 70 if it ended only because another one was lost
 """
 
 

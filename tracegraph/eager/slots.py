@@ -193,7 +193,7 @@ class Step:
     ) -> tuple[Any, ...]:
         """The outputs. Raises the error of an argument that failed before, or LoweringError."""
         program = self.program
-        if not program.has_run or program.may_be_left:
+        if program.has_run_in is not program.life or program.may_be_left:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
