@@ -84,9 +84,3 @@ def _common_stack(contents: Sequence[Any]) -> Slot | None:
     rows = enumerate(contents)
     is_whole = all(type(x) is StackRow and x.stack is first.stack and x.row == i for i, x in rows)
     return first.stack if is_whole else None
-
-
-def is_bound(slot: Slot) -> bool:
-    """Whether the value of a slot is divided among devices, or kept on one of them."""
-    devices = getattr(slot.buffer, "devices", None)
-    return slot.place is not None or (devices is not None and len(devices()) > 1)

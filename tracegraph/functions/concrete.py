@@ -8,7 +8,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
-from tracegraph.functions.buckets import Bucketing
 from tracegraph.functions.execute import (
     Execution,
     input_types,
@@ -36,7 +35,6 @@ from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.layout import signature_layouts
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
@@ -49,6 +47,9 @@ from tracegraph.signatures.signature import (
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced
+
+if TYPE_CHECKING:
+    from tracegraph.functions.buckets import Bucketing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,8 @@ class ConcreteFunction:
         self.bucketing: Bucketing | None = None
         self._options, buckets = options, options.buckets
         if buckets is not None and not traced.graph.is_static:
-            self.bucketing = Bucketing(traced, buckets, options)
+            bucketing = opened("tracegraph.functions.buckets").Bucketing
+            self.bucketing = bucketing(traced, buckets, options)
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
             self._recompiling = Recompiling(self.name, types, names, buckets is not None)
@@ -233,6 +235,7 @@ class ConcreteFunction:
             "Output Type": [result],
             "Captures": captured,
         }
+        signature_layouts = opened("tracegraph.ops.layout").signature_layouts
         layouts = [*signature_layouts(self.graph, self.traced.result_count)]
         if layouts:
             blocks["Layouts"] = layouts

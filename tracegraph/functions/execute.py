@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
-from tracegraph.control_passes.roll import Rolled, States, rolled
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
@@ -19,7 +18,6 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
-from tracegraph.eager.stacked_step import StackedStep, is_bound
 from tracegraph.effects.procedure import (
     START,
     Procedure,
@@ -31,7 +29,6 @@ from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
-from tracegraph.ops.layout import WithLayout
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
@@ -46,8 +43,14 @@ from tracegraph.tracing.trace import (
     restored,
 )
 
+if TYPE_CHECKING:
+    from tracegraph.control_passes.roll import Rolled
+
 #: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
 LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
+
+#: In a smaller graph no blocks are looked for.
+_FEWEST_NODES = 48
 
 
 class Execution:
@@ -102,16 +105,13 @@ class Execution:
     @functools.cached_property
     def rolled(self) -> Rolled | None:
         """What runs in place of the graph, where blocks of it repeat and one for all pays."""
-        traced, always = self.traced, self._roll == "always"
         is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
-        if not is_whole or not self._roll or (self._budget is not None and not always):
+        always = self._roll == "always"
+        is_asked = always or (self._roll == "auto" and self._budget is None)
+        if not (is_whole and is_asked) or _node_count(self.graph) < _FEWEST_NODES:
             return None
-        if any(map(is_bound, traced.variables)) or _has_layouts(self.graph):
-            return None  # what is bound to devices stays there
-        may_stack = all(v.tensor_type.is_static and not v.is_stand_in for v in traced.variables)
-        count, assigned = len(traced.variables), tuple(traced.assigned)
-        states = States(traced.argument_count, count, traced.result_count, assigned, may_stack)
-        return rolled(dead_code(self.graph), states, always)
+        rolling = opened("tracegraph.functions.rolling")
+        return rolling.rolled_body(self.traced, self.graph, always)
 
     @functools.cached_property
     def program(self) -> Any:
@@ -141,13 +141,11 @@ class Execution:
 
     @functools.cached_property
     def _step(self) -> Step:
-        found, first = self.rolled, self._stored.start
+        found = self.rolled
         if found is None or not found.stacks:
             return Step(self.program, self._stored)
-        kept = [self.variables[i] for i in found.kept]
-        groups = [[self.variables[i] for i in rows] for rows in found.stacks]
-        stored = slice(first, first + len(found.assigned))
-        return StackedStep(self.program, stored, kept, groups, found.assigned)
+        stacked_step = opened("tracegraph.functions.rolling").stacked_step
+        return stacked_step(found, self.traced, self.program)
 
     def device_costs(self) -> Any:
         """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
@@ -382,8 +380,8 @@ def program_of(graph: Graph) -> Any:
     return graph.cached("program", lambda: backend.program(_pruned(graph)))
 
 
-def _has_layouts(graph: Graph) -> bool:
-    return any(isinstance(n.op, WithLayout) for inner in graph.graphs() for n in inner.nodes)
+def _node_count(graph: Graph) -> int:
+    return sum(len(inner.nodes) for inner in graph.graphs())
 
 
 def _pruned(graph: Graph) -> Graph:

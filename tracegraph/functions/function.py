@@ -27,7 +27,6 @@ from tracegraph.effects.record import (
 )
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.functions.body import Body
-from tracegraph.functions.buckets import Buckets
 from tracegraph.functions.call_plan import CallPlan, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution, input_types
@@ -98,7 +97,7 @@ class Function(Generic[Parameters, Result]):
     ) -> None:
         self._python_function = python_function
         self._name = name or _name_of(python_function)
-        self._buckets = None if bucket_sizes is None else Buckets(bucket_sizes)
+        self._buckets = None if bucket_sizes is None else _buckets(bucket_sizes)
         self._options = {
             "input_signature": input_signature,
             "autograph": autograph,
@@ -733,10 +732,9 @@ def function(
       padded along open axes, so that few programs serve all sizes. The first call raises ShapeError
       with the line that padding would change.
     - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
-      and results: what gradients read is computed again as far as that needs. The first call raises
-      InvalidArgumentError with the least possible.
-    - `roll`: whether equal blocks of nodes, such as layers, are compiled as one loop over their
-      stacked Variables: where an estimate says that it pays, "always", or never (False).
+      and results: what gradients read is computed again, as far as that needs and can reach.
+    - `roll`: whether equal blocks, such as layers, are compiled as one loop over their stacked
+      Variables: where an estimate says that it pays, "always", or never (False).
 
     Raises TypeError for what is not callable, SignatureError for other options.
 
@@ -746,7 +744,6 @@ def function(
     >>> square(tg.constant(3.0)).numpy()
     np.float32(9.0)
     """
-
     relaxes = reduce_retracing or bool(experimental_relax_shapes)
     options = _flags(autograph, relaxes, check_bounds, check_numerics, locate_numerics)
     options |= {"bucket_sizes": bucket_sizes, "memory_budget": memory_budget, "roll": roll}
@@ -771,6 +768,10 @@ _FLAGS = ("autograph", "reduce_retracing", "check_bounds", "check_numerics", "lo
 def _flags(*given: Any) -> dict[str, Any]:
     """The flags among the options of `function`."""
     return {name: as_flag("function", name, flag) for name, flag in zip(_FLAGS, given, strict=True)}
+
+
+def _buckets(sizes: Any) -> Any:
+    return opened("tracegraph.functions.buckets").Buckets(sizes)
 
 
 def _bytes(budget: Any) -> int:
