@@ -11,16 +11,17 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from sys import getrefcount
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from tracegraph.core.collection import COUNTS_ARE_TRUSTED
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.source import Source, here, user_frame
 from tracegraph.eager import backend
 from tracegraph.eager.provenance import ProvenanceMap
-from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED, getrefcount
 from tracegraph.errors import (
     LoweringError,
     ResourceExhaustedError,

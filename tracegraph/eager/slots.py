@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
 from operator import is_, itemgetter
+from sys import getrefcount
 from typing import Any
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import here
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
-from tracegraph.eager.reference_counts import getrefcount
 from tracegraph.ir.tensor import Tensor, get_buffer
 
 #: Guards the slots of all Variables against other threads.

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
+from tracegraph.core.collection import COUNTS_ARE_TRUSTED
 from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import Callee
-from tracegraph.eager.reference_counts import COUNTS_ARE_TRUSTED
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
     START,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 #: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
 LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
 
-#: In a smaller graph no blocks are looked for.
-_FEWEST_NODES = 48
+#: A smaller graph has too few nodes to be worth a loop.
+_FEWEST_NODES = 200
 
 
 class Execution:
@@ -107,11 +107,15 @@ class Execution:
         """What runs in place of the graph, where blocks of it repeat and one for all pays."""
         is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
         always = self._roll == "always"
-        is_asked = always or (self._roll == "auto" and self._budget is None)
-        if not (is_whole and is_asked) or _node_count(self.graph) < _FEWEST_NODES:
+        if not (is_whole and (always or self._may_pay_to_roll)):
             return None
         rolling = opened("tracegraph.functions.rolling")
         return rolling.rolled_body(self.traced, self.graph, always)
+
+    @property
+    def _may_pay_to_roll(self) -> bool:
+        is_asked = self._roll == "auto" and self._budget is None
+        return is_asked and _node_count(self.graph) >= _FEWEST_NODES
 
     @functools.cached_property
     def program(self) -> Any:
