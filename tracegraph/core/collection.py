@@ -1,4 +1,4 @@
-"""When Python's garbage collector may run, and whether counts of references tell who holds what."""
+"""When Python's garbage collector may run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ T = TypeVar("T")
 #: handler in between overwrites the array, and code objects that are in use are freed. So there
 #: nothing may be collected while JAX runs.
 COLLECTS_IN_C = sys.version_info < (3, 12)
-
-#: An interpreter without a global lock counts references for each thread by itself, and defers
-#: counts: there everything counts as held, so that nothing is dropped, and no buffer is given away.
-COUNTS_ARE_TRUSTED: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def uncollected(function: Callable[[*Arguments], T]) -> Callable[[*Arguments], T]:

@@ -8,6 +8,7 @@ reference count tells. Values that nobody holds are never computed.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from tracegraph.core.collection import COUNTS_ARE_TRUSTED
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.source import Source, here, user_frame
@@ -54,6 +54,10 @@ _PROGRAM_LIMIT = 512
 #: Host arrays larger than this, in bytes, move to the device at first use and stay there.
 _HOST_BYTES = 256
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
+
+#: An interpreter without a global lock counts references for each thread by itself, and defers
+#: counts: there everything counts as held, so that nothing is dropped, and no buffer is given away.
+COUNTS_ARE_TRUSTED: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Failure:

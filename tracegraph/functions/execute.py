@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tracegraph.control.call import Call, call, forward_form, repeats
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
-from tracegraph.core.collection import COUNTS_ARE_TRUSTED
 from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
-from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.pending import COUNTS_ARE_TRUSTED, device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
 from tracegraph.effects.procedure import (
