@@ -373,6 +373,7 @@ INPUTS = {
     "transformer_step": partial(transformer, 4),
     "located_step": partial(transformer, 4),
     "transformer_start": partial(transformer, 12),
+    "rolled_step": partial(transformer, 12),
     "budget_step": partial(transformer, 24),
     "while_gradient": while_gradient,
     "scan_step": partial(vector, SCAN_STEPS),

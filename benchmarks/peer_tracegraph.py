@@ -713,7 +713,11 @@ WORKLOADS = {
         "tracegraph": partial(transformer, locate_numerics=True),
         "not_located": transformer,
     },
-    "transformer_start": {"tracegraph": lambda inputs: first_step(partial(transformer, inputs))},
+    "transformer_start": {
+        "tracegraph": lambda inputs: first_step(partial(transformer, inputs)),
+        "not_rolled": lambda inputs: first_step(partial(transformer, inputs, roll=False)),
+    },
+    "rolled_step": {"tracegraph": transformer, "not_rolled": partial(transformer, roll=False)},
     "budget_step": {
         "tracegraph": partial(transformer, memory_budget=QUARTER),
         "all_kept": transformer,
