@@ -161,6 +161,24 @@ def saves(index):
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
 
 
+def preempted(index):
+    v = tg.Variable(0.0)
+    manager = tg.train.CheckpointManager(
+        tg.train.Checkpoint(v=v),
+        sys.argv[2],
+        max_to_keep=2,
+        step_counter=v,
+        checkpoint_interval=1000,
+        preemption_signals=[signal.SIGTERM],
+    )
+    manager.save()
+    for step in range(100):
+        v.assign_add(1.0)
+        if index == 1 and step == 7:  # the others hear of it in their next save
+            signal.raise_signal(signal.SIGTERM)
+        manager.save()
+
+
 def manages(index):
     """Three checkpoints of which two stay; the last one is restored."""
     mine = variables(0)

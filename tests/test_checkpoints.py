@@ -1256,3 +1256,59 @@ def test_a_status_shows_counts(tmp_path):
         "<tg.train status: 1 Variables restored, 1 without a value, 1 values unused>"
     )
     assert "the path was None" in str(tg.train.Checkpoint(v=v).restore(None))
+
+
+PREEMPTED = """
+import signal, sys
+import tracegraph as tg
+
+v = tg.Variable(0.0)
+step = tg.function(lambda: v.assign_add(1.0))
+before = signal.signal(signal.SIGUSR1, lambda *_: print("mine", v.numpy()))
+manager = tg.train.CheckpointManager(
+    tg.train.Checkpoint(v=v), "kept", 2, preemption_signals=[signal.SIGTERM, signal.SIGUSR1]
+)
+if manager.latest_checkpoint:
+    manager.restore_or_initialize()
+    print("restored", v.numpy() >= 5.0, flush=True)
+    signal.raise_signal(signal.SIGUSR1)
+    sys.exit(3)
+print("begun", flush=True)
+while True:
+    step()
+"""
+
+
+def test_a_preempted_process_saves_and_says_where():
+    command = [sys.executable, "-c", PREEMPTED]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=os.getcwd()
+    )
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert told == "tracegraph: SIGTERM: the training is saved in kept/ckpt-1\n"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    # What handled the signal before goes on behind the checkpoint.
+    first, mine = done.stdout.splitlines()
+    assert (first, mine.split()[0], done.returncode) == ("restored True", "mine", 3)
+    assert done.stderr == "tracegraph: SIGUSR1: the training is saved in kept/ckpt-2\n"
+
+
+def test_signals_of_preemption_are_signals():
+    checkpoint = tg.train.Checkpoint(v=tg.Variable(1.0))
+    with pytest.raises(ValueError, match=r"-5 is no signal\n.*\n.*signal\.SIGTERM"):
+        tg.train.CheckpointManager(checkpoint, "kept", 2, preemption_signals=[-5])
+    found = []
+
+    def make():
+        with pytest.raises(ValueError, match="only the main thread can listen") as caught:
+            tg.train.CheckpointManager(checkpoint, "kept", 2, preemption_signals=[signal.SIGTERM])
+        found.append(caught.value)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert found

@@ -61,6 +61,16 @@ def generation_of(path):
     return generation
 
 
+def test_a_signal_to_one_process_saves_in_all(tmp_path):
+    code, _, err = launch(SCRIPT, "preempted", tmp_path / "managed")
+    assert code == 128 + signal.SIGTERM
+    path = tmp_path / "managed" / "ckpt-2"
+    assert f"[0] tracegraph: SIGTERM: the training is saved in {path}" in err
+    v = tg.Variable(0.0)
+    tg.train.Checkpoint(v=v).restore(str(path)).assert_consumed()
+    assert v.numpy() == 8.0
+
+
 def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     path = tmp_path / "checkpoint"
     code, out, err = launch(SCRIPT, "saves,manages", path, tmp_path / "managed")

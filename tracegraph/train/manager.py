@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.train.checkpoint import Checkpoint, count_save
 from tracegraph.train.checkpoint_files import remove_checkpoint, remove_torn
 from tracegraph.train.checkpoint_state import CheckpointState, is_whole, read_state
+from tracegraph.train.preemption import Preemption
 
 _HOUR = 3600 * 10**9
 
@@ -31,6 +32,10 @@ class CheckpointManager:
     - `step_counter`, `checkpoint_interval`: a Variable that counts steps, and after how many of
       them `save` saves; calls that come sooner do nothing.
     - `init_fn`: what `restore_or_initialize` calls where there is nothing to restore.
+    - `preemption_signals`: signals by which a scheduler says that it will end the process, such as
+      `[signal.SIGTERM]`. When one comes, a checkpoint is saved, a line on stderr says where, and
+      the signal does what it did before. Of several processes all save, in the next call of `save`
+      after one of them got the signal, whatever the interval.
 
     A process that is killed at any moment leaves a `latest_checkpoint` that is whole. One process
     at a time saves to a directory; any number may read.
@@ -59,6 +64,7 @@ class CheckpointManager:
         step_counter: Variable | None = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
+        preemption_signals: Iterable[int] = (),
     ) -> None:
         if not isinstance(checkpoint, Checkpoint):
             _refuse(f"checkpoint is {kind_of(checkpoint)}", "give a tg.train.Checkpoint")
@@ -78,6 +84,8 @@ class CheckpointManager:
         self._init_fn = init_fn
         self._last_step: int | None = None
         self._state = self._recovered()
+        signals = [*preemption_signals]
+        self._preemption = Preemption(signals, self._saved_now) if signals else None
 
     def _recovered(self) -> CheckpointState:
         """The state that is there, without checkpoints that are gone or torn."""
@@ -132,9 +140,21 @@ class CheckpointManager:
 
         Returns None, and saves nothing, where the interval has not passed.
         """
-        step = None if self._interval is None else int(self._step_counter)  # type: ignore[arg-type]
+        if self._preemption is not None and self._preemption.is_due():
+            self._preemption.save_and_end()
+        step = self._step()
         if check_interval and not self._is_due(step):
             return None
+        return self._saved(step, checkpoint_number)
+
+    def _step(self) -> int | None:
+        return None if self._interval is None else int(self._step_counter)  # type: ignore[arg-type]
+
+    def _saved_now(self) -> str:
+        return self._saved(self._step(), None)
+
+    def _saved(self, step: int | None, checkpoint_number: int | Variable | None) -> str:
+        """The path of the checkpoint that was saved."""
         began, number = self._state.now(), count_save(self._checkpoint)
         name = f"{self._name}-{number if checkpoint_number is None else int(checkpoint_number)}"
         path = self._checkpoint.write(self._path(name))
