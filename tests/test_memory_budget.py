@@ -11,9 +11,9 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.control.while_loop import WhileGradient
-from tracegraph.control_passes.recomputation import trade_offs
 from tracegraph.eager import backend
-from tracegraph.functions.memory_budget import as_bytes, size_text
+from tracegraph.memory_budgets.budget import as_bytes, size_text
+from tracegraph.memory_budgets.recomputation import trade_offs
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.random import FromKey
 

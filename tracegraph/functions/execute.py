@@ -43,7 +43,7 @@ from tracegraph.tracing.trace import (
 )
 
 if TYPE_CHECKING:
-    from tracegraph.control_passes.roll import Rolled
+    from tracegraph.rolling.roll import Rolled
 
 #: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
 LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
@@ -135,12 +135,12 @@ class Execution:
         """The program of a graph, which keeps to the budget."""
         if self._budget is None:
             return backend.program(graph, donated)
-        return opened("tracegraph.functions.memory_search").fitted(graph, donated, self._budget)
+        return opened("tracegraph.memory_budgets.search").fitted(graph, donated, self._budget)
 
     def memory(self) -> Any:
         """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
         programs = [self.program] if self._procedure is None else self._procedure.programs()
-        return opened("tracegraph.functions.memory_table").memory_table(programs, self._budget)
+        return opened("tracegraph.memory_budgets.table").memory_table(programs, self._budget)
 
     @functools.cached_property
     def _step(self) -> Step:

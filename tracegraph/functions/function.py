@@ -775,7 +775,7 @@ def _buckets(sizes: Any) -> Any:
 
 
 def _bytes(budget: Any) -> int:
-    return opened("tracegraph.functions.memory_budget").as_bytes(budget)
+    return opened("tracegraph.memory_budgets.budget").as_bytes(budget)
 
 
 def _check_callable(python_function: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.control_passes.roll import Rolled, States, rolled
 from tracegraph.eager.slots import Slot
 from tracegraph.eager.stacked_step import StackedStep
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.layout import WithLayout
 from tracegraph.passes.simplify import dead_code
+from tracegraph.rolling.roll import Rolled, States, rolled
 from tracegraph.tracing.trace import Traced
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.control_passes.repeats import Run, bytes_of
 from tracegraph.core.shapes import element_count
 from tracegraph.ir.tensor import Node
+from tracegraph.rolling.repeats import Run, bytes_of
 
 #: Loops that leave fewer nodes out save less than a fifth of a second.
 _FEWEST_NODES = 200

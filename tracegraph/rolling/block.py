@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.call import applied
 from tracegraph.control.scan import Scan
-from tracegraph.control_passes.repeats import Place, Run, bytes_of
-from tracegraph.control_passes.roll_rows import Rows
 from tracegraph.ir.builder import Builder, inline
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
@@ -33,6 +31,8 @@ from tracegraph.ops.elementwise import (
 )
 from tracegraph.ops.shape import Reshape
 from tracegraph.passes.vectorise import vectorise
+from tracegraph.rolling.repeats import Place, Run, bytes_of
+from tracegraph.rolling.rows import Rows
 
 #: What a block computes again from its operands where that takes fewer stacks: ops that compilers
 #: compute on the way to others, at the cost of reading the operands.

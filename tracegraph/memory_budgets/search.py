@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
-from tracegraph.control_passes.loop_checkpoints import with_checkpoints
-from tracegraph.control_passes.recomputation import Schedule, trade_offs
 from tracegraph.eager import backend
 from tracegraph.errors import InvalidArgumentError, fail
-from tracegraph.functions.memory_budget import size_text
 from tracegraph.ir.tensor import Graph
+from tracegraph.memory_budgets.budget import size_text
+from tracegraph.memory_budgets.loop_checkpoints import with_checkpoints
+from tracegraph.memory_budgets.recomputation import Schedule, trade_offs
 from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to come closer, and how many of the smallest ones where none of

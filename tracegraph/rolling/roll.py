@@ -12,10 +12,6 @@ import dataclasses
 from collections.abc import Sequence
 
 from tracegraph.control.call import Call
-from tracegraph.control_passes.repeats import Place, Run, runs_of
-from tracegraph.control_passes.roll_block import Block, State, Tensors
-from tracegraph.control_passes.roll_estimate import pays_off
-from tracegraph.control_passes.roll_rows import Rows
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import sourced
 from tracegraph.errors import counted
@@ -23,6 +19,10 @@ from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
+from tracegraph.rolling.block import Block, State, Tensors
+from tracegraph.rolling.estimate import pays_off
+from tracegraph.rolling.repeats import Place, Run, runs_of
+from tracegraph.rolling.rows import Rows
 
 #: A run of which one block for all leaves out fewer nodes is none.
 _FEWEST_NODES = 24

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from tracegraph.control_passes.memory_estimates import Step, most_held
-from tracegraph.control_passes.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
-from tracegraph.control_passes.stacked_residuals import with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.memory_budgets.estimates import Step, most_held
+from tracegraph.memory_budgets.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
+from tracegraph.memory_budgets.stacked_residuals import with_less_stacked
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.simplify import dead_code
 

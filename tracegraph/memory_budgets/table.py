@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracegraph.control_passes.recomputation import SCHEDULE, Schedule, kept_only
-from tracegraph.control_passes.residuals import Residual, Timeline
-from tracegraph.functions.memory_budget import size_text
 from tracegraph.ir.tensor import Graph
+from tracegraph.memory_budgets.budget import size_text
+from tracegraph.memory_budgets.recomputation import SCHEDULE, Schedule, kept_only
+from tracegraph.memory_budgets.residuals import Residual, Timeline
 from tracegraph.views.devices import aligned
 from tracegraph.views.summary import short_names
 

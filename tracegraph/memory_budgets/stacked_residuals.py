@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracegraph.control.scan import Scan
-from tracegraph.control_passes.residuals import (
+from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.memory_budgets.residuals import (
     BY_GRADIENT,
     Flow,
     Reads,
@@ -19,8 +21,6 @@ from tracegraph.control_passes.residuals import (
     made_of_nothing,
     with_calls_opened,
 )
-from tracegraph.ir.builder import Builder, copy_inputs, replay
-from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.common_subexpressions import live_nodes
 
 

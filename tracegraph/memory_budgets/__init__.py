@@ -1,0 +1,1 @@
+"""What a program keeps, and what it computes again, so that it fits into a budget of bytes."""

@@ -1,0 +1,1 @@
+"""Blocks of nodes that repeat become one loop; `roll.py` is the way in."""
