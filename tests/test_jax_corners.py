@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import tracegraph as tg
 
@@ -27,3 +28,31 @@ def test_eigenvalues_beside_another_decomposition(name):
         return jnp.sum(other) + jnp.sum(jnp.linalg.eigvalsh(x) ** 2)
 
     np.testing.assert_allclose(*gradients(fn, SYMMETRIC), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x[jnp.array([0, 7])].sum(),
+        lambda x: x[jnp.array([-9, 2, 2])].sum(),
+        lambda x: (jnp.stack([x, 2 * x], 1)[jnp.array([[1], [5]]), jnp.array([[0, 1]])] ** 2).sum(),
+        lambda x: jax.vmap(lambda i: jnp.outer(x, x)[i, ::2] @ x[:2])(jnp.array([3, 1])).sum(),
+        lambda x: jnp.take(x, jnp.array([0, 7]), mode="clip").sum(),
+        lambda x: x.at[jnp.array([0, 7])].get(mode="fill", fill_value=2.0).sum(),
+    ],
+)
+def test_what_is_read_out_of_range(fn):
+    np.testing.assert_allclose(*gradients(fn, np.float32([1.0, 3.0, 4.0])))
+    np.testing.assert_allclose(tg.from_jax(fn)(tg.ones([3])), fn(jnp.ones(3)))
+
+
+@pytest.mark.parametrize("mode", ["promise_in_bounds", "clip", "fill"])
+@pytest.mark.parametrize("start", [-1, 1, 2, 5])
+def test_windows_that_reach_out_of_range(mode, start):
+    numbers = lax.GatherDimensionNumbers((0,), (), (0,))
+
+    def fn(x):
+        window = lax.gather(x, jnp.array([start]), numbers, (2,), mode=mode)
+        return jnp.sum(window * jnp.array([1.0, 2.0]))
+
+    np.testing.assert_allclose(*gradients(fn, np.float32([1.0, 3.0, 4.0])))
