@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core.primitives import le_to_p, lt_to_p
 
 import tracegraph as tg
 
@@ -56,3 +57,46 @@ def test_windows_that_reach_out_of_range(mode, start):
         return jnp.sum(window * jnp.array([1.0, 2.0]))
 
     np.testing.assert_allclose(*gradients(fn, np.float32([1.0, 3.0, 4.0])))
+
+
+def test_the_derivative_of_abs_at_0_is_1_in_both_modes():
+    x = np.float32([-2.0, 0.0, -0.0, 3.0])
+    np.testing.assert_array_equal(*gradients(lambda x: jnp.abs(x).sum(), x))
+    np.testing.assert_array_equal(*gradients(lambda x: jnp.linalg.norm(x[1:2], 1), x))
+    with tg.autodiff.ForwardAccumulator(tensor := tg.constant(x), tg.ones([4])) as accumulator:
+        y = tg.from_jax(jnp.abs)(tensor)
+    wanted = jax.jvp(jnp.abs, [x], [np.ones_like(x)])[1]
+    np.testing.assert_array_equal(accumulator.jvp(y), wanted)
+
+
+ORDERED = [-np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-3, 1.0, np.inf, np.nan]
+
+
+@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int32])
+def test_total_order(primitive, dtype):
+    x = np.asarray(ORDERED, dtype) if dtype is not np.int32 else np.int32([-3, 0, 5])
+    given = np.repeat(x, len(x)), np.tile(x, len(x))
+    found = tg.from_jax(primitive.bind)(*map(tg.constant, given))
+    np.testing.assert_array_equal(found, primitive.bind(*given))
+    if dtype is not np.int32:
+        size = len(x)
+        wanted = np.tri(size, k=-1 if primitive is lt_to_p else 0, dtype=bool).T
+        np.testing.assert_array_equal(np.reshape(found, (size, size)), wanted)
+
+
+def test_searching_and_interpolating():
+    grid, values = jnp.array([0.0, 1.0, 2.5]), jnp.array([1.0, -1.0, 4.0])
+    x = np.float32([-1.0, 0.0, 0.3, 1.0, 2.0, 2.5, 9.0])
+    np.testing.assert_allclose(*gradients(lambda x: jnp.interp(x, grid, values).sum(), x))
+    for side in ("left", "right"):
+
+        def places(x, side=side):
+            return jnp.searchsorted(grid, x, side=side)
+
+        np.testing.assert_array_equal(tg.from_jax(places)(x), places(x))
+
+
+def test_the_exponential_of_a_matrix():
+    found, wanted = gradients(lambda x: jax.scipy.linalg.expm(x)[0].sum(), SYMMETRIC)
+    np.testing.assert_allclose(found, wanted, 1e-5)
