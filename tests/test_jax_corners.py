@@ -100,3 +100,41 @@ def test_searching_and_interpolating():
 def test_the_exponential_of_a_matrix():
     found, wanted = gradients(lambda x: jax.scipy.linalg.expm(x)[0].sum(), SYMMETRIC)
     np.testing.assert_allclose(found, wanted, 1e-5)
+
+
+def halved(x, y):
+    """y * 0.5 ** n, by a loop whose count differs."""
+    return lax.while_loop(
+        lambda state: state[0] > 1.0, lambda state: (state[0] / 2.0, state[1] * 0.5), (x, y)
+    )
+
+
+def rooted(x, y):
+    """A loop in which another step, behind the last, would be of a negative number."""
+    return lax.while_loop(
+        lambda state: state[0] > 0.0, lambda state: (jnp.sqrt(state[0]) - 1.5, state[1] + x), (x, y)
+    )
+
+
+@pytest.mark.parametrize("fn", [halved, rooted])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (0,)])
+def test_mapped_loops_that_end_apart(fn, shape):
+    given = np.resize(np.float32([9.0, 0.5, 3.0, -1.0]), shape), np.ones((*shape, 2), np.float32)
+    mapped = fn
+    for _ in shape:
+        mapped = jax.vmap(mapped)
+    xs = [tg.constant(x) for x in given]
+    with tg.GradientTape() as tape:
+        tape.watch(xs)
+        found = tg.from_jax(mapped)(*xs)
+    wanted = mapped(*given)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, 1e-6)
+    # The reverse mode, which JAX has not, against the tangents along each argument.
+    gradients = tape.gradient(found, xs)
+    for i, x in enumerate(given):
+        for place in np.ndindex(x.shape):
+            tangents = [np.zeros_like(one) for one in given]
+            tangents[i][place] = 1.0
+            ts = jax.jvp(mapped, given, tuple(tangents))[1]
+            np.testing.assert_allclose(gradients[i][place], sum(map(jnp.sum, ts)), 1e-5)
