@@ -257,6 +257,56 @@ def test_training_is_the_same_whatever_is_divided(table, compiled):
     assert not compiled, "a step with the same layouts is compiled once"
 
 
+COLUMNS = Layout(MESH, [None, "data"])
+
+
+def dense_step(table, batch=X, is_built=False, **options):
+    """A layer of which the table divides what it says, a step of training it, and the batch."""
+    tg.random.set_seed(5)
+    layer = tg.layers.Dense(8)
+    if is_built:
+        layer(X)
+    layer.apply_layouts(table)
+
+    @tg.function(**options)
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(layer(x) ** 2)
+        weights = layer.trainable_variables
+        for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    return layer, lambda: float(step(batch)), step
+
+
+@pytest.mark.parametrize("budget", [None, "100KiB"])
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize(
+    ("table", "is_batch_divided"),
+    [({"kernel": COLUMNS}, False), ({"kernel": COLUMNS}, True), ({}, True)],
+)
+def test_what_has_no_layout_stays_whole(table, is_batch_divided, is_built, budget, compiled):
+    _, step, _ = dense_step({})
+    expected = [step() for _ in range(3)]
+    batch = with_layout(X, ROWS) if is_batch_divided else X
+    layer, step, _ = dense_step(table, batch, is_built, memory_budget=budget)
+    losses = [step()]
+    compiled.clear()
+    losses += [step(), step()]
+    assert not compiled, "the first step has the arrays of all others"
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert layer.bias.layout == Layout(MESH, [None])
+    assert layer.kernel.layout == table.get("kernel", Layout(MESH, [None, None]))
+
+
+def test_what_will_be_compiled_is_described_before_it_has_run():
+    layer, step, function = dense_step({"kernel": COLUMNS}, is_built=True)
+    assert "all-reduce" in str(function.get_concrete_function(X).summary(devices=True))
+    step()
+    assert layer.bias.layout == Layout(MESH, [None])
+
+
 def test_a_setting_that_is_assigned_compiles_nothing(compiled):
     rate, v = tg.Variable(0.5), tg.Variable(X, layout=ROWS)
     step = tg.function(lambda: v.assign_sub(rate * v))
