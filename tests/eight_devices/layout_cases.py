@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import pickle
+import warnings
 
 import jax
 import numpy as np
@@ -211,6 +212,28 @@ def test_a_pattern_that_fits_nothing_is_refused():
     assert "layers/0/kernel" in str(caught.value)
 
 
+def test_a_pattern_that_fits_nothing_is_told_when_the_last_layer_is_built():
+    net = Net()
+    net.apply_layouts({"*/kernels": ROWS})
+    net.layers[0](X)  # the other one could have them
+    with pytest.warns(UserWarning, match=r"no variable has a path like '\*/kernels'") as caught:
+        net(X)
+    (warning,) = caught
+    assert "layers/1/bias" in str(warning.message) and warning.filename == __file__
+
+
+def test_layers_that_make_no_variables_are_not_waited_for():
+    net = Net()
+    net.dropout = tg.layers.Dropout(0.5)
+    net(X)
+    with pytest.warns(UserWarning, match=r"no variable has a path like 'scales'"):
+        net.apply_layouts({"scales": Layout(MESH, ["data"])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net.apply_layouts({"scale": Layout(MESH, ["data"])})
+        net.dropout(X)
+
+
 # Training.
 
 
@@ -260,7 +283,7 @@ def test_training_is_the_same_whatever_is_divided(table, compiled):
 COLUMNS = Layout(MESH, [None, "data"])
 
 
-def dense_step(table, batch=X, is_built=False, **options):
+def dense_step(table, batch, is_built=False, **options):
     """A layer of which the table divides what it says, a step of training it, and the batch."""
     tg.random.set_seed(5)
     layer = tg.layers.Dense(8)
@@ -287,7 +310,7 @@ def dense_step(table, batch=X, is_built=False, **options):
     [({"kernel": COLUMNS}, False), ({"kernel": COLUMNS}, True), ({}, True)],
 )
 def test_what_has_no_layout_stays_whole(table, is_batch_divided, is_built, budget, compiled):
-    _, step, _ = dense_step({})
+    _, step, _ = dense_step({}, X)
     expected = [step() for _ in range(3)]
     batch = with_layout(X, ROWS) if is_batch_divided else X
     layer, step, _ = dense_step(table, batch, is_built, memory_budget=budget)
@@ -301,7 +324,7 @@ def test_what_has_no_layout_stays_whole(table, is_batch_divided, is_built, budge
 
 
 def test_what_will_be_compiled_is_described_before_it_has_run():
-    layer, step, function = dense_step({"kernel": COLUMNS}, is_built=True)
+    layer, step, function = dense_step({"kernel": COLUMNS}, X, is_built=True)
     assert "all-reduce" in str(function.get_concrete_function(X).summary(devices=True))
     step()
     assert layer.bias.layout == Layout(MESH, [None])
