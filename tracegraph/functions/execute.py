@@ -390,9 +390,7 @@ def _node_count(graph: Graph) -> int:
 
 def _pruned(graph: Graph) -> Graph:
     """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
-    found = dead_code(graph)
-    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
-    return found
+    return dead_code(graph).assigning_as(graph)
 
 
 def run_nested(
