@@ -122,6 +122,109 @@ def test_many_nodes():
     assert found.compared > 300
 
 
+@pytest.mark.parametrize(
+    ("f", "g", "largest"),
+    [
+        (lambda x: tg.exp(x), lambda x: tg.sin(x), np.e - np.sin(1)),
+        (lambda x: x, lambda x: x + 5.0, 5.0),
+        (lambda x: tg.exp(x) - tg.reduce_sum(x), lambda x: tg.exp(x), 3.0),
+        (lambda x: tg.constant([1.0, 2.0]), lambda x: tg.constant([1.0, 4.0]), 2.0),
+        (lambda x: x, lambda x: x * np.nan, np.inf),
+    ],
+)
+def test_results_differ_where_no_pair_of_nodes_does(f, g, largest):
+    for one, two in ((f, g), (g, f)):
+        found = tg.debugging.compare(one, two, tg.ones([3]))
+        (result,) = found.results
+        assert not found.agrees and found.first is None
+        assert (result.name, result.largest) == ("the result", pytest.approx(largest, rel=1e-5))
+        assert str(found).startswith(
+            "the results differ, and no pair of nodes does\n  the result: "
+        )
+    assert tg.debugging.compare(f, f, tg.ones([3])).agrees
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "name", "fact"),
+    [
+        (lambda x: x, lambda x: x[:1], "the result", "f32[3] and f32[1]"),
+        (lambda x: x, lambda x: tg.cast(x, tg.float64), "the result", "f32[3] and f64[3]"),
+        (lambda x: x, lambda x: [x], "the structure of the results", "* and ['*']"),
+        (lambda x: (x, None), lambda x: (x, x), "the structure of the results", "'*', None"),
+        (
+            lambda x: {"b": x, "a": (x, x)},
+            lambda x: {"a": (x, x + 1.0), "b": x},
+            "result 1 of {'b': 2, 'a': (0, 1)}",
+            "3 of 3 elements differ, the most at [0]: 1.0 and 2.0, 1 apart",
+        ),
+    ],
+)
+def test_which_result_differs_is_told(f, g, name, fact):
+    found = tg.debugging.compare(f, g, tg.ones([3]))
+    (result,) = found.results
+    assert not found.agrees and result.name == name
+    assert fact in result.fact
+    assert str(result) in str(found)
+
+
+def test_results_agree_within_the_tolerances():
+    def near(x):
+        return x + 5e-5
+
+    assert tg.debugging.compare(lambda x: x, near, tg.ones([3])).agrees
+    assert not tg.debugging.compare(lambda x: x, near, tg.ones([3]), rtol=1e-5).agrees
+    assert not tg.debugging.compare(lambda x: x, near, tg.zeros([3])).agrees
+    assert tg.debugging.compare(lambda x: x, near, tg.zeros([3]), atol=1e-4).agrees
+
+
+def test_nodes_may_differ_and_results_agree():
+    found = tg.debugging.compare(lambda x: x + 1.0 + 2.0, lambda x: x + 2.0 + 1.0, X)
+    assert not found.agrees and found.first.op == "add" and found.results == ()
+    assert "\n  the results agree\n" in str(found)
+
+
+def test_new_values_of_variables_are_results():
+    a, b, c = (tg.Variable(1.0, name=name) for name in "abc")
+
+    def assigns(first, second, other):
+        def run(x):
+            first.assign(tg.reduce_sum(x))
+            second.assign(other)
+            return x
+
+        return run
+
+    x = tg.ones([3])
+    assert tg.debugging.compare(assigns(a, b, 3.0), assigns(b, a, 3.0), x).agrees
+    assert tg.debugging.compare(assigns(a, b, 2.0), assigns(a, c, 2.0), x).agrees
+    found = tg.debugging.compare(assigns(a, b, 2.0), assigns(a, c, 2.5), x)
+    assert [(row.name, row.largest) for row in found.results] == [("the Variable 'b'", 0.5)]
+    found = tg.debugging.compare(lambda x: x, assigns(a, b, 2.0), x)
+    assert [row.name for row in found.results] == ["the Variable 'a'", "the Variable 'b'"]
+    assert found.results[0].fact == "only one of the functions assigns it"
+    assert float(a) == float(b) == float(c) == 1.0
+
+
+def test_results_of_many_nodes_are_compared_behind_the_first_difference():
+    def long(x, start):
+        x = x + start
+        for _ in range(500):
+            x = x * 1.0 + 0.125
+        return x
+
+    found = tg.debugging.compare(lambda x: long(x, 1.0), lambda x: long(x, 2.0), X)
+    assert found.first.op == "add" and found.results[0].largest == pytest.approx(1.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [3, "no type", [3], tg.int32, None])
+def test_what_is_neither_a_function_nor_a_type_is_refused(kind):
+    with pytest.raises(TypeError, match="compare: ") as caught:
+        tg.debugging.compare(network, kind, X)
+    assert "fix: give a second function, or a floating type: compare(f, tg.float64, x)" in str(
+        caught.value
+    )
+
+
 def test_wrong_uses_of_compare():
     with pytest.raises(TypeError, match="5 is not a callable object"):
         tg.debugging.compare(5, network, X)  # type: ignore[arg-type]
@@ -181,14 +284,18 @@ def test_what_was_compiled_is_told_by_line():
     for size in range(1, 5):
         total.assign_add(tg.reduce_sum(tg.ones([size]) * 3.0))
         total.numpy()
-    f = tg.function(lambda x: tg.sin(x) * 3.5, reduce_retracing=True)
+
+    @tg.function(reduce_retracing=True)
+    def sines(x):
+        return tg.sin(x) * 3.5
+
     for size in (2, 3, 4, 5):
-        f(np.ones(size, np.float32))
+        sines(np.ones(size, np.float32))
     found = tg.debugging.explain_compiles()
-    (mine,) = (row for row in found.rows if row.name == "lambda_" and row.count == 4)
+    (mine,) = (row for row in found.rows if row.name == "sines")
     assert mine.change == "they take f32[2]; f32[3]; f32[4]; f32[5]"
     assert "bucket_sizes" in mine.fix and mine.seconds > 0
     loops = [row for row in found.rows if row.name == "top_level" and row.count > 1]
     assert any("@tg.function" in row.fix for row in loops)
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.rows))
-    assert f"{mine.seconds:8.3f} s  4 programs  lambda_ at test_comparing.py:" in str(found)
+    assert f"{mine.seconds:8.3f} s  4 programs  sines at test_comparing.py:" in str(found)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.slots import run_program
 from tracegraph.errors import (
+    DTypeError,
     InvalidArgumentError,
     SignatureError,
     TraceError,
@@ -32,8 +33,28 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
+from tracegraph.signatures.results import Results
 from tracegraph.state.variable import Variable
 from tracegraph.views.alignment import align
+
+
+class _Apart(NamedTuple):
+    """How two arrays differ: where they do the most, both values there, how many elements differ,
+    and of how many; and how far apart those values are."""
+
+    index: tuple[int, ...]
+    values: tuple[Any, Any]
+    count: int
+    size: int
+    largest: float
+
+
+def _told(found: Difference | _Apart) -> str:
+    """Which elements differ, in words."""
+    mine, other = found.values
+    place = f"[{', '.join(map(str, found.index))}]" if found.index else "its value"
+    head = f"{found.count:,} of {counted(found.size, 'element')} differ"
+    return f"{head}, the most at {place}: {mine} and {other}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,37 +71,61 @@ class Difference:
     size: int
 
     def __str__(self) -> str:
-        mine, other = self.values
-        place = f"[{', '.join(map(str, self.index))}]" if self.index else "its value"
-        fact = (
-            f"{self.op}: {self.count:,} of {counted(self.size, 'element')} differ, the most at "
-            f"{place}: {mine} and {other}"
-        )
+        fact = f"{self.op}: {_told(self)}"
         is_same = str(self.source) == str(self.other_source)
         there = "" if is_same else f"\n  and {self.other_source}:  {self.other_source.text}"
         return message(fact, source=self.source) + there
 
 
 @dataclasses.dataclass(frozen=True)
+class ResultDifference:
+    """A result that differs: which, what of it, and by how much at most, which is infinite where
+    there are no two values to compare."""
+
+    name: str
+    fact: str
+    largest: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.fact}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What `tg.debugging.compare` found: the first difference, and how many nodes were compared of
-    those that depend on an input."""
+    """What `tg.debugging.compare` found: the first pair of nodes that differ; the results that
+    differ; how many nodes were compared, and how many of each function depend on an input."""
 
     first: Difference | None
+    results: tuple[ResultDifference, ...]
     compared: int
     nodes: tuple[int, int]
 
     @property
     def agrees(self) -> bool:
-        """Whether no node was found that differs."""
-        return self.first is None
+        """Whether no result differs, and no pair of nodes."""
+        return self.first is None and not self.results
 
     def __str__(self) -> str:
         mine, other = self.nodes
         count = f"{self.compared:,} nodes of {mine:,} and {other:,} were compared"
-        return f"no difference: {count}" if self.first is None else f"{self.first}\n  {count}"
+        if self.agrees:
+            return f"no difference: {count}"
+        node = "the results differ, and no pair of nodes does" if self.first is None else self.first
+        return "\n  ".join([str(node), *self._result_lines(), count])
+
+    def _result_lines(self) -> list[str]:
+        """The results that differ the most."""
+        if not self.results:
+            return ["the results agree"]
+        lines = [str(x) for x in sorted(self.results, key=lambda x: -x.largest)[:_SHOWN]]
+        rest = len(self.results) - len(lines)
+        return [*lines, f"and {counted(rest, 'more result')}"] if rest else lines
 
     __repr__ = __str__
+
+
+#: Of so many results that differ a text tells what differs.
+_SHOWN = 4
 
 
 def compare(
@@ -95,22 +140,40 @@ def compare(
     if callable(g) and not isinstance(g, (DType, type)):
         two = _graph_of("compare", g, args)
     else:
-        two = one.widened(as_dtype(g))
+        two = one.widened(_floating_type(g))
     return _compared(one, two, lambda x, y: _apart(x, y, rtol, atol))
+
+
+def _floating_type(g: Any) -> DType:
+    fix = "give a second function, or a floating type: compare(f, tg.float64, x)"
+    try:
+        dtype = as_dtype(g)
+    except DTypeError:
+        fact = f"compare: {shown(g)} is neither a function nor a data type"
+        fail(DTypeError, fact, fix=fix)
+    if not dtype.is_floating:
+        fail(DTypeError, f"compare: {dtype.name} cannot stand in the place of float32", fix=fix)
+    return dtype
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A graph of first-order nodes, branches and loops, and the values of its inputs."""
+    """A graph of first-order nodes, branches and loops, and the values of its inputs. Its outputs
+    are the results, and the new values of the Variables in `assigned`."""
 
     graph: Graph
     values: tuple[Any, ...]
+    results: Results
+    assigned: tuple[Variable, ...]
+    #: Those of the outputs as the function makes them, whatever type they are computed in.
+    types: tuple[TensorType, ...]
 
     def widened(self, dtype: DType) -> _Run:
         """The same with this type in the place of float32."""
         graph = search.opened(_widened(self.graph, dtype, {}))
         pairs = zip(graph.inputs, self.values, strict=True)
-        return _Run(graph, tuple(np.asarray(v).astype(x.type.dtype.numpy_dtype) for x, v in pairs))
+        values = tuple(np.asarray(v).astype(x.type.dtype.numpy_dtype) for x, v in pairs)
+        return dataclasses.replace(self, graph=graph, values=values)
 
     def steps(self, wanted: set[Tensor]) -> Iterator[dict[Tensor, np.ndarray]]:
         """The values of the wanted tensors, part after part, in the order of the nodes."""
@@ -145,7 +208,13 @@ def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
     graph = specialise(traced.graph, types)
     results = graph.outputs[: traced.result_count + len(traced.assigned)]
     graph = Graph(graph.name, graph.inputs, graph.nodes, results)
-    return _Run(search.opened(graph), tuple(map(device_buffer, values)))
+    return _Run(
+        search.opened(graph),
+        tuple(map(device_buffer, values)),
+        concrete.results,
+        tuple(traced.variables[i] for i in traced.assigned),
+        graph.output_types,
+    )
 
 
 def _tensors(concrete: Any, args: Sequence[Any]) -> list[Any]:
@@ -193,26 +262,99 @@ def _wide(value: Any, dtype: DType, done: dict[Graph, Graph]) -> Any:
 # What differs.
 
 #: Which elements of two arrays differ too much.
-_Apart = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_Differ = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _compared(one: _Run, two: _Run, apart: _Apart) -> Comparison:
-    """The first pair of nodes whose values differ."""
+class _Values:
+    """The values of a run's nodes and results, computed as they are asked for, in the order of the
+    nodes. That of a node can be asked for once."""
+
+    def __init__(self, run: _Run, nodes: Iterable[Tensor]) -> None:
+        self._results = set(run.graph.outputs)
+        self._wanted = {*nodes, *self._results}
+        self._steps = run.steps(self._wanted)
+        pairs = zip(run.graph.inputs, run.values, strict=True)
+        self._known = {x: np.asarray(value) for x, value in pairs if x in self._results}
+
+    def of(self, x: Tensor) -> np.ndarray:
+        while x not in self._known:
+            self._known.update(next(self._steps))
+        return self._known[x] if x in self._results else self._known.pop(x)
+
+    def leave_nodes_out(self) -> None:
+        """From now on only results are asked for."""
+        self._wanted &= self._results
+
+
+def _compared(one: _Run, two: _Run, differ: _Differ) -> Comparison:
+    """The first pair of nodes whose values differ, and the results that do."""
     mine, other = (_computing(run.graph) for run in (one, two))
     places = align(list(map(_key, mine)), list(map(_key, other)))
     pairs = [(mine[i], other[j]) for i, j in places]
     partners = {x: y for a, b in pairs for x, y in zip(a.outputs, b.outputs, strict=True)}
-    others = two.steps(set(partners.values()))
-    known: dict[Tensor, np.ndarray] = {}
+    values = _Values(one, partners), _Values(two, partners.values())
     first: Difference | None = None
-    for found in one.steps(set(partners)):
-        for x, value in found.items():
-            while partners[x] not in known:
-                known.update(next(others))
-            first = first or _difference(x, value, partners[x], known.pop(partners[x]), apart)
+    for x, y in partners.items():
+        first = _difference(x, values[0].of(x), y, values[1].of(y), differ)
         if first is not None:
             break
-    return Comparison(first, len(pairs), (len(mine), len(other)))
+    for found in values:
+        found.leave_nodes_out()
+    results = tuple(_results_apart(one, two, values, differ))
+    return Comparison(first, results, len(pairs), (len(mine), len(other)))
+
+
+def _results_apart(
+    one: _Run, two: _Run, values: tuple[_Values, _Values], differ: _Differ
+) -> Iterator[ResultDifference]:
+    """How what two functions return and assign differs."""
+    rows: list[tuple[str, int, int]] = []
+    count, other_count = (sum(run.results.flags) for run in (one, two))
+    mine, other = one.results, two.results
+    if mine.flags == other.flags and mine.structure.matches(other.structure):
+        rows += [(_result_name(mine, i), i, i) for i in range(count)]
+    else:
+        fact = f"{mine.pack('*' * count)} and {other.pack('*' * other_count)}"
+        yield ResultDifference("the structure of the results", fact, np.inf)
+    variables, alone = _paired(one.assigned, two.assigned)
+    for variable in alone:
+        fact = "only one of the functions assigns it"
+        yield ResultDifference(f"the Variable {variable.base_name!r}", fact, np.inf)
+    for i, j in variables:
+        name = f"the Variable {one.assigned[i].base_name!r}"
+        rows.append((name, count + i, other_count + j))
+    for name, i, j in rows:
+        if one.types[i] is not two.types[j]:
+            yield ResultDifference(name, f"{one.types[i]} and {two.types[j]}", np.inf)
+            continue
+        x, y = one.graph.outputs[i], two.graph.outputs[j]
+        found = _most_apart(values[0].of(x), values[1].of(y), differ)
+        if found is not None:
+            fact = f"{_told(found)}, {found.largest:.3g} apart"
+            yield ResultDifference(name, fact, found.largest)
+
+
+def _result_name(results: Results, number: int) -> str:
+    if results.is_one_tensor:
+        return "the result"
+    return f"result {number} of {shown(results.pack(range(len(results.flags))))}"
+
+
+def _paired(
+    mine: Sequence[Variable], others: Sequence[Variable]
+) -> tuple[list[tuple[int, int]], list[Variable]]:
+    """Which Variables belong together, by their places, and those that are left: each to itself,
+    and what only one function assigns in its order, as two models have Variables of their own."""
+    places = {id(v): j for j, v in enumerate(others)}
+    pairs = [(i, places[id(v)]) for i, v in enumerate(mine) if id(v) in places]
+    taken = [set(column) for column in zip(*pairs)] or [set(), set()]
+    left, right = (
+        [k for k in range(len(found)) if k not in used]
+        for found, used in zip((mine, others), taken, strict=True)
+    )
+    pairs += zip(left, right)
+    count = min(len(left), len(right))
+    return pairs, [*(mine[i] for i in left[count:]), *(others[j] for j in right[count:])]
 
 
 def _computing(graph: Graph) -> list[Node]:
@@ -233,19 +375,26 @@ def _key(node: Node) -> Any:
 
 
 def _difference(
-    x: Tensor, value: np.ndarray, y: Tensor, other: np.ndarray, apart: _Apart
+    x: Tensor, value: np.ndarray, y: Tensor, other: np.ndarray, differ: _Differ
 ) -> Difference | None:
-    wrong = apart(value, other)
+    found = _most_apart(value, other, differ)
+    if found is None:
+        return None
+    assert x.node is not None and y.node is not None
+    return Difference(x.node.op.name, x.node.source, y.node.source, *found[:-1])
+
+
+def _most_apart(value: np.ndarray, other: np.ndarray, differ: _Differ) -> _Apart | None:
+    """How two arrays differ; None if they do not."""
+    wrong = differ(value, other)
     if not wrong.any():
         return None
     with np.errstate(all="ignore"):
-        size = np.abs(np.subtract(_wide_array(value), _wide_array(other)))
-    size = np.where(wrong, np.nan_to_num(size, nan=np.inf), -1.0)
-    index = tuple(int(i) for i in np.unravel_index(np.argmax(size), size.shape))
+        far = np.abs(np.subtract(_wide_array(value), _wide_array(other)))
+    far = np.where(wrong, np.nan_to_num(far, nan=np.inf, posinf=np.inf), -1.0)
+    index = tuple(int(i) for i in np.unravel_index(np.argmax(far), far.shape))
     values = value[index], other[index]
-    assert x.node is not None and y.node is not None
-    sources = x.node.source, y.node.source
-    return Difference(x.node.op.name, *sources, index, values, int(wrong.sum()), wrong.size)
+    return _Apart(index, values, int(wrong.sum()), wrong.size, float(far[index]))
 
 
 def _apart(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:

@@ -296,16 +296,26 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
 def compare(
     f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
 ) -> Comparison:
-    """The first node at which two versions of a function part, for the same arguments.
+    """Whether two versions of a function agree for the same arguments, and the first node at which
+    they part.
 
     `f` and `g` are functions of tensors, decorated or not, such as one and its new form. Or `g` is
     a data type, as in `compare(f, tg.float64, x)`: then it is `f` computed in that type in place of
-    float32. Nodes are paired in their order, by op and shapes, also inside of the functions that
-    are called. Values differ where `|x - y| > atol + rtol * |y|`. The graphs run as they are:
-    Variables have their values of now, and nothing is assigned.
+    float32.
 
-    Returns an object with `agrees` and `first`, whose text names op, line and elements. Raises
-    TraceError (a TypeError) for functions with effects, ValueError for a tolerance below 0.
+    Results are always compared: what the functions return, by structure, shapes, data types (but
+    for those that `g` replaces) and values, and the new values of Variables. A Variable that both
+    assign is paired with itself, others in their order. Nodes that depend on an argument or a
+    Variable are paired too, in their order, by op and shapes, also inside of the functions that are
+    called; a node that has no counterpart is left out. Values differ where
+    `|x - y| > atol + rtol * |y|`: by default more than 1e-4 of the value and 1e-6. Two nan are
+    equal. The graphs run as they are: Variables have their values of now, and nothing is assigned.
+
+    Returns an object with `agrees`: whether neither results nor paired nodes differ; `first`: the
+    first pair of nodes that differs, or None; and `results`: a row for each result that differs,
+    with its `name` and the `largest` difference. Its text has all of this. Raises TraceError (a
+    TypeError) for functions with effects, DTypeError (a TypeError) for a `g` that is neither a
+    function nor a floating type, ValueError for a tolerance below 0.
 
     >>> def exact(x):
     ...     return tg.math.log1p(x) * 2.0
@@ -316,6 +326,9 @@ def compare(
     True
     >>> tg.debugging.compare(exact, rough, tg.constant([1e-5]), atol=0.0).first.op
     'mul'
+    >>> found = tg.debugging.compare(lambda x: x, lambda x: x + 5.0, tg.ones([3]))
+    >>> found.agrees, found.first, found.results[0].name, found.results[0].largest
+    (False, None, 'the result', 5.0)
     """
     comparing = opened("tracegraph.comparison")
     return comparing.compare(f, g, *args, rtol=rtol, atol=atol)
