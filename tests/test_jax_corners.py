@@ -172,6 +172,5 @@ def test_keys_of_the_new_style_say_what_to_pass():
 
 
 def test_the_derivative_of_a_cube_root_at_0_is_infinite():
-    np.testing.assert_allclose(
-        *gradients(lambda x: jnp.cbrt(x).sum(), np.float32([-8.0, 0.0, 1.0]))
-    )
+    x = np.float32([-8.0, 0.0, 1.0])
+    np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)
