@@ -1,5 +1,6 @@
 """Corners in which a program of JAX and ours could differ: beside JAX, at the very points."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,3 +139,38 @@ def test_mapped_loops_that_end_apart(fn, shape):
             tangents[i][place] = 1.0
             ts = jax.jvp(mapped, given, tuple(tangents))[1]
             np.testing.assert_allclose(gradients[i][place], sum(map(jnp.sum, ts)), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("a", "the result of a function of JAX is a str: 'a'"),
+        ({"b": [1.0, "q"]}, "the result at ['b'][1] of a function of JAX is a str: 'q'"),
+        (np.array(["a"]), "the result of a function of JAX is"),
+    ],
+)
+def test_results_that_are_no_arrays_are_refused(result, words):
+    with pytest.raises(tg.errors.TraceError) as caught:
+        tg.from_jax(lambda x: result)(1.0)
+    assert words in str(caught.value) and "fix: return arrays and numbers" in str(caught.value)
+
+
+def test_results_that_jax_takes_are_taken():
+    assert float(tg.from_jax(lambda x: (x, 2, np.float32(3), np.ones(1), None))(1.0)[3]) == 1.0
+
+
+def test_keys_of_the_new_style_say_what_to_pass():
+    dropout, key = nn.Dropout(0.5, deterministic=False), jax.random.key(1)
+    model = tg.Module.from_flax(nn.Sequential([nn.Dense(2), dropout]), {"params": {}})
+    for call in (
+        lambda: model(tg.ones([2]), rngs={"dropout": key}),
+        lambda: tg.function(lambda key: key)(key),
+        lambda: tg.constant(key),
+    ):
+        with pytest.raises(tg.errors.DTypeError, match=r"pass jax\.random\.key_data\(key\)"):
+            call()
+
+
+def test_the_derivative_of_a_cube_root_at_0_is_infinite():
+    x = np.float32([-8.0, 0.0, 1.0])
+    np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)

@@ -117,7 +117,8 @@ def _exp2(eqn: Equation, x: Tensor) -> Tensor:
 @converts("cbrt")
 def _cbrt(eqn: Equation, x: Tensor) -> Tensor:
     # Of a negative number the power is nan, so it is taken of the absolute value.
-    return ops.MUL(ops.SIGN(x), ops.POW(ops.ABS(x), full_like(x, 1 / 3)))
+    size = ops.POW(JaxAbs()(x), full_like(x, 1 / 3))
+    return ops.SELECT(ops.LESS(x, full_like(x, 0)), ops.NEG(size), size)
 
 
 @converts("integer_pow")

@@ -272,7 +272,9 @@ def _traced(function: Callable[..., Any], call: _Arguments) -> Program:
 
     def flat(*leaves: Any) -> Any:
         args, kwargs = call.packed(leaves)
-        return function(*args, **kwargs)
+        results = function(*args, **kwargs)
+        _check_results(call.name, results)
+        return results
 
     wide = jax.enable_x64(True) if call.is_wide else contextlib.nullcontext()
     with wide, at_top_level():
@@ -304,6 +306,22 @@ def _constant(value: Any) -> Tensor | None:
     if not hasattr(value, "dtype") or is_key(value) or value.size <= LARGEST_CONSTANT:
         return None
     return as_tensor(np.asarray(value))
+
+
+def _check_results(name: str, results: Any) -> None:
+    """Raises TraceError for a result that is no array."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(results)[0]:
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            place = jax.tree_util.keystr(path)
+            fail(
+                TraceError,
+                f"{name}: the result{place and f' at {place}'} of a function of JAX is "
+                f"{kind_of(leaf)}: {shown(leaf)}",
+                fix="return arrays and numbers, in lists, tuples and dicts",
+                cause=error,
+            )
 
 
 def _check_no_leaks(name: str, closed: Any) -> None:

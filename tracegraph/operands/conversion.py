@@ -130,8 +130,19 @@ def _dtype_of_number(value: Any, kind: type) -> DType:
     return int64 if kind is int and not int32.min <= value <= int32.max else PYTHON_DTYPES[kind]
 
 
+#: What to pass for a key of JAX's random numbers.
+KEY_FIX = "pass jax.random.key_data(key), which is an array of uint32"
+
+
+def is_random_key(value: Any) -> bool:
+    """Whether a value is an array of keys of JAX's random numbers, which has a type of its own."""
+    return getattr(getattr(value, "dtype", None), "name", "").startswith("key<")
+
+
 def _own_array(value: Any) -> np.ndarray:
     """A NumPy array of what has `__array__`, or of a list. Raises TraceError for JAX's tracers."""
+    if is_random_key(value):
+        fail(DTypeError, f"{shown(value)} is a key of JAX's random numbers", fix=KEY_FIX)
     try:
         return np.array(value)
     except TypeError as error:

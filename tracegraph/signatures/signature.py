@@ -33,7 +33,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.state.variable import Variable
 
@@ -116,7 +116,9 @@ def _array_type(array: Any) -> TensorType:
             raise
         raise DTypeMismatch(
             f"an array of {array.dtype}, which is no type of tensors",
-            fix="convert it with .astype(...) to numbers or truth values",
+            fix=KEY_FIX
+            if is_random_key(array)
+            else "convert it with .astype(...) to numbers or truth values",
         ) from None
 
 
