@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import re
 import time
 import weakref
 from collections import deque
@@ -46,6 +47,11 @@ from tracegraph.ops.barrier import Barrier
 _DEEPEST = 16
 
 
+#: What the text of graphs puts behind a name that was taken. It is no part of a program's name, or
+#: the programs of a saved model would not be those that were compiled before it was saved.
+_NUMBER = re.compile(r"(\.\d+)+$")
+
+
 class Lowering:
     """How nodes become JAX's operations: by the table of rules."""
 
@@ -74,7 +80,7 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         finally:
             place.source = source  # a plain store, which no interrupt can divide
 
-    run.__name__ = run.__qualname__ = graph.name
+    run.__name__ = run.__qualname__ = _NUMBER.sub("", graph.name)
     return run
 
 
