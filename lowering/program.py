@@ -217,6 +217,8 @@ class Program:
         self.donated = tuple(donated)
         #: How long it took to compile; None if that has not been done.
         self.compile_seconds: float | None = None
+        #: Whether it was not compiled, but taken from beside a saved model.
+        self.is_of_saved_model = False
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -277,7 +279,7 @@ class Program:
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
             agree(self.graph, lowered, buffers)
-            disk.compile_with_cache(lowered, self._options, folder)
+            self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
         self.compile_seconds = time.perf_counter() - start
         compiles.append(_compile_of(self.graph, self.compile_seconds))

@@ -99,6 +99,22 @@ def test_a_loaded_model_takes_its_programs(saved, hits):
     np.testing.assert_allclose(loaded.kernel, plain.kernel, rtol=1e-5, atol=1e-6)
 
 
+def test_what_was_taken_from_beside_the_model_is_told(saved, hits):
+    loaded = tg.saved_model.load(saved, compiled=True)
+    loaded(X)
+    loaded(X[:2])
+    found = loaded.__call__.explain_retraces()
+    texts = ["__call__(x: f32[3,4]) from the saved programs", "__call__(x: f32[2,4])"]
+    assert [text for text, _ in found.compiles] == texts
+    assert f"  {texts[0]}, {found.compiles[0][1]:.3f} s" in str(found)
+    plain = tg.saved_model.load(saved)
+    settings.compiled_folders = ()
+    plain(X)
+    assert [text for text, _ in plain.__call__.explain_retraces().compiles] == [
+        "__call__(x: f32[3,4])"
+    ]
+
+
 def test_without_the_flag_none_is_taken(saved, hits):
     np.testing.assert_allclose(tg.saved_model.load(saved)(X), expected(), rtol=1e-6, atol=1e-6)
     assert hits.count == 0
