@@ -207,9 +207,21 @@ def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[A
         if isinstance(op, ops.WithLayout):
             found[place] = sharding(Placement(op.mesh, op.devices, op.axes))
     for place, source in graph.cache.get(ASSIGNED, ()):
-        if found[place] is None and source < len(buffers):
-            found[place] = named_sharding(buffers[source]) or _whole(mesh)
+        if found[place] is None:
+            buffer = buffers[source] if source < len(buffers) else None
+            found[place] = named_sharding(buffer) or _whole(mesh)
     return tuple(found)
+
+
+def input_shardings(graph: Graph, buffers: Sequence[Any]) -> list[Any]:
+    """JAX's shardings of the inputs of a graph, None where XLA chooses: those of the buffers, as
+    far as there are any. A Variable that is assigned and on no mesh yet comes in as its new value
+    goes out, since that may be in its buffer."""
+    found = [*map(named_sharding, buffers)] or [None] * len(graph.inputs)
+    outputs = output_shardings(graph, buffers, home_of(graph, buffers))
+    for place, source in graph.cache.get(ASSIGNED, ()):
+        found[source] = found[source] or outputs[place]
+    return found
 
 
 def _whole(mesh: Any) -> Any:

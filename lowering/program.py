@@ -408,7 +408,7 @@ class Program:
         """JAX's mesh on which these buffers let the program run, if there are several devices;
         begins anew where that is another one than before."""
         mesh = layout.home_of(self.graph, buffers)
-        if self.has_run and mesh != self.mesh:
+        if self._is_prepared and mesh != self.mesh:
             self.renew()
         return mesh
 
@@ -461,9 +461,8 @@ class Program:
             return self._compiled
 
         def compiled() -> Any:
-            pairs = zip(self.graph.inputs, buffers, strict=True)
             with x64():
-                given = [shape_struct(x.type, None, layout.named_sharding(y)) for x, y in pairs]
+                given = self._input_structs(buffers)
                 return self._new_jitted(buffers).lower(*given).compile()
 
         return on_worker_thread_here(compiled)
@@ -496,7 +495,7 @@ class Program:
     def _prepare_for_types(self) -> None:
         try:
             with slow_compiles.noted(self.graph):
-                self._prepare([shape_struct(x.type) for x in self.graph.inputs])
+                self._prepare(self._input_structs())
         except BaseException:
             self.renew()
             raise
@@ -508,7 +507,12 @@ class Program:
     def _lowered(self, use: Callable[[Any], Any]) -> Any:
         with x64():
             jitted = self.jitted or self._new_jitted()
-            return use(jitted.lower(*(shape_struct(x.type) for x in self.graph.inputs)))
+            return use(jitted.lower(*self._input_structs()))
+
+    def _input_structs(self, buffers: Sequence[Any] = ()) -> list[Any]:
+        """JAX's forms of the inputs; where there are buffers already, of such as they are."""
+        shardings = layout.input_shardings(self.graph, buffers)
+        return [shape_struct(x.type, None, y) for x, y in zip(self.graph.inputs, shardings)]
 
 
 def _compile_of(graph: Graph, seconds: float) -> Compile:

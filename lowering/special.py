@@ -339,6 +339,11 @@ def _div(op: ops.JaxDiv, x: Any, y: Any) -> Any:
     return lax.div(x, y)
 
 
+@lowers(ops.JaxAbs)
+def _abs(op: ops.JaxAbs, x: Any) -> Any:
+    return lax.abs(x)
+
+
 @lowers(ops.JaxMax)
 def _max(op: ops.JaxMax, x: Any, y: Any) -> Any:
     return lax.max(x, y)

@@ -270,6 +270,7 @@ ARITHMETIC = [
     Case(E.TruncateMod(), (x(4, sample="off_integers"), x(4, sample="nonzero")), "fi"),
     Case(E.Maximum(), (x(4), x(4)), "fib"),
     binary(special_ops.JaxDiv(), second="nonzero", kinds="fci"),
+    unary(special_ops.JaxAbs(), "nonzero", "fci", against_complex=DIFFERENCES),
     Case(special_ops.JaxMax(), (x(4), x(4)), "fib"),
     Case(special_ops.JaxMin(), (x(4), x(4)), "fib"),
     Case(special_ops.PopulationCount(), (x(4),), "i"),

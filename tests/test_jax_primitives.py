@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import primitives
 
 import tracegraph as tg
 from tracegraph.jax_programs.control import _REFUSED
@@ -149,6 +150,8 @@ CASES = [
     binary("gt", lax.gt),
     binary("le", lax.le),
     binary("lt", lax.lt),
+    whole("le_to", primitives.le_to_p.bind, TIED[0], TIED[1]),
+    whole("lt_to", primitives.lt_to_p.bind, TIED[0], TIED[1]),
     unary("erf", lax.erf),
     unary("erf_inv", lax.erf_inv, positive),
     unary("erfc", lax.erfc),

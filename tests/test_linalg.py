@@ -623,3 +623,16 @@ def test_a_right_hand_side_without_rows_is_refused():
     for rhs in (tg.ones([]), tg.ones([4])):
         with pytest.raises(ValueError, match="tridiagonal_solve: "):
             tg.linalg.tridiagonal_solve(compact, rhs)
+
+
+def test_a_second_derivative_through_one_of_two_outputs():
+    # The sum of the squares of the eigenvalues is that of the elements of the lower half, mirrored.
+    eigenvalues = tg.function(lambda x: tg.linalg.eigh(x)[0])
+    x = tg.constant([[2.0, 0.3], [0.3, 1.0]])
+    with tg.GradientTape() as outer:
+        outer.watch(x)
+        with tg.GradientTape() as inner:
+            inner.watch(x)
+            y = tg.reduce_sum(eigenvalues(x) ** 2)
+        z = tg.reduce_sum(inner.gradient(y, x) ** 2)
+    np.testing.assert_allclose(outer.gradient(z, x), [[16.0, 0.0], [9.6, 8.0]], 1e-5, 1e-5)

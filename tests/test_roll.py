@@ -253,6 +253,16 @@ def test_a_loop_that_costs_more_than_it_saves_is_none():
     assert runs_in(narrow.step, narrow.x) == []  # there is little to compile
 
 
+@pytest.mark.parametrize("options", [{"memory_budget": "1MiB"}, {"locate_numerics": True}])
+def test_budgets_and_searches_look_into_every_block(options):
+    model = Perceptron("always")
+    step = tg.function(model.train, roll="always", **options)
+    assert runs_in(step, model.x) == []
+    assert_same(
+        [y.numpy() for y in step(model.x)], [y.numpy() for y in Perceptron(False).step(model.x)]
+    )
+
+
 def test_other_options_are_refused():
     with pytest.raises(SignatureError, match=r'roll is 3\n.*\n.*give "auto", "always" or False'):
         tg.function(lambda x: x, roll=3)

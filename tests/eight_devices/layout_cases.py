@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import pickle
+import warnings
 
 import jax
 import numpy as np
@@ -157,6 +158,8 @@ def test_numbers_are_the_same_whatever_the_layout():
 
 
 class Net(tg.Module):
+    dropout: tg.layers.Layer | None = None
+
     def __init__(self):
         super().__init__()
         self.layers = [tg.layers.Dense(8, activation="tanh"), tg.layers.Dense(2)]
@@ -211,6 +214,28 @@ def test_a_pattern_that_fits_nothing_is_refused():
     assert "layers/0/kernel" in str(caught.value)
 
 
+def test_a_pattern_that_fits_nothing_is_told_when_the_last_layer_is_built():
+    net = Net()
+    net.apply_layouts({"*/kernels": ROWS})
+    net.layers[0](X)  # the other one could have them
+    with pytest.warns(UserWarning, match=r"no variable has a path like '\*/kernels'") as caught:
+        net(X)
+    (warning,) = caught
+    assert "layers/1/bias" in str(warning.message) and warning.filename == __file__
+
+
+def test_layers_that_make_no_variables_are_not_waited_for():
+    net = Net()
+    net.dropout = dropout = tg.layers.Dropout(0.5)
+    net(X)
+    with pytest.warns(UserWarning, match=r"no variable has a path like 'scales'"):
+        net.apply_layouts({"scales": Layout(MESH, ["data"])})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net.apply_layouts({"scale": Layout(MESH, ["data"])})
+        dropout(X)
+
+
 # Training.
 
 
@@ -255,6 +280,56 @@ def test_training_is_the_same_whatever_is_divided(table, compiled):
     for _ in range(3):
         step(X)
     assert not compiled, "a step with the same layouts is compiled once"
+
+
+COLUMNS = Layout(MESH, [None, "data"])
+
+
+def dense_step(table, batch, is_built=False, **options):
+    """A layer of which the table divides what it says, a step of training it, and the batch."""
+    tg.random.set_seed(5)
+    layer = tg.layers.Dense(8)
+    if is_built:
+        layer(X)
+    layer.apply_layouts(table)
+
+    @tg.function(**options)
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(layer(x) ** 2)
+        weights = layer.trainable_variables
+        for weight, gradient in zip(weights, tape.gradient(loss, weights)):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    return layer, lambda: float(step(batch)), step
+
+
+@pytest.mark.parametrize("budget", [None, "100KiB"])
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize(
+    ("table", "is_batch_divided"),
+    [({"kernel": COLUMNS}, False), ({"kernel": COLUMNS}, True), ({}, True)],
+)
+def test_what_has_no_layout_stays_whole(table, is_batch_divided, is_built, budget, compiled):
+    _, step, _ = dense_step({}, X)
+    expected = [step() for _ in range(3)]
+    batch = with_layout(X, ROWS) if is_batch_divided else X
+    layer, step, _ = dense_step(table, batch, is_built, memory_budget=budget)
+    losses = [step()]
+    compiled.clear()
+    losses += [step(), step()]
+    assert not compiled, "the first step has the arrays of all others"
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert layer.bias.layout == Layout(MESH, [None])
+    assert layer.kernel.layout == table.get("kernel", Layout(MESH, [None, None]))
+
+
+def test_what_will_be_compiled_is_described_before_it_has_run():
+    layer, step, function = dense_step({"kernel": COLUMNS}, X, is_built=True)
+    assert "all-reduce" in str(function.get_concrete_function(X).summary(devices=True))
+    step()
+    assert layer.bias.layout == Layout(MESH, [None])
 
 
 def test_a_setting_that_is_assigned_compiles_nothing(compiled):

@@ -250,9 +250,8 @@ def derived_name(body: Graph, role: str) -> str:
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared, prepared.outputs)
-    while _has_chosen_gradients(prepared):
-        # A chosen gradient may read values that it has no cotangent for: only higher orders
-        # differentiate those, and they read more.
+    while _may_read_off_path(prepared):
+        # Only higher orders differentiate what is read so, and their rules read more.
         more = _residuals(prepared, (*prepared.outputs, *residuals))
         if set(more) <= set(residuals):
             break
@@ -354,9 +353,20 @@ class DerivativeBuilder(Builder):
         return found
 
 
-def _has_chosen_gradients(graph: Graph) -> bool:
+def _may_read_off_path(graph: Graph) -> bool:
+    """Whether a rule may read differentiable values that have no cotangents: a chosen gradient any,
+    that of an op with several outputs, as of `eigh`, another output."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    return any(node.op.chosen_gradient or is_registered(node.op) for node in nodes)
+    return any(
+        node.op.chosen_gradient
+        or is_registered(node.op)
+        or (not node.op.regions and _differentiable_count(node.outputs) > 1)
+        for node in nodes
+    )
+
+
+def _differentiable_count(values: Sequence[Tensor]) -> int:
+    return sum(x.type.dtype.is_differentiable for x in values)
 
 
 def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -268,6 +268,7 @@ class Step:
         assigned meanwhile, so that the results do not count."""
         with state_lock:
             self._gather_stacks()
+            materialise_slots(variables)  # what is pending cannot move
             self._settle(variables, buffers)
             state = gathered(variables)
         given = list(state)

@@ -112,15 +112,16 @@ class Execution:
         """What runs in place of the graph, where blocks of it repeat and one for all pays."""
         is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
         always = self._roll == "always"
-        if not (is_whole and (always or self._may_pay_to_roll)):
+        # A loop hides from a budget what its blocks keep.
+        is_asked = self._budget is None and (always or self._may_pay_to_roll)
+        if not (is_whole and is_asked):
             return None
         rolling = opened("tracegraph.functions.rolling")
         return rolling.rolled_body(self.traced, self.graph, always)
 
     @property
     def _may_pay_to_roll(self) -> bool:
-        is_asked = self._roll == "auto" and self._budget is None
-        return is_asked and _node_count(self.graph) >= _FEWEST_NODES
+        return self._roll == "auto" and _node_count(self.graph) >= _FEWEST_NODES
 
     @functools.cached_property
     def program(self) -> Any:
@@ -395,9 +396,7 @@ def _node_count(graph: Graph) -> int:
 
 def _pruned(graph: Graph) -> Graph:
     """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
-    found = dead_code(graph)
-    found.cache.setdefault(ASSIGNED, graph.cache.get(ASSIGNED, ()))
-    return found
+    return dead_code(graph).assigning_as(graph)
 
 
 def run_nested(

@@ -325,6 +325,11 @@ class Graph:
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
 
+    def assigning_as(self, other: Graph) -> Graph:
+        """Itself, told what `other`, of which it has the inputs and outputs, assigns."""
+        self.cache.setdefault(ASSIGNED, other.cache.get(ASSIGNED, ()))
+        return self
+
     def __copy__(self) -> Graph:
         return self
 

@@ -23,6 +23,7 @@ from tracegraph.jax_programs.equations import (
     OTHERS,
     Equation,
     abstract,
+    broadcast_to,
     computed_by,
     converts,
     graph_of,
@@ -32,7 +33,8 @@ from tracegraph.jax_programs.equations import (
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
-from tracegraph.ops.elementwise import NotEqual, PreventGradient
+from tracegraph.ops.elementwise import SELECT, NotEqual, PreventGradient, StopGradient
+from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.passes.simplify import simplify
 
 #: How often the rule of a function may use the function itself. Deeper, its derivative is that of
@@ -89,15 +91,38 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
     types = [x.type for x in xs]
     test, step = (eqn.reader.graph(n, params[f"{n}_jaxpr"]) for n in ("cond", "body"))
 
+    def goes_on(*given: Tensor) -> Tensor:
+        (found,) = inline(test, (*given[:of_test], *given[constants:]))
+        return found
+
     def tested(*given: Tensor) -> Sequence[Tensor]:
-        return inline(test, (*given[:of_test], *given[constants:]))
+        found = goes_on(*given)
+        return [AnyOf(tuple(range(found.ndim)))(found) if found.ndim else found]
 
     def stepped(*given: Tensor) -> Sequence[Tensor]:
-        return inline(step, given[of_test:])
+        of_step, states = given[of_test:constants], given[constants:]
+        if not test.outputs[0].ndim:
+            return inline(step, (*of_step, *states))
+        # jax.vmap over loops that end apart: what has ended waits for the others as it is.
+        running = goes_on(*given)
+        entered = [_where(running, x, _without_derivative(x)) for x in states]
+        made = inline(step, (*of_step, *entered))
+        return [_where(running, new, old) for new, old in zip(made, states, strict=True)]
 
     condition, body = graph_of("while_cond", types, tested), graph_of("while_body", types, stepped)
     slots = checkpoint_count(types[constants:], None, None)
     return While(body, constants, condition, slots)(*xs)
+
+
+def _where(rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """The rows of x, along its first axes, where `rows` holds, else those of y."""
+    if x is y:
+        return x
+    return SELECT(broadcast_to(rows, x.type.shape, range(rows.ndim)), x, y)
+
+
+def _without_derivative(x: Tensor) -> Tensor:
+    return StopGradient()(x) if x.dtype.is_differentiable else x
 
 
 @converts("cond")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+from jax import lax
+
 from tracegraph.core.types import as_dtype
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
@@ -14,6 +17,7 @@ from tracegraph.ops import special
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.random import GammaSlope
 from tracegraph.ops.special import (
+    JaxAbs,
     JaxDiv,
     JaxMax,
     JaxMin,
@@ -28,7 +32,7 @@ def _plain(op: Op) -> Callable[..., Any]:
 
 
 _OPS: dict[str, Op] = {
-    "abs": ops.Abs(),
+    "abs": JaxAbs(),
     "acos": ops.Acos(),
     "acosh": ops.Acosh(),
     "add": ops.Add(),
@@ -129,6 +133,24 @@ def _pow(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
     if y.dtype is not x.dtype:  # a whole number as exponent
         y = ops.Cast(x.dtype)(y)
     return ops.POW(*eqn.broadcast(x, y))
+
+
+@converts("lt_to")
+def _less_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
+    return eqn.expanded(lambda x, y: _as_ordered_bits(x) < _as_ordered_bits(y), x, y)
+
+
+@converts("le_to")
+def _at_most_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
+    return eqn.expanded(lambda x, y: _as_ordered_bits(x) <= _as_ordered_bits(y), x, y)
+
+
+def _as_ordered_bits(x: Any) -> Any:
+    """Integers in the total order of floating numbers: -nan, -inf, ..., -0, 0, ..., inf, nan."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    bits = lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
 
 
 @converts("round")

@@ -28,6 +28,7 @@ from tracegraph.ops.elementwise import (
     MINIMUM,
     SELECT,
     Cast,
+    StopGradient,
 )
 from tracegraph.ops.index import (
     GatherNd,
@@ -179,11 +180,15 @@ def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
     found = GatherNd(b, b)(Transpose(windows.order)(x), vectors)
     # Now the axes are: batch, those of the indices, parts, and what windows cover.
     placed = Transpose(_result_order(eqn, windows, counts, found.ndim))(found)
-    is_in = windows.inside(columns) if mode == "fill" else None
+    is_same_outside = mode == "clip" or (mode == "promise" and not x.dtype.is_differentiable)
+    is_in = None if is_same_outside else windows.inside(columns)
     if is_in is None:
         return placed
     lead = _axes_of_indices(eqn, windows, placed.ndim)
     mask = BroadcastTo(placed.type.shape, _increasing(lead))(_in_order(is_in, lead))
+    if mode == "promise":
+        # JAX reads the nearest window, and its gradient leaves out those that do not fit.
+        return SELECT(mask, placed, StopGradient()(placed))
     return SELECT(mask, placed, full_like(placed, _fill_value(eqn, placed)))
 
 

@@ -77,6 +77,11 @@ class Layer(Module):
     def build(self, input_shape: Any) -> None:
         """Makes the variables."""
 
+    @property
+    def _makes_variables(self) -> bool:
+        """Whether the layer has a `build` of its own, which may make variables."""
+        return type(self).build is not Layer.build
+
     def call(self, *inputs: Any, **arguments: Any) -> Any:
         """The layer's function."""
         raise NotImplementedError

@@ -35,13 +35,13 @@ _SHARES_OF_LOOPS = (4, 16, sys.maxsize)
 def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
     """The program of a graph that takes `budget` bytes beside its inputs and outputs at most, with
     as little work as was found. Raises InvalidArgumentError with the least that would do."""
-    graph, searches = dead_code(graph), []
+    pruned, searches = dead_code(graph), []
     with backend.compiling:
         for share in _SHARES_OF_LOOPS:
-            found = with_checkpoints(graph, budget // share, lowers_all=bool(searches))
+            found = with_checkpoints(pruned, budget // share, lowers_all=bool(searches))
             if searches and found is searches[-1].graph:
                 continue
-            searches.append(_Search(found, donated, budget))
+            searches.append(_Search(found.assigning_as(graph), donated, budget))
             program = searches[-1].run()
             if program is not None:
                 return program
@@ -70,7 +70,7 @@ class _Search:
         """Whether the program of a schedule keeps to the budget; the first one is the graph as it
         is."""
         graph = self._schedules[place].graph() if place else self.graph
-        program = backend.program(graph, self._donated)
+        program = backend.program(graph.assigning_as(self.graph), self._donated)
         needed = program.memory().temporaries
         self._needs[place] = needed
         if needed <= self._budget:

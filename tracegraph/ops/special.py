@@ -21,6 +21,7 @@ from tracegraph.ops.elementwise import (
     EQUAL,
     EXP,
     FLOATING,
+    GREATER_EQUAL,
     INTEGER,
     LESS,
     LOG,
@@ -30,6 +31,7 @@ from tracegraph.ops.elementwise import (
     SELECT,
     SIGN,
     SIN,
+    Abs,
     Cast,
     Discrete,
     Elementwise,
@@ -366,6 +368,14 @@ class JaxDiv(Elementwise):
         if not y.all():
             return NotImplemented
         return ((x - np.fmod(x, y)) // y).astype(x.dtype)
+
+
+class JaxAbs(Abs):
+    """|x|; the derivative at 0 is 1, of complex numbers 0"""
+
+    def partials(self, y, x):
+        one = full_like(x, 1)
+        return (SELECT(GREATER_EQUAL(x, zeros_of(x)), one, -one),)
 
 
 class EvenExtreme(Elementwise, abstract=True):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from tracegraph.core.source import here
 from tracegraph.eager.layouts import Layout, Mesh, as_layout, current_mesh
-from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.errors import SignatureError, fail, message, shown, warn
 from tracegraph.state.deferred import stop, wait
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -24,15 +25,18 @@ def apply_layouts(root: Module, table: Any) -> dict[str, Layout]:
         )
     waiting = _Waiting(root, table)
     given = waiting.apply()
-    unused = [pattern for pattern in table if pattern not in waiting.used]
+    unused = waiting.unused()
     if waiting.is_done and unused:
-        paths = ", ".join(path for path, part in _parts(root) if isinstance(part, Variable))
-        fail(
-            SignatureError,
-            f"apply_layouts: no variable has a path like {', '.join(map(repr, unused))}",
-            fix=f"the paths are {paths or 'none: the module has no variables'}",
-        )
+        fail(SignatureError, unused.fact, fix=unused.fix)
+    waiting.warn_of_unused()
     return given
+
+
+class _Unused(NamedTuple):
+    """What is said of patterns that fit no Variable."""
+
+    fact: str
+    fix: str
 
 
 class _Waiting:
@@ -47,15 +51,17 @@ class _Waiting:
         #: The Variables that were looked at, and the Modules that announce what they are given.
         self._known: set[int] = set()
         self._owners: list[Module] = []
-        self.is_done = False
+        #: Whether everything is built; whether building what is not could make Variables.
+        self.is_done, self._may_grow = False, True
+        self._source, self._has_warned = here(), False
 
     def apply(self) -> dict[str, Layout]:
         """Gives the Variables that were not there before their layouts."""
         given: dict[str, Layout] = {}
-        is_unbuilt = False
+        unbuilt: list[Module] = []
         for path, part in list(_parts(self.root)):
             if isinstance(part, Module):
-                is_unbuilt = is_unbuilt or not getattr(part, "built", True)
+                unbuilt += [] if getattr(part, "built", True) else [part]
             if id(part) in self._known:
                 continue
             self._known.add(id(part))
@@ -64,7 +70,8 @@ class _Waiting:
                 self._owners.append(part)
             else:
                 given.update(self._apply_to(path, part))
-        self.is_done = not is_unbuilt
+        self.is_done = not unbuilt
+        self._may_grow = any(getattr(part, "_makes_variables", True) for part in unbuilt)
         if self.is_done:
             for owner in self._owners:
                 stop(owner, self)
@@ -83,6 +90,27 @@ class _Waiting:
         """Called where a module of the tree was given an attribute."""
         if not self.is_done:
             self.apply()
+            self.warn_of_unused()
+
+    def unused(self) -> _Unused | None:
+        """What is to be said of the patterns that fit nothing, if there are any."""
+        patterns = [repr(pattern) for pattern in self.table if pattern not in self.used]
+        if not patterns:
+            return None
+        paths = [path for path, part in _parts(self.root) if isinstance(part, Variable)]
+        return _Unused(
+            f"apply_layouts: no variable has a path like {', '.join(patterns)}",
+            f"the paths are {', '.join(paths) or 'none: the module has no variables'}",
+        )
+
+    def warn_of_unused(self) -> None:
+        """Warns once of patterns that fit nothing, as soon as no more Variables are expected."""
+        if self._has_warned or self._may_grow:
+            return
+        self._has_warned = True
+        unused = self.unused()
+        if unused is not None:
+            warn(message(unused.fact, fix=unused.fix), place=self._source)
 
 
 def _fits(path: str, pattern: str) -> bool:

@@ -156,7 +156,8 @@ class Module:
 
         Variables that no pattern fits stay as they are. Those that layers make when they are first
         called are made in place. Returns the layouts that were given, by path. Raises ValueError
-        for a pattern that fits no variable, and for a layout that does not fit one.
+        for a pattern that fits no variable, and for a layout that does not fit one. Where layers
+        are not built yet, a pattern that fits none is a warning when the last of them is built.
 
         >>> class Line(tg.Module):
         ...     def __init__(self):

@@ -1,0 +1,140 @@
+"""Corners in which a program of JAX and ours could differ: beside JAX, at the very points."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core.primitives import le_to_p, lt_to_p
+
+import tracegraph as tg
+
+SYMMETRIC = np.float32([[2.0, 0.3], [0.3, 1.0]])
+
+
+def gradients(fn, x):
+    """Ours, and JAX's."""
+    tensor = tg.constant(x)
+    with tg.GradientTape() as tape:
+        tape.watch(tensor)
+        y = tg.from_jax(fn)(tensor)
+    return tape.gradient(y, tensor), jax.grad(fn)(jnp.asarray(x))
+
+
+@pytest.mark.parametrize("name", ["inv", "slogdet", "eigvalsh"])
+def test_eigenvalues_beside_another_decomposition(name):
+    def fn(x):
+        other = getattr(jnp.linalg, name)(x)
+        other = other[1] if name == "slogdet" else other
+        return jnp.sum(other) + jnp.sum(jnp.linalg.eigvalsh(x) ** 2)
+
+    np.testing.assert_allclose(*gradients(fn, SYMMETRIC), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x[jnp.array([0, 7])].sum(),
+        lambda x: x[jnp.array([-9, 2, 2])].sum(),
+        lambda x: (jnp.stack([x, 2 * x], 1)[jnp.array([[1], [5]]), jnp.array([[0, 1]])] ** 2).sum(),
+        lambda x: jax.vmap(lambda i: jnp.outer(x, x)[i, ::2] @ x[:2])(jnp.array([3, 1])).sum(),
+        lambda x: jnp.take(x, jnp.array([0, 7]), mode="clip").sum(),
+        lambda x: x.at[jnp.array([0, 7])].get(mode="fill", fill_value=2.0).sum(),
+    ],
+)
+def test_what_is_read_out_of_range(fn):
+    np.testing.assert_allclose(*gradients(fn, np.float32([1.0, 3.0, 4.0])))
+    np.testing.assert_allclose(tg.from_jax(fn)(tg.ones([3])), fn(jnp.ones(3)))
+
+
+@pytest.mark.parametrize("mode", ["promise_in_bounds", "clip", "fill"])
+@pytest.mark.parametrize("start", [-1, 1, 2, 5])
+def test_windows_that_reach_out_of_range(mode, start):
+    numbers = lax.GatherDimensionNumbers((0,), (), (0,))
+
+    def fn(x):
+        window = lax.gather(x, jnp.array([start]), numbers, (2,), mode=mode)
+        return jnp.sum(window * jnp.array([1.0, 2.0]))
+
+    np.testing.assert_allclose(*gradients(fn, np.float32([1.0, 3.0, 4.0])))
+
+
+def test_the_derivative_of_abs_at_0_is_1_in_both_modes():
+    x = np.float32([-2.0, 0.0, -0.0, 3.0])
+    np.testing.assert_array_equal(*gradients(lambda x: jnp.abs(x).sum(), x))
+    np.testing.assert_array_equal(*gradients(lambda x: jnp.linalg.norm(x[1:2], 1), x))
+    with tg.autodiff.ForwardAccumulator(tensor := tg.constant(x), tg.ones([4])) as accumulator:
+        y = tg.from_jax(jnp.abs)(tensor)
+    wanted = jax.jvp(jnp.abs, [x], [np.ones_like(x)])[1]
+    np.testing.assert_array_equal(accumulator.jvp(y), wanted)
+
+
+ORDERED = [-np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-3, 1.0, np.inf, np.nan]
+
+
+@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int32])
+def test_total_order(primitive, dtype):
+    x = np.asarray(ORDERED, dtype) if dtype is not np.int32 else np.int32([-3, 0, 5])
+    given = np.repeat(x, len(x)), np.tile(x, len(x))
+    found = tg.from_jax(primitive.bind)(*map(tg.constant, given))
+    np.testing.assert_array_equal(found, primitive.bind(*given))
+    if dtype is not np.int32:
+        size = len(x)
+        wanted = np.tri(size, k=-1 if primitive is lt_to_p else 0, dtype=bool).T
+        np.testing.assert_array_equal(np.reshape(found, (size, size)), wanted)
+
+
+def test_searching_and_interpolating():
+    grid, values = jnp.array([0.0, 1.0, 2.5]), jnp.array([1.0, -1.0, 4.0])
+    x = np.float32([-1.0, 0.0, 0.3, 1.0, 2.0, 2.5, 9.0])
+    np.testing.assert_allclose(*gradients(lambda x: jnp.interp(x, grid, values).sum(), x))
+    for side in ("left", "right"):
+
+        def places(x, side=side):
+            return jnp.searchsorted(grid, x, side=side)
+
+        np.testing.assert_array_equal(tg.from_jax(places)(x), places(x))
+
+
+def test_the_exponential_of_a_matrix():
+    found, wanted = gradients(lambda x: jax.scipy.linalg.expm(x)[0].sum(), SYMMETRIC)
+    np.testing.assert_allclose(found, wanted, 1e-5)
+
+
+def halved(x, y):
+    """y * 0.5 ** n, by a loop whose count differs."""
+    return lax.while_loop(
+        lambda state: state[0] > 1.0, lambda state: (state[0] / 2.0, state[1] * 0.5), (x, y)
+    )
+
+
+def rooted(x, y):
+    """A loop in which another step, behind the last, would be of a negative number."""
+    return lax.while_loop(
+        lambda state: state[0] > 0.0, lambda state: (jnp.sqrt(state[0]) - 1.5, state[1] + x), (x, y)
+    )
+
+
+@pytest.mark.parametrize("fn", [halved, rooted])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (0,)])
+def test_mapped_loops_that_end_apart(fn, shape):
+    given = np.resize(np.float32([9.0, 0.5, 3.0, -1.0]), shape), np.ones((*shape, 2), np.float32)
+    mapped = fn
+    for _ in shape:
+        mapped = jax.vmap(mapped)
+    xs = [tg.constant(x) for x in given]
+    with tg.GradientTape() as tape:
+        tape.watch(xs)
+        found = tg.from_jax(mapped)(*xs)
+    wanted = mapped(*given)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, 1e-6)
+    # The reverse mode, which JAX has not, against the tangents along each argument.
+    gradients = tape.gradient(found, xs)
+    for i, x in enumerate(given):
+        for place in np.ndindex(x.shape):
+            tangents = [np.zeros_like(one) for one in given]
+            tangents[i][place] = 1.0
+            ts = jax.jvp(mapped, given, tuple(tangents))[1]
+            np.testing.assert_allclose(gradients[i][place], sum(map(jnp.sum, ts)), 1e-5)
