@@ -79,6 +79,8 @@ class Function(Generic[Parameters, Result]):
 
     #: Whether there is a Python function to trace; a loaded function has only its traces.
     has_source = True
+    #: Reads the traces of the model in a folder; set by what lies above.
+    _saved_traces: Any = None
 
     def __init__(
         self,

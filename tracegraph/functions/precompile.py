@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.directory import as_path
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
@@ -47,7 +46,7 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
             fact = f"precompile: {function.name} has effects between its programs"
             fail(TraceError, fact, fix="precompile a function that calls no Python and prints not")
         executions.append(execution)
-    _check_is_saved(function.name, executions, os.fspath(folder))
+    _check_is_saved(function, executions, os.fspath(folder))
     try:
         for execution in executions:
             backend.keep_program(execution.program, folder)
@@ -59,10 +58,10 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
         )
 
 
-def _check_is_saved(name: str, executions: Iterable[Execution], folder: str) -> None:
+def _check_is_saved(function: Any, executions: Iterable[Execution], folder: str) -> None:
     """Raises where there is no saved model, or where none of its traces runs these programs."""
     try:
-        traces = opened("tracegraph.saved_model.reading").saved_traces(folder)
+        traces = function._saved_traces(folder)
     except NothingSavedError as error:
         fix = "save the model, and then its programs: tg.saved_model.save(model, path)"
         fail(NothingSavedError, f"precompile: {fact_of(error)}", fix=fix)
@@ -71,8 +70,8 @@ def _check_is_saved(name: str, executions: Iterable[Execution], folder: str) -> 
         if not any(_text_of(other) == text for other in _counterparts(execution, traces)):
             types = ", ".join(map(str, _argument_types(execution)))
             fact = (
-                f"precompile: the model at {folder!r} holds no trace that runs {name}({types}) as "
-                "it is now, and would never use the program"
+                f"precompile: the model at {folder!r} holds no trace that runs "
+                f"{function.name}({types}) as it is now, and would never use the program"
             )
             fix = "call the function for such arguments, save the model, and then precompile"
             fail(SignatureError, fact, fix=fix)
