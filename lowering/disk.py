@@ -56,29 +56,34 @@ _borrowing = threading.RLock()
 
 def compile_with_cache(
     lowered: Any, options: Mapping[str, Any], kept_in: Path | None = None
-) -> None:
+) -> bool:
     """Compiles JAX's `Lowered`, or takes its executable from a folder of programs. JAX keeps the
     result, so the call that follows does not compile. Does nothing where no folder is set.
 
-    What is compiled is written to the folder that the user has set, and to `kept_in`.
+    What is compiled is written to the folder that the user has set, and to `kept_in`. Returns
+    whether the program was taken from beside a saved model.
     """
     is_set = settings.compilation_cache is not None and not settings.compilation_cache_failed
     cache = settings.compilation_cache / _versions() if is_set else None  # type: ignore[operator]
     written = [folder for folder in (cache, kept_in) if folder is not None]
     if not written and not settings.compiled_folders:
-        return
+        return False
     key = _key(lowered, options)
     kept = {folder: _read(folder / key) for folder in written}
-    found = next(filter(None, kept.values()), None) or _read_beside_models(key)
+    in_folders = next(filter(None, kept.values()), None)
+    found = in_folders or _read_beside_models(key)
     with _staged(found) as stage:
         if stage is None:
-            return
+            return False
         with _jax_cache_at(stage):
             lowered.compile()
-        made = next(iter(stage.glob(f"*{_ENTRY}")), None)
+        entries = list(stage.glob(f"*{_ENTRY}"))
+        made = next(iter(entries), None)
         for folder, known in kept.items():
             if made is not None and (known is None or made.name != known[0]):
                 _write(folder / key, made.name, made.read_bytes(), is_cache=folder == cache)
+    # Where JAX's own key does not fit, it has compiled, and made an entry beside ours.
+    return in_folders is None and found is not None and len(entries) == 1
 
 
 def _read_beside_models(key: str) -> tuple[str, bytes] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import re
 import time
 import weakref
 from collections import deque
@@ -46,6 +47,11 @@ from tracegraph.ops.barrier import Barrier
 _DEEPEST = 16
 
 
+#: What the text of graphs puts behind a name that was taken. It is no part of a program's name, or
+#: the programs of a saved model would not be those that were compiled before it was saved.
+_NUMBER = re.compile(r"(\.\d+)+$")
+
+
 class Lowering:
     """How nodes become JAX's operations: by the table of rules."""
 
@@ -74,7 +80,7 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         finally:
             place.source = source  # a plain store, which no interrupt can divide
 
-    run.__name__ = run.__qualname__ = graph.name
+    run.__name__ = run.__qualname__ = _NUMBER.sub("", graph.name)
     return run
 
 
@@ -211,6 +217,8 @@ class Program:
         self.donated = tuple(donated)
         #: How long it took to compile; None if that has not been done.
         self.compile_seconds: float | None = None
+        #: Whether it was not compiled, but taken from beside a saved model.
+        self.is_of_saved_model = False
         #: Whether each run is one that an interrupt may leave alone, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
@@ -271,7 +279,7 @@ class Program:
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = self.jitted.lower(*buffers)
             agree(self.graph, lowered, buffers)
-            disk.compile_with_cache(lowered, self._options, folder)
+            self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
         self.compile_seconds = time.perf_counter() - start
         compiles.append(_compile_of(self.graph, self.compile_seconds))

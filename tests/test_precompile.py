@@ -99,6 +99,22 @@ def test_a_loaded_model_takes_its_programs(saved, hits):
     np.testing.assert_allclose(loaded.kernel, plain.kernel, rtol=1e-5, atol=1e-6)
 
 
+def test_what_was_taken_from_beside_the_model_is_told(saved, hits):
+    loaded = tg.saved_model.load(saved, compiled=True)
+    loaded(X)
+    loaded(X[:2])
+    found = loaded.__call__.explain_retraces()
+    texts = ["__call__(x: f32[3,4]) from the saved programs", "__call__(x: f32[2,4])"]
+    assert [text for text, _ in found.compiles] == texts
+    assert f"  {texts[0]}, {found.compiles[0][1]:.3f} s" in str(found)
+    plain = tg.saved_model.load(saved)
+    settings.compiled_folders = ()
+    plain(X)
+    assert [text for text, _ in plain.__call__.explain_retraces().compiles] == [
+        "__call__(x: f32[3,4])"
+    ]
+
+
 def test_without_the_flag_none_is_taken(saved, hits):
     np.testing.assert_allclose(tg.saved_model.load(saved)(X), expected(), rtol=1e-6, atol=1e-6)
     assert hits.count == 0
@@ -112,6 +128,9 @@ def test_other_sizes_are_compiled(saved, hits):
 
 def test_a_function_is_ready_after_it(tmp_path, hits):
     f = tg.function(lambda x: tg.tanh(x) * 3.0)
+    for size in (5, 6):
+        f.get_concrete_function(tg.TensorSpec([size]))
+    tg.saved_model.save(f, tmp_path)
     f.precompile([(tg.TensorSpec([5]),), {"x": tg.TensorSpec([6])}], tmp_path)
     assert f.experimental_get_tracing_count() == 2
     with counted_compiles() as count:
@@ -122,6 +141,21 @@ def test_a_function_is_ready_after_it(tmp_path, hits):
     with counted_compiles() as count:
         f(np.ones(7, np.float32))
     assert count() == 1
+
+
+def test_a_loaded_function_takes_the_programs_of_all_its_traces(tmp_path, hits):
+    """Also of functions with one name that call each other: in a model's text, names are unique."""
+    inner = tg.function(lambda x: tg.tanh(x) * 3.0)
+    f = tg.function(lambda x: inner(x) + inner(x[:2])[0])
+    for size in (5, 6):
+        f.get_concrete_function(tg.TensorSpec([size]))
+    tg.saved_model.save(f, tmp_path)
+    f.precompile([(tg.TensorSpec([5]),), (tg.TensorSpec([6]),)], tmp_path)
+    loaded = tg.saved_model.load(tmp_path, compiled=True)
+    for size in (5, 6):
+        y = loaded(np.ones(size, np.float32))
+        np.testing.assert_allclose(y, np.full(size, np.tanh(1) * 6), rtol=1e-6)
+    assert hits.count == 2
 
 
 def test_no_pickle_is_read_or_written(saved):
@@ -257,15 +291,61 @@ def test_what_cannot_be_precompiled(tmp_path, function, signatures, kind, text):
     assert not (tmp_path / "compiled").exists()
 
 
+@pytest.mark.parametrize("place", ["", "absent", "file"])
+def test_a_model_must_be_saved_before_its_programs(tmp_path, place):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(FileNotFoundError, match="precompile: ") as caught:
+        tg.function(lambda x: x).precompile([(tg.TensorSpec([3]),)], tmp_path / place)
+    assert isinstance(caught.value, tg.errors.LoadError)
+    assert "fix: save the model, and then its programs" in str(caught.value)
+    assert [path.name for path in tmp_path.rglob("*")] == ["file"]
+
+
+class Other(tg.Module):
+    @tg.function
+    def __call__(self, x):
+        return tg.sin(x)
+
+
+def test_programs_that_the_model_would_never_use_are_refused(saved):
+    before = programs(saved)
+    other = tg.function(lambda x: tg.tanh(x))
+    for function in (other, Other().__call__):
+        with pytest.raises(ValueError, match=r"holds no trace that runs .*\(f32\[3,4\]\)"):
+            function.precompile([(tg.TensorSpec([3, 4]),)], saved)
+    assert programs(saved) == before
+
+
+def test_a_signature_that_was_not_traced_when_the_model_was_saved_is_refused(tmp_path):
+    model = Other()
+    model(tg.ones([3]))
+    tg.saved_model.save(model, tmp_path / "model")
+    with pytest.raises(ValueError, match=r"holds no trace that runs __call__\(f32\[4\]\)"):
+        model.__call__.precompile(
+            [(tg.TensorSpec([3]),), (tg.TensorSpec([4]),)], tmp_path / "model"
+        )
+    assert not (tmp_path / "model" / "compiled").exists()  # not that for 3 either
+    model.__call__.precompile([(tg.TensorSpec([3]),)], tmp_path / "model")
+    assert len(programs(tmp_path / "model")) == 1
+
+
+def test_a_loaded_function_is_precompiled(saved, hits):
+    tg.saved_model.load(saved).__call__.precompile([(tg.TensorSpec([2, 4]),)], saved)
+    loaded = tg.saved_model.load(saved, compiled=True)
+    np.testing.assert_allclose(loaded(X[:2]), expected()[:2], rtol=1e-6, atol=1e-6)
+    assert hits.count == 1
+
+
 def test_buckets_paths_and_flags(tmp_path):
     padded = tg.function(lambda x: x, bucket_sizes=[8])
     with pytest.raises(TypeError, match="has bucket_sizes"):
         padded.precompile([(tg.TensorSpec([3]),)], tmp_path)
-    f = tg.function(lambda x: x)
+    f = tg.function(lambda x: x, input_signature=[tg.TensorSpec([None])])
     with pytest.raises(ValueError, match="5 is no path"):
         f.precompile([(tg.TensorSpec([3]),)], 5)
-    (tmp_path / "file").write_text("no folder")
+    tg.saved_model.save(f, tmp_path)
+    (tmp_path / "compiled").write_text("no folder")
     with pytest.raises(OSError, match="programs cannot be kept in"):
-        f.precompile([(tg.TensorSpec([3]),)], tmp_path / "file")
+        f.precompile([(tg.TensorSpec([3]),)], tmp_path)
     with pytest.raises(TypeError, match="compiled"):
         tg.saved_model.load(tmp_path, compiled="yes")  # type: ignore[arg-type]

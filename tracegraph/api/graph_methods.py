@@ -7,6 +7,7 @@ from typing import Any
 
 from tracegraph.boundary import guarding
 from tracegraph.core.later import opened
+from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph
 from tracegraph.state.module import Module
 
@@ -46,6 +47,13 @@ class _Maker:
         made = getattr(opened("tracegraph.jax_programs.modules"), self._name)
         return guarding.public(made, "tracegraph.Module", self._name)
 
+
+def _saved_traces(folder: str) -> list[Any]:
+    """The traces of a saved model, for `precompile`, which lies below what reads them."""
+    return opened("tracegraph.saved_model.reading").saved_traces(folder)
+
+
+Function._saved_traces = staticmethod(_saved_traces)
 
 for _name in ("from_equinox", "from_flax"):
     setattr(Module, _name, _Maker(_name))

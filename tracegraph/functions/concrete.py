@@ -519,14 +519,15 @@ class ConcreteFunction:
 
     def compiled(self) -> list[tuple[str, float]]:
         """The argument types that this trace is compiled for now, as text, and how many seconds
-        each took."""
+        each took; the text says so where the program lay beside a saved model."""
         found = []
         for types, execution in list(self._executions.items()):
             seconds = execution.compile_seconds
             if seconds is not None:
                 pairs = zip(self.request.tensor_names, types)
                 text = ", ".join(f"{name}: {type}" for name, type in pairs)
-                found.append((f"{self.name}({text})", seconds))
+                origin = " from the saved programs" if execution.is_of_saved_model else ""
+                found.append((f"{self.name}({text}){origin}", seconds))
         return found
 
     def roll_notes(self) -> list[str]:

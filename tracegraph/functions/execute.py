@@ -101,6 +101,12 @@ class Execution:
         program = vars(self).get("program")
         return None if program is None else program.compile_seconds
 
+    @property
+    def is_of_saved_model(self) -> bool:
+        """Whether the program was taken from beside a saved model."""
+        program = vars(self).get("program")
+        return program is not None and program.is_of_saved_model
+
     @functools.cached_property
     def rolled(self) -> Rolled | None:
         """What runs in place of the graph, where blocks of it repeat and one for all pays."""

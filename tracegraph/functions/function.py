@@ -79,6 +79,8 @@ class Function(Generic[Parameters, Result]):
 
     #: Whether there is a Python function to trace; a loaded function has only its traces.
     has_source = True
+    #: Reads the traces of the model in a folder; set by what lies above.
+    _saved_traces: Any = None
 
     def __init__(
         self,
@@ -515,8 +517,9 @@ class Function(Generic[Parameters, Result]):
 
     @api_boundary
     def precompile(self, signatures: Iterable[Any] | None, path: Any) -> None:
-        """Compiles the function for signatures, and keeps the programs in a folder: that of a saved
-        model, which `tg.saved_model.load(path, compiled=True)` then loads with its programs.
+        """Compiles the function for signatures, and keeps the programs beside a saved model, which
+        `tg.saved_model.load(path, compiled=True)` then loads with its programs. The model is saved
+        before, with this function and a trace for these signatures.
 
         Each of the `signatures` is a tuple of arguments, values or TensorSpecs whose sizes are
         known, or a dict of arguments by name; None stands for the one that the function is declared
@@ -524,13 +527,15 @@ class Function(Generic[Parameters, Result]):
         are those of this process. They are machine code, so nobody else may write there.
 
         Raises ShapeError for an open size; TraceError for a function that is several programs,
-        since it has effects or computes sizes, and for one with `bucket_sizes`; OSError for what
-        cannot be written.
+        since it has effects or computes sizes, and for one with `bucket_sizes`; LoadError where no
+        model is saved (a FileNotFoundError) or it is damaged; ValueError where no function of the
+        model runs such a program; OSError for what cannot be written. Nothing is written then.
 
-        >>> import tempfile
-        >>> double = tg.function(lambda x: 2.0 * x)
-        >>> with tempfile.TemporaryDirectory() as path:
-        ...     double.precompile([(tg.TensorSpec([3]),)], path)
+        >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
+        >>> tg.saved_model.save(double, "double")
+        >>> double.precompile([(tg.TensorSpec([3]),)], "double")
+        >>> tg.saved_model.load("double", compiled=True)(tg.ones([3])).numpy()
+        array([2., 2., 2.], dtype=float32)
         """
         opened("tracegraph.functions.precompile").precompile(self, signatures, path)
 

@@ -1,4 +1,8 @@
-"""`precompile`: programs of a function that are compiled once, and kept beside a saved model."""
+"""`precompile`: programs of a function that are compiled once, and kept beside a saved model.
+
+What a loaded function runs is found by its program. So a program is of use only if a trace of the
+model lowers to it, and that is asked before anything is compiled.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,23 @@ from typing import Any, NoReturn
 from tracegraph.archive.directory import as_path
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.tensorshape import TensorSpec
+from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
-from tracegraph.errors import SignatureError, TraceError, fail, refused, shown, way_out
+from tracegraph.errors import (
+    NothingSavedError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    fact_of,
+    fail,
+    refused,
+    shown,
+    way_out,
+)
+from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.functions.execute import Execution
 from tracegraph.ir.tensor import Tensor
+from tracegraph.tracing.trace import Traced
 
 
 def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> None:
@@ -28,6 +46,7 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
             fact = f"precompile: {function.name} has effects between its programs"
             fail(TraceError, fact, fix="precompile a function that calls no Python and prints not")
         executions.append(execution)
+    _check_is_saved(function, executions, os.fspath(folder))
     try:
         for execution in executions:
             backend.keep_program(execution.program, folder)
@@ -37,6 +56,55 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
         refused(
             error, f"precompile: programs cannot be kept in {os.fspath(folder)!r}", way_out(error)
         )
+
+
+def _check_is_saved(function: Any, executions: Iterable[Execution], folder: str) -> None:
+    """Raises where there is no saved model, or where none of its traces runs these programs."""
+    try:
+        traces = function._saved_traces(folder)
+    except NothingSavedError as error:
+        fix = "save the model, and then its programs: tg.saved_model.save(model, path)"
+        fail(NothingSavedError, f"precompile: {fact_of(error)}", fix=fix)
+    for execution in executions:
+        text = _text_of(execution)
+        if not any(_text_of(other) == text for other in _counterparts(execution, traces)):
+            types = ", ".join(map(str, _argument_types(execution)))
+            fact = (
+                f"precompile: the model at {folder!r} holds no trace that runs "
+                f"{function.name}({types}) as it is now, and would never use the program"
+            )
+            fix = "call the function for such arguments, save the model, and then precompile"
+            fail(SignatureError, fact, fix=fix)
+
+
+def _counterparts(execution: Execution, traces: Iterable[ConcreteFunction]) -> Iterator[Execution]:
+    """What runs the traces of a model that may be this one, for the same arguments."""
+    types = _argument_types(execution)
+    for concrete in traces:
+        declared = concrete.argument_types
+        is_alike = _counts(concrete.traced) == _counts(execution.traced)
+        if is_alike and all(a.fits(b) for a, b in zip(declared, types, strict=True)):
+            try:
+                found = concrete.execution(types)
+            except ShapeError:
+                continue  # it is for other sizes
+            if not found.traced.has_effects:
+                yield found
+
+
+def _counts(traced: Traced) -> tuple[int, ...]:
+    """How many inputs and outputs of each kind there are."""
+    inputs = traced.argument_count, len(traced.variables), len(traced.captures)
+    return *inputs, traced.result_count, len(traced.assigned)
+
+
+def _argument_types(execution: Execution) -> tuple[TensorType, ...]:
+    return tuple(x.type for x in execution.graph.inputs[: execution.traced.argument_count])
+
+
+def _text_of(execution: Execution) -> str:
+    """What the compiler is given."""
+    return backend.compiler_ir(execution.program, "stablehlo", None)
 
 
 def _calls(function: Any, signatures: Any) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:

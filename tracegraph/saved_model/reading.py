@@ -83,16 +83,28 @@ def load(
     chosen = as_options(LoadOptions, options)
     takes_programs = as_flag("load", "compiled", compiled)
 
-    def loaded() -> LoadedModule:
-        reader = Reader(folder)
-        reader.check_format(FORMAT, VERSION)
-        fields = manifest_fields(reader.entry)
-        return Loader(fields, DirectoryStorage(reader, fields, chosen)).load()
-
-    model = read_whole(folder, loaded)
+    model = read_whole(folder, lambda: _loader(folder, chosen).load())
     if takes_programs:
         backend.use_programs_of(Path(folder))
     return model
+
+
+def _loader(folder: str, options: LoadOptions) -> Loader:
+    reader = Reader(folder)
+    reader.check_format(FORMAT, VERSION)
+    fields = manifest_fields(reader.entry)
+    return Loader(fields, DirectoryStorage(reader, fields, options))
+
+
+def saved_traces(folder: str) -> list[ConcreteFunction]:
+    """The traces of all functions of the model in a folder. Raises LoadError as `load` does."""
+
+    def traces() -> list[ConcreteFunction]:
+        loader = _loader(folder, as_options(LoadOptions, None))
+        loader.load()
+        return loader.traces()
+
+    return read_whole(folder, traces)
 
 
 @api_boundary
@@ -171,6 +183,14 @@ class Loader:
         self._files.check_all_used(fields["files"])
         self._list_captured(with_signatures(root, signatures))
         return root
+
+    def traces(self) -> list[ConcreteFunction]:
+        """Those of all functions that were loaded."""
+        of_each = (
+            [found] if isinstance(found, ConcreteFunction) else found.traces
+            for found in self._functions
+        )
+        return [trace for traces in of_each for trace in traces]
 
     def _root(self, entry: Entry) -> LoadedModule:
         root = self._decoder.read(entry)

@@ -51,7 +51,9 @@ class Retrace:
 
 class RetraceExplanation:
     """The traces of a function after the first, with what differed and what they cost; its text is
-    for people. `compiles` are pairs of a signature with its sizes and the seconds that XLA took."""
+    for people. `compiles` are pairs of a signature with its sizes and the seconds that XLA took;
+    the text ends in "from the saved programs" where `load(path, compiled=True)` gave the program.
+    """
 
     def __init__(
         self,
