@@ -341,7 +341,7 @@ def _div(op: ops.JaxDiv, x: Any, y: Any) -> Any:
 
 @lowers(ops.JaxAbs)
 def _abs(op: ops.JaxAbs, x: Any) -> Any:
-    return lax.abs(x)
+    return jnp.abs(x)
 
 
 @lowers(ops.JaxMax)

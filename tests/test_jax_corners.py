@@ -174,3 +174,11 @@ def test_keys_of_the_new_style_say_what_to_pass():
 def test_the_derivative_of_a_cube_root_at_0_is_infinite():
     x = np.float32([-8.0, 0.0, 1.0])
     np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)
+
+
+def test_rounding_has_the_slope_of_what_it_rounds():
+    def rounded(x):
+        return jnp.sum(jax.lax.reduce_precision(x, 5, 10))
+
+    x = np.array([0.1, -2.3, 1e-9], np.float32)
+    np.testing.assert_array_equal(tg.grad(tg.from_jax(rounded))(x).numpy(), jax.grad(rounded)(x))

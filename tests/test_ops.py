@@ -934,7 +934,7 @@ def test_numbers_follow_from_the_key_alone(case: Case):
     found = []
     for x64, values in ((True, keys), (wide, keys), (True, [keys[0] + 1, *keys[1:]])):
         with jax.enable_x64(x64):
-            (y,) = jax.jit(graph_function(graph))(*values)
+            y = jax.jit(graph_function(graph))(*values)[-1]  # behind the next key, if there is one
             found.append(np.asarray(y))
     first, again, other = found
     assert first.dtype == again.dtype
