@@ -12,20 +12,16 @@ import numpy as np
 
 from tracegraph.array.arguments import as_list
 from tracegraph.core.types import int32
-from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import (
-    GradientError,
     SignatureError,
     TraceError,
-    counted,
     fail,
-    kind_of,
     shown,
 )
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import from_jax
-from tracegraph.optimizers.base import connected_pairs, state
+from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Reference, Variable
@@ -99,15 +95,7 @@ class OptaxOptimizer(Module):
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Variable]) -> None:
         """Takes one step: `apply_gradients` of two lists."""
-        gradients = as_list("apply", "grads", grads)
-        if len(gradients) != len(trainable_variables):
-            fail(
-                SignatureError,
-                f"apply: there are {counted(len(gradients), 'gradient')} for "
-                f"{counted(len(trainable_variables), 'variable')}",
-                fix="give a gradient, or None, for each variable",
-            )
-        self.apply_gradients(list(zip(gradients, trainable_variables)))
+        self.apply_gradients(pairs_of(grads, trainable_variables))
 
     def minimize(
         self,
@@ -121,18 +109,8 @@ class OptaxOptimizer(Module):
 
         Raises GradientError (a ValueError) for a computed loss without its tape.
         """
-        variables = as_list("minimize", "var_list", var_list)
-        if callable(loss):
-            with tape or GradientTape() as tape:
-                tape.watch(variables)
-                loss = loss()
-        elif tape is None:
-            fail(
-                GradientError,
-                f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
-                fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
-            )
-        gradients = tape.gradient(loss, variables)
+        value, variables, tape = recorded_loss(loss, var_list, tape)
+        gradients = tape.gradient(value, variables)
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def _names_of(self, variables: Sequence[Variable]) -> list[str]:

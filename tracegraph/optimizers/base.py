@@ -267,18 +267,10 @@ class Optimizer(Module):
         >>> v.numpy()
         array([0.5, 1.5], dtype=float32)
         """
-        gradients = as_list("apply", "grads", grads)
         variables = trainable_variables
         if variables is None:
             variables = [reference.deref() for reference in self._slots]
-        if len(gradients) != len(variables):
-            fail(
-                SignatureError,
-                f"apply: there are {counted(len(gradients), 'gradient')} for "
-                f"{counted(len(variables), 'variable')}",
-                fix="give a gradient, or None, for each variable",
-            )
-        self.apply_gradients(list(zip(gradients, variables)))
+        self.apply_gradients(pairs_of(grads, variables))
 
     def minimize(
         self,
@@ -298,21 +290,11 @@ class Optimizer(Module):
         >>> v.numpy()
         array([0.5, 1. ], dtype=float32)
         """
-        variables = as_list("minimize", "var_list", var_list)
-        if callable(loss):
-            with tape or GradientTape() as tape:
-                tape.watch([_checked_variable(v, "var_list has tg.Variables") for v in variables])
-                loss = loss()
-        elif tape is None:
-            fail(
-                GradientError,
-                f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
-                fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
-            )
+        seen, variables, tape = recorded_loss(loss, var_list, tape)
         # The loss itself is that of the user; what is scaled is where its derivative begins.
         scaled = self._scale() is not None
-        start = cast_to(self.scale_loss(ones_like(loss)), as_tensor(loss).dtype) if scaled else None
-        gradients = tape.gradient(loss, variables, output_gradients=start)
+        start = cast_to(self.scale_loss(ones_like(seen)), as_tensor(seen).dtype) if scaled else None
+        gradients = tape.gradient(seen, variables, output_gradients=start)
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def scale_loss(self, loss: TensorLike) -> Tensor:
@@ -507,6 +489,39 @@ def rate_at(rate: Any, iterations: Variable) -> Any:
     if isinstance(rate, Variable):
         return rate
     return rate(iterations) if _takes_an_argument(rate) else rate()
+
+
+def pairs_of(grads: Sequence[Any], variables: Sequence[Variable]) -> list[tuple[Any, Variable]]:
+    """The gradients, each with its variable. Raises SignatureError (a ValueError) for lists of
+    different lengths."""
+    gradients = as_list("apply", "grads", grads)
+    if len(gradients) != len(variables):
+        fail(
+            SignatureError,
+            f"apply: there are {counted(len(gradients), 'gradient')} for "
+            f"{counted(len(variables), 'variable')}",
+            fix="give a gradient, or None, for each variable",
+        )
+    return list(zip(gradients, variables))
+
+
+def recorded_loss(
+    loss: TensorLike | Callable[[], TensorLike], var_list: Iterable[Variable], tape: Any
+) -> tuple[Any, Sequence[Variable], Any]:
+    """The loss that `minimize` was given, computed if it is a function, the variables, and the tape
+    that saw it. Raises GradientError (a ValueError) for a computed loss without its tape."""
+    variables = as_list("minimize", "var_list", var_list)
+    if callable(loss):
+        with tape or GradientTape() as tape:
+            tape.watch([_checked_variable(v, "var_list has tg.Variables") for v in variables])
+            loss = loss()
+    elif tape is None:
+        fail(
+            GradientError,
+            f"minimize: the loss is {kind_of(loss)}, and there is no tape that saw it",
+            fix="give a function: minimize(lambda: loss_of(x), variables), or tape=tape",
+        )
+    return loss, variables, tape
 
 
 def connected_pairs(
