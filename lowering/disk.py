@@ -72,6 +72,8 @@ def compile_with_cache(
     kept = {folder: _read(folder / key) for folder in written}
     in_folders = next(filter(None, kept.values()), None)
     found = in_folders or _read_beside_models(key)
+    if not written and found is None:
+        return False
     with _staged(found) as stage:
         if stage is None:
             return False

@@ -34,6 +34,8 @@ class Settings:
     timeout: float = 300
     #: Ends the process with a message, from any thread.
     end: Callable[[str], Any] = _end
+    #: Waits until all processes let each other end.
+    part: Callable[[], Any] = lambda: None
 
 
 settings = Settings()

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import re
+import threading
 import time
 import weakref
 from collections import deque
@@ -241,9 +242,10 @@ class Program:
         self.jitted: Any = None
         #: What was compiled, for arrays like those of the first call; None if that was staged.
         self._compiled: Any = None
-        self._is_prepared = False
-        #: The shortest way in; None before the first run.
+        #: The shortest way in; None before it is prepared.
         self.run: Any = None
+        #: Held while it is prepared, by a thread of this life.
+        self._preparing = threading.RLock()
         #: JAX's mesh, where several devices run it, and whether it runs on no other one.
         self.mesh: Any = None
         self.is_bound = False
@@ -265,19 +267,32 @@ class Program:
         types = [shape_struct(x.type) for x in self.graph.inputs]
         on_worker_thread_here(lambda: self._prepare(types, folder))
 
-    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> None:
-        """Compiles, by the folder of compiled programs if there is one. What is compiled beside a
-        trace of somebody else's is not kept."""
+    def _prepared(self, buffers: Sequence[Any]) -> Callable[..., Any]:
+        """What runs the program. It is read once: at any time a failure in another thread may
+        renew the program. Of threads that call it first one compiles, and the others wait."""
+        if (run := self.run) is not None:
+            return run
+        with self._preparing:
+            return self.run or self._prepare(buffers)
+
+    def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> Callable[..., Any]:
+        """Compiles, by the folder of compiled programs if there is one, and returns what runs the
+        program. What is compiled beside a trace of somebody else's is not kept."""
+        life = self.life
         self.mesh = layout.home_of(self.graph, buffers)
         self.is_bound = any(layout.output_shardings(self.graph, buffers, self.mesh))
-        self.jitted = self._new_jitted(buffers)
-        self._run_jitted()
-        self._is_prepared = True
-        if is_staging():
-            return
+        jitted = self.jitted = self._new_jitted(buffers)
+        run = self._entry_of(jitted)
+        if not is_staging():
+            self._compile(jitted, buffers, folder)
+        if self.life is life:  # it was not renewed meanwhile
+            self.run = run
+        return run
+
+    def _compile(self, jitted: Any, buffers: Sequence[Any], folder: Path | None) -> None:
         start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
-            lowered = self.jitted.lower(*buffers)
+            lowered = jitted.lower(*buffers)
             agree(self.graph, lowered, buffers)
             self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # the call that follows finds it
@@ -285,17 +300,15 @@ class Program:
         compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
-    def _run_jitted(self) -> None:
-        jitted = self.jitted
+    def _entry_of(self, jitted: Any) -> Callable[..., Any]:
         if self.needs_x64 and self.takes_any_device:  # it may be traced again, for another device
 
             def run(*buffers: Any) -> tuple[Any, ...]:
                 with x64():
                     return jitted(*buffers)
 
-            self.run = self._bound(uncollected(run))
-        else:
-            self.run = self._bound(uncollected(jitted))
+            return self._bound(uncollected(run))
+        return self._bound(uncollected(jitted))
 
     def _run_compiled(self) -> None:
         self.run, self._runs_compiled = self._bound(uncollected(self.compiled())), True
@@ -345,13 +358,13 @@ class Program:
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         life = self.life
         try:
-            if not self._is_prepared:
+            if self.run is None:
                 mesh = layout.home_of(self.graph, buffers)
                 buffers = buffers if mesh is None else layout.moved(buffers, mesh)
-                self._prepare(buffers)
+            run = self._prepared(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
-                outputs = self.run(*buffers) if is_usual else self._run_alone(buffers)
+                outputs = run(*buffers) if is_usual else self._run_alone(run, buffers)
             self.has_run_in = life
             return outputs
         except BaseException as error:
@@ -408,16 +421,16 @@ class Program:
         """JAX's mesh on which these buffers let the program run, if there are several devices;
         begins anew where that is another one than before."""
         mesh = layout.home_of(self.graph, buffers)
-        if self._is_prepared and mesh != self.mesh:
+        if self.run is not None and mesh != self.mesh:
             self.renew()
         return mesh
 
-    def _run_alone(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_alone(self, run: Callable[..., Any], buffers: Sequence[Any]) -> tuple[Any, ...]:
         """A run that is given nothing that it may overwrite: it may be left alone. The first one
         is waited for: one that finds no memory fails then, and gives no Variable its results."""
         slow_compiles.note_compiled()
         with may_be_left():
-            outputs = self.run(*buffers)
+            outputs = run(*buffers)
             return outputs if self.has_run else jax.block_until_ready(outputs)
 
     def exhausted(self, error: BaseException) -> ResourceExhaustedError:
@@ -475,7 +488,7 @@ class Program:
 
     def memory(self) -> Memory:
         """What the program needs. It is compiled now, for the runs that follow too."""
-        if not self._is_prepared:
+        if self.run is None:
             on_worker_thread_here(self._prepare_for_types)
         found = self.compiled().memory_analysis()
         if found is None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -68,6 +69,17 @@ def run(folder_or_none=None):
 def test_nothing_is_kept_by_default(tmp_path):
     assert tg.config.compilation_cache() is None
     run()
+
+
+def test_of_threads_that_call_a_program_first_one_compiles_it(folder):
+    """JAX's cache is one for the process: two compiles at once would lose each other's folder."""
+    for number in range(5):
+        f = new_function(float(number))
+        with ThreadPoolExecutor(8) as pool:
+            rows = list(pool.map(lambda i, f=f: f(X[: i % 4 + 1]).shape[0], range(8)))
+        assert rows == [1, 2, 3, 3, 1, 2, 3, 3]
+        assert len(f.explain_retraces().compiles) == 3
+    assert len(files(folder)) == 15
 
 
 def test_a_program_is_kept_and_taken_again(folder, hits):

@@ -75,7 +75,8 @@ assert_type(clipped(x), tg.Tensor)
 assert_type(wave(x), tg.Tensor)
 print(step.get_concrete_function(x, y).graph.as_text(locations=True))
 print(predict.experimental_get_tracing_count(), step.explain_retraces().seconds)
-predict.precompile([(x,)], "programs")
+tg.saved_model.save(model, "model")
+model.scaled.precompile([(x, 2.0)], "model")
 print(tg.profile(predict, x).table("ops"), tg.debugging.compare(predict, tg.float64, x).agrees)
 
 # Arithmetic and indexing.

@@ -31,9 +31,11 @@ from tracegraph.ops.elementwise import (
     FloorMod,
     Mul,
     MulNoNan,
+    PreventGradient,
     Select,
     Sign,
     SteepDiv,
+    StopGradient,
     TruncateMod,
 )
 from tracegraph.passes.algebra import is_uniform
@@ -324,13 +326,17 @@ def _check_linear(backward: Graph, gs: Sequence[Tensor]) -> None:
             _refuse("a gradient does not depend on the cotangent", y.source)
 
 
-def _follow(graph: Graph, vanishing: set[Tensor]) -> None:
-    """Enters what vanishes with the tensors of `vanishing`, and depends on them."""
+def _follow(graph: Graph, vanishing: set[Tensor], has_own_derivative: bool = False) -> None:
+    """Enters what vanishes with the tensors of `vanishing`, and depends on them. Where the graph is
+    the body of a custom gradient, its values alone count."""
     for node in live_nodes(graph.nodes, graph.outputs):
         if vanishing.isdisjoint(node.inputs):
             continue
         if isinstance(node.op, Call):
-            vanishing.update(_through_body(node, vanishing))
+            vanishing.update(_through_body(node, vanishing, has_own_derivative))
+            continue
+        if has_own_derivative and isinstance(node.op, (StopGradient, PreventGradient)):
+            vanishing.update(node.outputs)
             continue
         is_followed = len(node.depending(vanishing)) == len(node.outputs)
         if not is_followed or isinstance(node.op, _STEPS):
@@ -340,14 +346,14 @@ def _follow(graph: Graph, vanishing: set[Tensor]) -> None:
         vanishing.update(node.outputs)
 
 
-def _through_body(node: Node, vanishing: set[Tensor]) -> list[Tensor]:
+def _through_body(node: Node, vanishing: set[Tensor], has_own_derivative: bool) -> list[Tensor]:
     """The outputs of a call that depend on tensors of `vanishing`."""
     assert isinstance(node.op, Call)
     body = node.op.body
     pairs = zip(body.inputs, node.inputs, strict=True)
     inside = {formal for formal, x in pairs if x in vanishing or _is_zero(x)}
     with headroom():
-        _follow(body, inside)
+        _follow(body, inside, has_own_derivative or isinstance(node.op, CustomCall))
     return [y for formal, y in zip(body.outputs, node.outputs, strict=True) if formal in inside]
 
 

@@ -86,7 +86,7 @@ class Watch:
             previous(*exception)
 
         sys.excepthook = note_failure
-        atexit.register(self._leave)
+        atexit.register(self.leave)
 
     def _listen(self, number: int, peer: Peer) -> None:
         while True:
@@ -131,7 +131,14 @@ class Watch:
             while len(self._gone) < len(self.peers) and time.monotonic() < deadline:
                 time.sleep(_RETRY)
 
-    def _leave(self) -> None:
+    def part(self) -> None:
+        """Says that this process leaves, and waits until those that it is connected to have said
+        so too. Then it may end in any way, and is not called lost."""
+        self.leave()
+        while len(self._left | self._gone) < len(self.peers):
+            time.sleep(_RETRY)
+
+    def leave(self) -> None:
         """Called when the interpreter ends. After an error the others must not wait for this
         process, nor this one for them."""
         if self._failed:

@@ -271,9 +271,16 @@ def on_host(buffer: Any) -> np.ndarray:
     return _lowering().processes.on_host(buffer)
 
 
-def set_end_of_process(end: Any) -> None:
-    """Takes what ends this process where it waits for others in vain: a function of a message."""
-    _lowering().processes.settings.end = end
+def set_ends_of_process(end: Any, part: Any) -> None:
+    """Takes what ends this process where it waits for others in vain, a function of a message, and
+    what waits until all processes let each other end."""
+    settings = _lowering().processes.settings
+    settings.end, settings.part = end, part
+
+
+def part_from_processes() -> None:
+    """Waits until all processes let each other end; all of them must call this."""
+    _lowering().processes.settings.part()
 
 
 def joined_as() -> tuple[int, int]:
