@@ -1237,6 +1237,42 @@ def test_a_check_of_loops_in_a_parallel_loop_has_the_step_of_the_first_that_fail
     assert fact.startswith("x < y does not hold; in step 2 of the loop at test_control_flow.py:")
 
 
+def test_checks_of_iterations_that_end_apart_or_decide_apart(run):
+    """The error is that of the first iteration that failed."""
+
+    def asserted(i):
+        tg.debugging.assert_less(i, 4)
+        return i + 1
+
+    def walk(limit):
+        return tg.while_loop(lambda i: i < limit, lambda i: [asserted(i)], [0])[0]
+
+    def root(x):
+        def checked():
+            tg.debugging.assert_less(x, 5.0)
+            return tg.sqrt(x)
+
+        return tg.cond(x > 0.0, checked, lambda: -x)
+
+    def written(n):
+        ta = tg.TensorArray(tg.int32, size=3)
+        body = lambda i, ta: (i + 1, ta.write(i, i))  # noqa: E731
+        return tg.while_loop(lambda i, _: i < n, body, (0, ta))[1].stack()
+
+    def of_all(fn, *values):
+        return run(lambda x: tg.vectorized_map(fn, x), tg.constant(values))
+
+    assert of_all(walk, 1, 4, 0).numpy().tolist() == [1, 4, 0]
+    assert of_all(root, 4.0, -3.0).numpy().tolist() == [2.0, 3.0]
+    assert of_all(written, 2, 0, 3).numpy().tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 2]]
+    with pytest.raises(InvalidArgumentError, match="in step 4 of the loop at"):
+        of_all(walk, 1, 9, 3, 8)
+    with pytest.raises(InvalidArgumentError, match="operand 0: 7"):
+        of_all(root, 4.0, 7.0, 8.0)
+    empty = run(lambda x: tg.vectorized_map(root, x), tg.zeros([0]))
+    assert empty.shape == (0,)
+
+
 def test_a_saved_check_in_a_loop_names_the_step(tmp_path):
     module: Any = tg.Module()
     specs = [tg.TensorSpec([2]), tg.TensorSpec([], tg.int32)]

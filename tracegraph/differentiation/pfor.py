@@ -7,17 +7,20 @@ appended to whatever is being built, so gradients, functions and other loops go 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
+from tracegraph.core.types import int32
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import stack
+from tracegraph.ops.broadcast import full, stack
+from tracegraph.ops.index import Gather
 from tracegraph.ops.random import RandomSplit
+from tracegraph.ops.reduce import ArgMin
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
 from tracegraph.signatures.results import Results, result_leaves
@@ -93,9 +96,11 @@ def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Trac
                 env[traced.graph.inputs[i]] = own, True
         widen(traced.graph.nodes, env, count)
         outputs = [env[y] for y in traced.graph.outputs]
-        behind = outputs[traced.result_count + len(traced.assigned) :]
+        tokens = [y for y, _ in outputs[traced.result_count + len(traced.assigned) :]]
+        del tokens[traced.has_token :]
         stacked = _stacked(outputs[: traced.result_count], count)
-        graph = builder.finish([*stacked, *new_states, *(y for y, _ in behind)])
+        checked = [x for values in _check_values(traced, outputs) for x in values]
+        graph = builder.finish([*stacked, *new_states, *tokens, *checked])
     return dataclasses.replace(traced, graph=graph)
 
 
@@ -153,8 +158,24 @@ def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
 
 
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:
+    for report, values in zip(traced.checks, _check_values(traced, outputs), strict=True):
+        pass_check_on(report, values)
+
+
+def _check_values(
+    traced: Traced, outputs: Sequence[tuple[Tensor, bool]]
+) -> Iterator[tuple[Tensor, ...]]:
+    """For each check its flag and operands: of one that each iteration makes by itself, as in a
+    loop that some leave before others, those of the first iteration that failed."""
     place = traced.first_check
     for report in traced.checks:
-        values = tuple(value for value, _ in outputs[place : place + 1 + report.operand_count])
-        pass_check_on(report, values)
-        place += len(values)
+        found = outputs[place : place + 1 + report.operand_count]
+        place += len(found)
+        flag, is_apart = found[0]
+        if is_apart and flag.type.shape != (0,):
+            first = ArgMin(0, int32)(flag)
+            yield tuple(Gather(0, 0)(x, first) if has else x for x, has in found)
+        elif is_apart:
+            yield tuple(full(1, x.type.with_shape(x.type.shape[has:])) for x, has in found)
+        else:
+            yield tuple(x for x, _ in found)
