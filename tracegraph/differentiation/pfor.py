@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
-from tracegraph.core.types import int32
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.broadcast import full, stack
-from tracegraph.ops.index import Gather
+from tracegraph.ops.broadcast import stack
 from tracegraph.ops.random import RandomSplit
-from tracegraph.ops.reduce import ArgMin
+from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
 from tracegraph.signatures.results import Results, result_leaves
@@ -165,17 +163,10 @@ def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> No
 def _check_values(
     traced: Traced, outputs: Sequence[tuple[Tensor, bool]]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """For each check its flag and operands: of one that each iteration makes by itself, as in a
-    loop that some leave before others, those of the first iteration that failed."""
+    """For each check its flag and operands. It holds if it does in all iterations, also where each
+    makes it by itself, as in a loop that some leave before others."""
     place = traced.first_check
     for report in traced.checks:
-        found = outputs[place : place + 1 + report.operand_count]
-        place += len(found)
-        flag, is_apart = found[0]
-        if is_apart and flag.type.shape != (0,):
-            first = ArgMin(0, int32)(flag)
-            yield tuple(Gather(0, 0)(x, first) if has else x for x, has in found)
-        elif is_apart:
-            yield tuple(full(1, x.type.with_shape(x.type.shape[has:])) for x, has in found)
-        else:
-            yield tuple(x for x, _ in found)
+        (flag, is_apart), *operands = outputs[place : place + 1 + report.operand_count]
+        place += 1 + report.operand_count
+        yield All(None)(flag) if is_apart else flag, *(x for x, _ in operands)
