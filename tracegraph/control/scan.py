@@ -439,6 +439,8 @@ class _Factors:
             if node is None or type(node.op) is not Matmul or g.ndim != 2 or not g.type.is_static:
                 continue
             new = {x for x in map(_untransposed, node.inputs) if x not in known}
+            if not all(x.type.is_static for x in new):
+                continue  # which of the two is smaller is not known
             if sum(element_count(x.type.shape) for x in new) <= element_count(g.type.shape):
                 self.products[i] = node.op, node.inputs
                 self.returned += new

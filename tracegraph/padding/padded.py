@@ -25,6 +25,7 @@ from tracegraph.ir.builder import Builder, copy_inputs, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.padding.layout import Padding
+from tracegraph.padding.loops import REGIONS
 from tracegraph.padding.padding_rules import RULES, Refusal, proved, sizes_in
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bound_names, specialise
@@ -103,7 +104,10 @@ def _walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
 
 
 def _opened(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
-    body = specialise(body, [x.type for x in inputs])
+    return _walked(specialise(body, [x.type for x in inputs]), inputs, padding)
+
+
+def _walked(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
     env = dict(zip(body.inputs, inputs, strict=True))
     with headroom():
         _walk(body, env, padding)
@@ -112,11 +116,16 @@ def _opened(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence
 
 def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     types = (*(x.type for x in inputs), *(y.type for y in node.outputs))
-    rule = next((RULES[kind] for kind in type(node.op).__mro__ if kind in RULES), proved)
+    kinds = type(node.op).__mro__
+    rule = next((RULES[kind] for kind in kinds if kind in RULES), proved)
+    region = next((REGIONS[kind] for kind in kinds if kind in REGIONS), None)
     if not _concerns(padding, node.op, types):
         return current().add(node.op, tuple(inputs))
     try:
-        made = rule(padding, node.op, inputs)
+        if region is not None:
+            made = region(padding, node.op, inputs, _walked)
+        else:
+            made = rule(padding, node.op, inputs)
     except Refusal as refusal:
         _refuse(node, str(refusal))
     return made if isinstance(made, (tuple, list)) else (made,)  # type: ignore[return-value]
