@@ -11,6 +11,7 @@ from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.ir.builder import Builder
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.elementwise import SELECT
@@ -55,7 +56,7 @@ def while_gradient(
 def scan(padding: Padding, op: Scan, xs: Sequence[Tensor], walk: Walk) -> Sequence[Tensor]:
     """One of open length keeps its states in the steps that padding adds."""
     given = _plainly(padding, xs)
-    steps = op.types_inside(None, [x.type for x in given])
+    steps = op.types_inside(op.regions[0], [x.type for x in given])
     region = _Region(padding, op.body, op.constants, walk)
     is_open = padding.is_open(op.length)
     body = region.of(given, steps, op.states if is_open else None)
@@ -124,5 +125,9 @@ def _made(padding: Padding, op: object, inputs: Sequence[Tensor]) -> list[Tensor
     return [padding.note(y, padding.plain(y.type.shape)) for y in outputs]
 
 
-#: What makes the outputs of branches and loops on padded operands.
-REGIONS = {Branch: branch, While: while_loop, WhileGradient: while_gradient, Scan: scan}
+_RULES = {Branch: branch, While: while_loop, WhileGradient: while_gradient, Scan: scan}
+
+
+def rule_of(op: Op) -> Callable[..., Sequence[Tensor]] | None:
+    """What makes the outputs of a branch or a loop on padded operands; None for any other op."""
+    return next((rule for kind, rule in _RULES.items() if isinstance(op, kind)), None)

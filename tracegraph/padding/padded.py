@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
+from tracegraph.core.later import opened
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import Dim, Size
 from tracegraph.core.source import sourced
@@ -25,7 +26,6 @@ from tracegraph.ir.builder import Builder, copy_inputs, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.padding.layout import Padding
-from tracegraph.padding.loops import REGIONS
 from tracegraph.padding.padding_rules import RULES, Refusal, proved, sizes_in
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bound_names, specialise
@@ -116,14 +116,13 @@ def _walked(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence
 
 def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     types = (*(x.type for x in inputs), *(y.type for y in node.outputs))
-    kinds = type(node.op).__mro__
-    rule = next((RULES[kind] for kind in kinds if kind in RULES), proved)
-    region = next((REGIONS[kind] for kind in kinds if kind in REGIONS), None)
+    rule = next((RULES[kind] for kind in type(node.op).__mro__ if kind in RULES), proved)
     if not _concerns(padding, node.op, types):
         return current().add(node.op, tuple(inputs))
+    with_regions = opened("tracegraph.padding.loops").rule_of(node.op) if node.op.regions else None
     try:
-        if region is not None:
-            made = region(padding, node.op, inputs, _walked)
+        if with_regions is not None:
+            made = with_regions(padding, node.op, inputs, _walked)
         else:
             made = rule(padding, node.op, inputs)
     except Refusal as refusal:
