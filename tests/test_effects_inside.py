@@ -248,6 +248,46 @@ def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
     assert "test_effects_inside.py" in text
 
 
+def test_reverse_mode_keeps_what_python_returned(run):
+    called = []
+    w = tg.Variable(2.0)
+
+    def next_state(q):
+        called.append(float(q))
+        w.assign_add(1.0)  # which the next step reads
+        return np.float32(0.5 * q + 1.0)
+
+    def of_numpy(q):
+        return tg.numpy_function(next_state, [q], tg.TensorSpec([]))
+
+    def loop(x):
+        return tg.foldl(lambda s, _: w * w * s * of_numpy(w * s), tg.range(2), x)
+
+    def branch(x):
+        return tg.cond(x > 0.0, lambda: x * x * of_numpy(x), lambda: x)
+
+    def slopes(fn, x, sources):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = fn(x)
+            first = tape.gradient(y, sources(x))
+        return first, outer.gradient(first[0], x)
+
+    # s1 = 4 * 1.5 * 2.5 = 15, and s2 = 9 * 15 * (0.5 * 3 * 15 + 1), with w = 2 and then 3.
+    (by_x, by_w), _ = run(lambda x: slopes(loop, x, lambda x: [x, w]), 1.5)
+    assert called == [3.0, 45.0]
+    np.testing.assert_allclose(by_x, 4 * 2.5 * 9 * 23.5)
+    np.testing.assert_allclose(by_w, 23.5 * (2 * 3 * 15 + 9 * 2.5 * 1.5 * 2 * 2))
+
+    called.clear()
+    (by_x,), second = run(lambda x: slopes(branch, x, lambda x: [x]), 3.0)
+    assert (float(by_x), float(second), called) == (2 * 3 * 2.5, 2 * 2.5, [3.0])
+    (by_x,), _ = run(lambda x: slopes(branch, x, lambda x: [x]), -3.0)
+    assert (float(by_x), called) == (1.0, [3.0])
+
+
 def test_what_a_python_function_returns_may_decide_the_loop(run):
     numbers = iter(range(100))
 

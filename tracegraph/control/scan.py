@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.without_prints import calls_python, without_prints, without_tokens
+from tracegraph.control.without_prints import calls_differentiable, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TensorType
@@ -174,7 +174,7 @@ class Scan(Loop):
     # Derivatives.
 
     def recorded(self):
-        if calls_python(self.body):
+        if calls_differentiable(self.body):
             return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
         return self if body is self.body else self.with_body(body, self.constants, self.states)
@@ -203,10 +203,10 @@ class Scan(Loop):
         count = len(self.body.outputs)
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
-        recorded, printless = self.recorded(), self._without_prints()
-        if recorded is not self:
+        recorded = self.recorded()
+        if recorded is not self or calls_differentiable(self.body):
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = printless.recorded()
+            recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         return recorded._pulled_back(gs, ys, xs)
@@ -439,6 +439,8 @@ class _Factors:
             if node is None or type(node.op) is not Matmul or g.ndim != 2 or not g.type.is_static:
                 continue
             new = {x for x in map(_untransposed, node.inputs) if x not in known}
+            if not all(x.type.is_static for x in new):
+                continue  # which of the two is smaller is not known
             if sum(element_count(x.type.shape) for x in new) <= element_count(g.type.shape):
                 self.products[i] = node.op, node.inputs
                 self.returned += new

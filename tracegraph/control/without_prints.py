@@ -21,6 +21,15 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
+def calls_differentiable(graph: Graph) -> bool:
+    """Whether it calls Python functions that have derivatives."""
+    return graph.cuts_runs and any(
+        isinstance(node.op, HostCall) and node.op.is_differentiable
+        for inner in graph.graphs()
+        for node in inner.nodes
+    )
+
+
 def without_prints(graph: Graph) -> Graph:
     """The graph without its prints: the token that it takes is the one that it returns. Raises
     Mismatch for one that does more than print."""
@@ -37,9 +46,11 @@ def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
 def _without_prints(graph: Graph) -> Graph:
     if calls_python(graph):
         raise Mismatch(
-            f"the derivative of @{graph.name} is not known, since it calls a Python function",
+            f"this derivative of @{graph.name} is not known, since it calls a Python function, "
+            "which it would have to call again",
             fix="call the Python function outside of the loop or branch, or stop the gradient: "
-            "tg.stop_gradient",
+            "tg.stop_gradient; reverse mode goes through branches and loops of known length that "
+            "call tg.numpy_function",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)
