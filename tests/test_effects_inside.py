@@ -1,5 +1,7 @@
 """Prints and calls of Python functions inside branches and loops: in order, and once."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -287,6 +289,38 @@ def test_a_condition_that_calls_python_sees_what_the_body_assigns(run):
         value, n = value * 2.0, n + 1.0
     assert run(loop, 0.0).numpy() == n + value
     assert v.numpy() == value and seen == expected
+
+
+def branch_that_calls_python(v):
+    def called(q):
+        v.assign_add(1.0)
+        return q
+
+    def chosen(n):
+        v.assign_add(1.0)
+        plain = lambda: (v.assign_add(1.0), tg.cast(n, tg.float32))[1]  # noqa: E731
+        tg.cond(n % 2 == 0, lambda: of_python(called, tg.cast(n, tg.float32)), plain)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+RACES = {"a branch that calls Python": branch_that_calls_python}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_threads_and_effects_inside_lose_no_update(name):
+    v = tg.Variable(0.0)
+    add_three = tg.function(RACES[name](v))
+    add_three(tg.constant(3))
+    calls = lambda: [add_three(tg.constant(3)) for _ in range(40)]  # noqa: E731
+    threads = [threading.Thread(target=calls) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert v.numpy() == 3 * (1 + 4 * 40)
 
 
 def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):

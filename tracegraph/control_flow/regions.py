@@ -311,10 +311,12 @@ class Shared:
     def _value_before(
         self, traced: Traced, variable: Variable, values: Mapping[int, Tensor]
     ) -> Tensor:
-        """What a region begins with for a Variable. One that calls Python functions reads it by
-        itself, and to others a step of the loop before may have stored it."""
+        """What a region begins with for a Variable. One that stores reads it by itself, since a step
+        before, another thread or a signal handler may have assigned it behind the read outside; a
+        step that calls Python functions is traced so."""
         value = values[id(variable)]
-        if self._stores and self._has_step and not has_calls_that_see(traced.graph):
+        reads_by_itself = self._has_step and has_calls_that_see(traced.graph)
+        if self._stores and not reads_by_itself:
             return Load()(values[_TOKEN], value)
         return value
 
