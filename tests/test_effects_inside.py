@@ -306,11 +306,31 @@ def branch_that_calls_python(v):
     return chosen
 
 
-RACES = {"a branch that calls Python": branch_that_calls_python}
+def branch_that_prints(v):
+    def chosen(n):
+        v.assign_add(1.0)
+        tg.cond(n > 0, lambda: (said("more"), v.assign_add(1.0), n)[2], lambda: n)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def loop_that_prints(v):
+    return lambda n: tg.while_loop(
+        lambda k: k < n, lambda k: (said(k), v.assign_add(1.0), k + 1)[2], [0]
+    )
+
+
+RACES = {
+    "a branch that calls Python": branch_that_calls_python,
+    "a branch that prints": branch_that_prints,
+    "a loop that prints": loop_that_prints,
+}
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_threads_and_effects_inside_lose_no_update(name):
+def test_threads_and_effects_inside_lose_no_update(name, lines):
     v = tg.Variable(0.0)
     add_three = tg.function(RACES[name](v))
     add_three(tg.constant(3))
@@ -321,6 +341,8 @@ def test_threads_and_effects_inside_lose_no_update(name):
     for thread in threads:
         thread.join()
     assert v.numpy() == 3 * (1 + 4 * 40)
+    prints = {"a branch that calls Python": 0, "a branch that prints": 1, "a loop that prints": 3}
+    assert len(lines()) == prints[name] * (1 + 4 * 40)
 
 
 def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):

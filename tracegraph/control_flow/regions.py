@@ -311,8 +311,8 @@ class Shared:
     def _value_before(
         self, traced: Traced, variable: Variable, values: Mapping[int, Tensor]
     ) -> Tensor:
-        """What a region begins with for a Variable. One that stores reads it by itself, since a step
-        before, another thread or a signal handler may have assigned it behind the read outside; a
+        """What a region begins with for a Variable. One that stores reads it by itself: a step
+        before, another thread or a signal handler may have assigned it behind the read outside. A
         step that calls Python functions is traced so."""
         value = values[id(variable)]
         reads_by_itself = self._has_step and has_calls_that_see(traced.graph)
