@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering.accumulate import type_of_sum
 from lowering.program import graph_function
 from lowering.rules import lowers
+from lowering.rules.accumulate import type_of_sum
 from tracegraph.control import call as ops
 from tracegraph.control.branch import Cond, Switch
 from tracegraph.control.custom_call import CustomCall
