@@ -1,5 +1,7 @@
 """Prints and calls of Python functions inside branches and loops: in order, and once."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -236,6 +238,111 @@ def test_python_functions_in_a_branch(run):
     assert run(chosen, 3.0).numpy() == 6.0
     assert run(chosen, -3.0).numpy() == -3.0
     assert called == [3.0]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_what_a_python_function_assigns_in_one_branch_holds_beside_the_other(run, is_taken):
+    """The other branch assigns the Variable without calling Python."""
+    v = tg.Variable(0.0)
+
+    def assigning(q):
+        v.assign_add(5.0)
+        return q * 2.0
+
+    def chosen(x):
+        v.assign_add(1.0)
+        y = tg.cond(
+            x > 0.0,
+            lambda: of_python(assigning, x),
+            lambda: (v.assign_add(1000.0), x)[1],
+        )
+        return y + v
+
+    x = 3.0 if is_taken else -3.0
+    for _ in range(2):
+        before = float(v.numpy())
+        after = before + (6.0 if is_taken else 1001.0)
+        assert run(chosen, x).numpy() == after + (6.0 if is_taken else -3.0)
+        assert v.numpy() == after
+
+
+def test_a_condition_that_calls_python_sees_what_the_body_assigns(run):
+    """As plain Python does it: the body calls no Python function by itself."""
+    v, seen = tg.Variable(0.0), []
+
+    def look(q):
+        seen.append((float(q), float(v.numpy())))
+        v.assign_add(10.0)
+        return q + v
+
+    def loop(x):
+        goes_on = lambda n: of_python(look, n) < 40.0  # noqa: E731
+        step = lambda n: (v.assign(v * 2.0), n + 1.0)[1]  # noqa: E731
+        return tg.while_loop(goes_on, step, [x])[0] + v
+
+    value, n, expected = 0.0, 0.0, []
+    while True:
+        expected.append((n, value))
+        value += 10.0
+        if n + value >= 40.0:
+            break
+        value, n = value * 2.0, n + 1.0
+    assert run(loop, 0.0).numpy() == n + value
+    assert v.numpy() == value and seen == expected
+
+
+def branch_that_calls_python(v):
+    def called(q):
+        v.assign_add(1.0)
+        return q
+
+    def chosen(n):
+        v.assign_add(1.0)
+        plain = lambda: (v.assign_add(1.0), tg.cast(n, tg.float32))[1]  # noqa: E731
+        tg.cond(n % 2 == 0, lambda: of_python(called, tg.cast(n, tg.float32)), plain)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def branch_that_prints(v):
+    def chosen(n):
+        v.assign_add(1.0)
+        tg.cond(n > 0, lambda: (said("more"), v.assign_add(1.0), n)[2], lambda: n)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def loop_that_prints(v):
+    return lambda n: tg.while_loop(
+        lambda k: k < n, lambda k: (said(k), v.assign_add(1.0), k + 1)[2], [0]
+    )
+
+
+RACES = {
+    "a branch that calls Python": branch_that_calls_python,
+    "a branch that prints": branch_that_prints,
+    "a loop that prints": loop_that_prints,
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_threads_and_effects_inside_lose_no_update(name, lines):
+    v = tg.Variable(0.0)
+    add_three = tg.function(RACES[name](v))
+    add_three(tg.constant(3))
+    calls = lambda: [add_three(tg.constant(3)) for _ in range(40)]  # noqa: E731
+    threads = [threading.Thread(target=calls) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert v.numpy() == 3 * (1 + 4 * 40)
+    prints = {"a branch that calls Python": 0, "a branch that prints": 1, "a loop that prints": 3}
+    assert len(lines()) == prints[name] * (1 + 4 * 40)
 
 
 def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
