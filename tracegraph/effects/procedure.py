@@ -9,7 +9,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.without_prints import calls_python, without_any_print
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
@@ -29,7 +28,6 @@ from tracegraph.eager.slots import (
     gathered,
     run_program,
     state_lock,
-    store,
     store_together_if_same,
 )
 from tracegraph.effects.interpreted import interpret
@@ -72,7 +70,10 @@ class _DoesNotFit(Exception):
 
 
 class _Stopped(Exception):
-    """A check failed, and what comes now does not happen: the rest of a run."""
+    """A check failed, and what comes now does not happen: the rest of a run. `error` is what the
+    check raises, where it stands in a branch or a loop."""
+
+    error: Exception | None = None
 
 
 class Procedure:
@@ -100,7 +101,6 @@ class Procedure:
         effects = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
         self._has_effects = bool(effects)
-        self._prints_between = self._may_print_between()
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -136,71 +136,71 @@ class Procedure:
             self._compute_and_store(run, final_stores)
             return tuple(map(run.output, graph.outputs))
         try:
-            if self._prints_between:
-                self._print_and_store(run, final_stores)
-                return tuple(map(run.output, graph.outputs))
-            for part in self._parts[:-1]:
-                part.run(run, [])
-            self._parts[-1].run(run, final_stores)
-        except _Stopped:
+            self._run_parts(run, final_stores)
+        except _Stopped as stop:
+            if stop.error is not None:
+                raise stop.error from None
             return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.output, graph.outputs))
 
-    def run_region(self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot]) -> Sequence[Any]:
+    def run_region(
+        self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot], piece: _Piece | None
+    ) -> Sequence[Any]:
         """The buffers of the outputs, for those of all inputs: of a region of a branch or a loop.
-        `handles` are the Variables that inputs stand for. Raises what stops the run around it."""
+        `handles` are the Variables that inputs stand for, `piece` is what it is a part of, if its
+        calls do not look at Variables. Raises what stops the run around it."""
         graph = self.split.graph
         run = _Run({}, None, False, self._kept)
         run.handles = dict(handles)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         try:
-            for part in self._parts:
-                part.run(run, [])
-        except _Stopped:
-            self._report(run)
+            if piece is None:
+                self._run_parts(run, [])
+            else:
+                self._run_within(run, piece)
+        except _Stopped as stop:
+            stop.error = stop.error or self._error_of_check(run)
             raise
         return tuple(map(run.value, graph.outputs))
 
-    def _report(self, run: _Run) -> None:
-        """Raises the error of the first check that has failed."""
+    def _error_of_check(self, run: _Run) -> Exception | None:
+        """The error of the first check that has failed."""
         for node in self.split.graph.nodes:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
             if flag is not None and not np.asarray(flag):
                 text, operands = node.op.attributes[0], node.inputs[1:]
                 is_range = "{}" in text and len(operands) == _RANGE_OPERANDS
                 report = CheckReport(text, node.source, len(operands), is_range=is_range)
-                report.fail([np.asarray(run.value(x)) for x in operands])
+                try:
+                    report.fail([np.asarray(run.value(x)) for x in operands])
+                except InvalidArgumentError as error:
+                    return error
+        return None
 
-    def _may_print_between(self) -> bool:
-        """Whether there are several parts, and all that happens in between is prints of branches
-        and loops."""
-        parts = self.split.parts
-        nodes = [node for part in parts for node in part.effects]
-        return (
-            len(parts) > 1
-            and not any(part.loads or part.sizes for part in parts)
-            and not any(isinstance(node.op, Store) for node in nodes)
-            and not calls_python(self.split.graph)
-            and not any(isinstance(x.op, HostCall) and x.op.ends_runs for x in nodes)
-        )
-
-    @functools.cached_property
-    def _silent_program(self) -> Any:
-        with backend.compiling:
-            return backend.program(without_any_print(self.split.graph))
-
-    def _print_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
-        """Runs all parts, and stores when the last one has run. Where a Variable was assigned
-        meanwhile, all is computed anew, and nothing is printed twice."""
-        graph, known = self.split.graph, [*run.variables.values()]
+    def _run_parts(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+        """Runs the parts and makes their effects. What is read and what is stored between two
+        calls that may look at Variables is one piece."""
+        piece = _Piece(run)
         for part in self._parts:
-            part.run(run, [])
-        olds = [run.env[handle] for handle in run.variables]
-        while final_stores and not _stored(run, final_stores, known, olds):
-            olds = run.values_of(known)
-            run.env.update(zip(run.variables, olds, strict=True))
-            values = run_program(self._silent_program, [*map(run.value, graph.inputs)])
-            run.env.update(zip(graph.outputs, values, strict=True))
+            piece.take(part)
+            for node in part.effects:
+                if not _shows_state(node):
+                    piece.take(node)
+                    continue
+                piece.end()
+                run.make(node, None)
+                piece = _Piece(run)
+        piece.end(final_stores)
+
+    def _run_within(self, run: _Run, piece: _Piece) -> None:
+        """Runs the parts of a region inside a piece, which stores what they store."""
+        for part in self._parts:
+            part.compute(run)
+            for node in part.effects:
+                if isinstance(node.op, Store):
+                    piece.store(run, node)
+                elif not (piece.is_silent and _prints(node)):
+                    run.make(node, piece)
 
     def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
@@ -339,7 +339,15 @@ class _Run:
             types = [y.type for y in node.outputs[1:]]
             self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
 
-    def interpret(self, node: Node) -> None:
+    def make(self, node: Node, piece: _Piece | None) -> None:
+        """Makes an effect that stores nothing. `piece` is what it is a part of, if it does not look
+        at Variables."""
+        if isinstance(node.op, HostCall):
+            self.call(node)
+        else:
+            self._interpret(node, piece)
+
+    def _interpret(self, node: Node, piece: _Piece | None) -> None:
         """Runs a branch or a loop with effects, but for one that was run before."""
         if self.is_repeated:
             assert self._record is not None
@@ -350,11 +358,13 @@ class _Run:
 
             def run(graph: Graph, values: Sequence[Any], first: int) -> Sequence[Any]:
                 pairs = zip(graph.inputs, slots[first:])
-                return _run_region(graph, values, {x: v for x, v in pairs if v is not None})
+                return _run_region(graph, values, {x: v for x, v in pairs if v is not None}, piece)
 
             results = interpret(op, [self.value(x) for x in node.inputs], run)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
+        if piece is not None and piece.is_silent:
+            return
         self._count += 1
         if self._is_recording and self._record is not None and self._count > self._made:
             self._record.add(Made(results), list(self.variables.values()))
@@ -379,14 +389,16 @@ class _Run:
                 _refuse_shape(op, found[i], op.types[i], node, record)
 
 
-def _run_region(graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot]) -> Sequence[Any]:
+def _run_region(
+    graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: _Piece | None
+) -> Sequence[Any]:
     types = types_known(graph.input_types, values)
     known = specialise(graph, types)
     program = known.cached("region", lambda: _region_program(known))
     if not isinstance(program, Procedure):
         return run_program(program, values)
     given = zip(graph.inputs, program.split.graph.inputs, strict=True)
-    return program.run_region(values, {y: slots[x] for x, y in given if x in slots})
+    return program.run_region(values, {y: slots[x] for x, y in given if x in slots}, piece)
 
 
 def _region_program(graph: Graph) -> Any:
@@ -429,17 +441,11 @@ class _PartProgram:
         self._make = make
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
-        effects = part.effects
-        calls = [i for i, node in enumerate(effects) if not isinstance(node.op, Store)]
-        first = calls[0] if calls else len(effects)
         #: Whether sizes in it are known only when it begins.
         self._has_sizes = bool(part.names) or not part.graph.is_static
         #: The sizes that are read when it ends, by name.
         self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
-        #: What is stored together with the end of the part, and what comes then.
-        self._stores, self._rest = effects[:first], effects[first:]
-        #: Whether Python functions come then that may look at Variables.
-        self._shows_state = any(map(_shows_state, self._rest))
+        self.effects = part.effects
 
     def programs(self) -> list[Any]:
         """Its programs: those so far, where they are for sizes that runs find."""
@@ -447,36 +453,7 @@ class _PartProgram:
             return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
         return [self._only_program] if self._part.outputs else []
 
-    def run(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
-        """Runs the program of the part, and makes its effects. `final_stores` are what Variables
-        get at the end of all."""
-        self._compute_and_store(run, [] if self._shows_state else final_stores)
-        for node in self._rest:
-            if isinstance(node.op, HostCall):
-                run.call(node)
-            elif not isinstance(node.op, Store):
-                run.interpret(node)
-            elif not run.is_repeated:
-                _store(run, [(node.inputs[2], self._slot(run, node))])
-        if self._shows_state:
-            _store(run, final_stores)
-
-    def _compute_and_store(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
-        """What is computed of the values of Variables and stored is computed anew where an
-        interrupt or another thread assigned one of them meanwhile."""
-        reads = self._reads(run)
-        known = [slot for _, slot in reads]
-        while True:
-            olds = run.values_of(known)
-            run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
-            self.compute(run)
-            stores = [(x.inputs[2], self._slot(run, x)) for x in self._stores] + final_stores
-            if not stores or run.is_repeated:
-                return
-            if _stored(run, stores, known, olds):
-                return
-
-    def _reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
+    def reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
         """What has the value of a Variable at the beginning of the part, and the Variable."""
         found = list(run.variables.items()) if self._is_first else []
         for node in self._part.loads:
@@ -486,12 +463,6 @@ class _PartProgram:
             else:
                 found.append((node.outputs[0], slot))
         return found
-
-    def _slot(self, run: _Run, node: Node) -> Slot:
-        assert isinstance(node.op, Store)
-        slot = run.slot(node.inputs[1])
-        assert slot is not None, f"{node} stores in what stands for no Variable"
-        return slot
 
     def compute(self, run: _Run) -> None:
         """Runs the program of the part, and reads the sizes that it gives."""
@@ -547,6 +518,107 @@ class _PartProgram:
         return program
 
 
+class _Piece:
+    """What a run does between two calls that may look at Variables: it reads Variables, computes,
+    prints, and stores all together. Where another thread or a signal handler assigned one of them
+    meanwhile, all is computed anew, and nothing is printed twice."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        #: Parts, and the effects between them.
+        self._steps: list[_PartProgram | Node] = []
+        #: The Variables that were read, and the values that they had.
+        self._known: list[Slot] = []
+        self._olds: list[Any] = []
+        #: What Variables get.
+        self._stores: list[tuple[Any, Slot]] = []
+        #: Prints that wait for what is stored, and so show what was computed last.
+        self._prints: list[Node] = []
+        #: Whether it is computed anew.
+        self.is_silent = False
+
+    def take(self, step: _PartProgram | Node) -> None:
+        """Runs a part, or makes an effect that looks at no Variable. Where a check failed, what was
+        assigned before it is stored, and the run stops."""
+        self._steps.append(step)
+        if isinstance(step, Node) and _prints(step):
+            self._prints.append(step)
+            return
+        if not isinstance(step, Node) or step.op.regions:  # what was to be printed comes first
+            self._print()
+        stop = self._stop_of(step)
+        while stop is not None:
+            if self._is_stored(self._stores):
+                self._print()
+                raise stop
+            stop = self._stop_anew()
+
+    def end(self, final_stores: Sequence[tuple[Tensor, Slot]] = ()) -> None:
+        """Stores, and prints what is left."""
+        run, stop = self._run, None
+        while True:
+            final = [(run.output(y), slot) for y, slot in final_stores] if stop is None else []
+            if self._is_stored([*self._stores, *final]):
+                break
+            stop = self._stop_anew()
+        self._print()
+        if stop is not None:
+            raise stop
+
+    def store(self, run: _Run, node: Node) -> None:
+        """Notes what a node of a run stores."""
+        slot = run.slot(node.inputs[1])
+        assert slot is not None, f"{node} stores in what stands for no Variable"
+        self._stores.append((run.output(node.inputs[2]), slot))
+
+    def _is_stored(self, stores: Sequence[tuple[Any, Slot]]) -> bool:
+        if not stores or self._run.is_repeated:
+            return True
+        new, slots = [value for value, _ in stores], [slot for _, slot in stores]
+        with state_lock:
+            return store_together_if_same(slots, new, self._known, self._olds)
+
+    def _stop_anew(self) -> _Stopped | None:
+        """Computes all anew, up to a check that fails."""
+        self._known, self._olds, self._stores, self.is_silent = [], [], [], True
+        stops = (self._stop_of(step) for step in self._steps)
+        found = next((stop for stop in stops if stop is not None), None)
+        self.is_silent = False
+        return found
+
+    def _stop_of(self, step: _PartProgram | Node) -> _Stopped | None:
+        """Runs a part, or makes an effect. Returns what stops the run there, if a check failed."""
+        try:
+            if isinstance(step, _PartProgram):
+                self._compute(step)
+            elif isinstance(step.op, Store):
+                self.store(self._run, step)
+            elif not _prints(step):
+                self._run.make(step, self)
+        except _Stopped as stop:
+            return stop
+        return None
+
+    def _compute(self, part: _PartProgram) -> None:
+        run, reads = self._run, part.reads(self._run)
+        known = [slot for _, slot in reads]
+        olds = run.values_of(known)
+        run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+        part.compute(run)
+        self._known += known
+        self._olds += olds
+
+    def _print(self) -> None:
+        for node in self._prints:
+            self._run.call(node)
+        self._prints = []
+
+
+def _prints(node: Node) -> bool:
+    """Whether it is a call that prints, among effects that look at no Variable."""
+    return isinstance(node.op, HostCall) and node.op.function != STOP
+
+
 def _shows_state(node: Node) -> bool:
     """Whether Python functions are called that may look at Variables."""
     if isinstance(node.op, HostCall):
@@ -573,11 +645,6 @@ def _stored(
     slots, new = [slot for _, slot in stores], [run.output(y) for y, _ in stores]
     with state_lock:
         return store_together_if_same(slots, new, known, olds)
-
-
-def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:
-    with state_lock:
-        store([slot for _, slot in stores], [run.value(y) for y, _ in stores])
 
 
 def program_of(graph: Graph) -> Any:
