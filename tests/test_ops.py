@@ -559,9 +559,9 @@ def wrong_pattern(case: Case) -> Iterator[str]:
     # The first row moves nothing, so that all are computed in the same way.
     steps = np.concatenate([np.zeros((1, flat.size)), 1e-3 * np.eye(flat.size)])
     runs = jax.jit(jax.vmap(moved), compiler_options=QUICK)(flat + steps)
-    for y, sparse, rows in zip(graph.outputs, pattern(graph), runs, strict=True):
+    for y, sparse, rows in zip(graph.outputs, pattern(graph), map(np.asarray, runs), strict=True):
         found = sparse.to_dense()
-        numeric = np.asarray(abs(rows[1:] - rows[:1]) > 1e-9).T.reshape(*y.type.shape, flat.size)
+        numeric = (abs(rows[1:] - rows[:1]) > 1e-9).T.reshape(*y.type.shape, flat.size)
         if found.shape != numeric.shape:
             yield f"{case}: the pattern has the shape {found.shape}, not {numeric.shape}"
         elif (numeric & ~found).any():
