@@ -450,7 +450,7 @@ WRAPPED = [
     and case.op.name != "adjust_contrast"
     and not getattr(case.op, "full_matrices", False)  # whose vectors have no derivative
 ]
-CHUNKS = [WRAPPED[k::16] for k in range(16)]
+CHUNKS = [WRAPPED[k::64] for k in range(64)]
 
 
 def dtype_of(case):
