@@ -51,6 +51,7 @@ LAZY_IMPORTS = {
     "tracegraph/functions/jax_function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/optimizers/imported.py": {"tracegraph"},
+    "tracegraph/padding/padded.py": {"tracegraph"},
     "tracegraph/autograph/conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering", "tracegraph"},
     "tracegraph/state/module.py": {"tracegraph"},
