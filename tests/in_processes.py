@@ -161,6 +161,27 @@ def saves(index):
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
 
 
+def saves_a_model(index):
+    """A model of all processes, which is loaded again by all of them."""
+    path = sys.argv[2]
+    module = tg.Module()
+    module.parts = variables(1)
+    module.product = tg.function(
+        lambda x: tg.reduce_sum(module.parts["rows"] * module.parts["columns"]) * x,
+        input_signature=[tg.TensorSpec([])],
+    )
+    tg.saved_model.save(module, path)
+    loaded = tg.saved_model.load(path)
+    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+    for name, axes in (("rows", ("data", None)), ("columns", (None, "data"))):
+        found = loaded.parts[name]
+        assert found.layout.axes == axes
+        for shard in found.made_tensor().buffer.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
+    expected = float((value.astype(np.float64) ** 2).sum())
+    print("product", abs(float(loaded.product(1.0)) / expected - 1.0) < 1e-5, flush=True)
+
+
 def preempted(index):
     v = tg.Variable(0.0)
     manager = tg.train.CheckpointManager(

@@ -22,9 +22,7 @@ SCRIPT = Path(__file__).with_name("in_processes.py")
 LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
 #: Of these lines most are the libraries' own. Two threads of gloo's may write at once: one line has
 #: both texts then, and one none.
-NOISE = re.compile(
-    r"\[Gloo\]|is connected to|^\[\d\] ([WEF]\d{4} |$|:UNKNOWN|Additional GRPC)"
-)
+NOISE = re.compile(r"\[Gloo\]|is connected to|^\[\d\] ([WEF]\d{4} |$|:UNKNOWN|Additional GRPC)")
 LOST = 70
 SHAPE = (64, 24)
 
@@ -92,6 +90,23 @@ def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
     assert max(sizes) < 1.2 * size + 1000  # half of two arrays, and nobody has both halves
     assert generation_of(path) == 1.0
+
+
+def test_a_model_is_saved_by_all_processes(tmp_path):
+    path = tmp_path / "model"
+    code, out, err = launch(SCRIPT, "saves_a_model", path)
+    assert (code, err) == (0, [])
+    assert sorted(out) == ["[0] product True", "[1] product True"]
+    names = sorted(x.name.rpartition("-")[0] for x in path.glob("weights-*"))
+    assert names == ["weights-0", "weights-1"]
+    sizes = [file.stat().st_size for file in path.glob("weights-*")]
+    assert max(sizes) < 1.2 * 4 * SHAPE[0] * SHAPE[1] + 1000, "nobody has both halves"
+    loaded = tg.saved_model.load(path)
+    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) + 1
+    for name in ("rows", "columns"):
+        assert loaded.parts[name].layout is None, "there is one device here"
+        np.testing.assert_array_equal(loaded.parts[name], value)
+    np.testing.assert_allclose(loaded.product(2.0), 2.0 * (value**2).sum(dtype=float), rtol=1e-5)
 
 
 def strike(path, rng):

@@ -2,7 +2,11 @@
 
 import contextlib
 import copy
+import os
 import pickle
+import re
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -12,7 +16,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import tracegraph as tg
 from tests.test_docs import ON_8_DEVICES, execute
+from tracegraph.archive import tensors
+from tracegraph.archive.manifest import Entry
+from tracegraph.core.types import TensorType
 from tracegraph.distribute import Layout, Mesh, with_layout
+from tracegraph.saved_model.schema.layouts import read_layout
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -463,6 +471,109 @@ def test_layouts_are_printed_parsed_and_saved(tmp_path):
         np.testing.assert_allclose(y.numpy(), X @ W, rtol=1e-5, atol=1e-6)
     with Mesh({"rows": 8}):
         assert "axes=[none,none]" in tg.Graph.from_text(text).as_text()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with a layer that was saved, whose kernel is divided, as is what is kept for it."""
+    layer, optimizer = tg.layers.Dense(6), tg.optimizers.SGD(0.1, momentum=0.9)
+    layer(X)
+    layer.apply_layouts({"kernel": TILES})
+    layer.kernel.assign(W)
+    optimizer.build(layer.trainable_variables)
+    module = tg.Module()
+    module.layer, module.optimizer = layer, optimizer
+    module.apply = tg.function(layer, input_signature=[tg.TensorSpec([8, 4])])
+    tg.saved_model.save(module, tmp_path)
+    return tmp_path
+
+
+def read_by(monkeypatch):
+    """The bytes of each tensor that is read from a file from now on."""
+    counts = []
+    usual = tensors.TensorFile.read
+
+    def read(self, key):
+        data = usual(self, key)
+        counts.append(data[0].nbytes)
+        return data
+
+    monkeypatch.setattr(tensors.TensorFile, "read", read)
+    return counts
+
+
+def test_variables_of_a_saved_model_keep_their_layouts(saved, monkeypatch):
+    counts = read_by(monkeypatch)
+    loaded = tg.saved_model.load(saved)
+    kernel, bias = loaded.layer.kernel, loaded.layer.bias
+    assert kernel.layout == TILES
+    assert not counts, "nothing is read before it is asked for"
+    buffer = kernel.read_value().buffer
+    assert len(counts) == 8 and sum(counts) == W.nbytes, "each part once"
+    for shard in buffer.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), W[shard.index])
+    assert buffer.sharding == jax_sharding("data", "model")
+    assert bias.layout is None
+    kept = [v.layout for v in loaded.optimizer.variables if v.shape == W.shape]
+    assert kept == [TILES]
+    np.testing.assert_allclose(loaded.apply(X).numpy(), X @ W, rtol=1e-5, atol=1e-6)
+    kernel.assign(2.0 * W)
+    assert kernel.layout == TILES
+
+
+def test_layouts_of_a_saved_model_mean_the_mesh_around(saved):
+    half = Mesh({"model": 2, "data": 2}, jax.devices()[4:])
+    with half:
+        loaded = tg.saved_model.load(saved)
+    assert loaded.layer.kernel.layout == Layout(half, ["data", "model"])
+    tg.saved_model.save(loaded, saved)
+    assert tg.saved_model.load(saved).layer.kernel.layout == Layout(half, ["data", "model"])
+    with Mesh({"rows": 8}) as mesh:
+        kernel = tg.saved_model.load(saved).layer.kernel
+    assert kernel.layout == Layout(mesh, [None, None])
+    np.testing.assert_array_equal(kernel.numpy(), W)
+    with Mesh({"data": 8}), pytest.raises(tg.errors.LoadError, match="'data' of 8 does not divide"):
+        tg.saved_model.load(saved)
+
+
+FEWER = """
+import sys, numpy as np, tracegraph as tg
+loaded = tg.saved_model.load(sys.argv[1])
+assert loaded.layer.kernel.layout is None
+np.save(sys.argv[2], loaded.layer.kernel.numpy())
+loaded.layer.kernel.assign_add(tg.ones([4, 6]))
+tg.saved_model.save(loaded, sys.argv[1])
+"""
+
+
+def test_a_model_comes_back_from_where_the_devices_are_not(saved, tmp_path):
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    file = tmp_path.with_suffix(".npy")
+    command = [sys.executable, "-c", FEWER, str(saved), str(file)]
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    np.testing.assert_array_equal(np.load(file), W)
+    kernel = tg.saved_model.load(saved).layer.kernel
+    assert kernel.layout == TILES
+    np.testing.assert_array_equal(kernel.numpy(), W + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"mesh": "data=4,model=2", "axes": ["rows", None]}, "names the axis 'rows'"),
+        ({"mesh": "data=3", "axes": ["data", None]}, "'data' of 3 does not divide"),
+        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axes"),
+        ({"mesh": "data", "axes": [None, None]}, "'data' is no mesh"),
+        ({"mesh": "data=4", "axes": [None, None], "devices": ["x"]}, "an integer"),
+        ({"mesh": "data=2", "axes": [None, None], "devices": [1, 1]}, "the devices [1, 1]"),
+        ({"mesh": "data=4"}, "axes"),
+        ("data", "an object"),
+    ],
+)
+def test_a_layout_in_a_manifest_is_not_trusted(row, words):
+    entry = Entry({"layout": row}, "file").pairs()["layout"]
+    with pytest.raises(tg.errors.LoadError, match=re.escape(words)):
+        read_layout(entry, TensorType(tg.float32, (4, 6)))
 
 
 def test_a_signature_tells_the_layouts():

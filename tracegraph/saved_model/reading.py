@@ -39,6 +39,7 @@ from tracegraph.saved_model.modules import (
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
 from tracegraph.saved_model.placeholders import NotSaved
 from tracegraph.saved_model.schema.checks import read_check
+from tracegraph.saved_model.schema.layouts import LAYOUT_FIELDS, read_layout
 from tracegraph.saved_model.schema.open_sizes import LoadedSizes
 from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
@@ -125,6 +126,7 @@ def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
 _VARIABLE_FIELDS = (
     *("weight", "name", "type", "trainable", "plain_name", "random_state", "created"),
 )
+_OPTIONAL_FIELDS = (*LAYOUT_FIELDS, *REPLICA_FIELDS)
 _TRACE_FIELDS = (
     *("graph", "arguments", "results", "variables", "assigned", "captures", "token", "checks"),
 )
@@ -235,7 +237,7 @@ class Loader:
     def _read_variables(self, entry: Entry) -> list[Variable]:
         """The Variables by their numbers, created in the order in which they were once."""
         items = entry.items()
-        rows = [item.fields(*_VARIABLE_FIELDS, optional=REPLICA_FIELDS) for item in items]
+        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in items]
         places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
         order = [place.count(len(items)) for place in places]
         if len(set(order)) < len(order):
@@ -252,8 +254,8 @@ class Loader:
         return [made[i] for i in range(len(items))]
 
     def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random, _, *replicas = entry.fields(
-            *_VARIABLE_FIELDS, optional=REPLICA_FIELDS
+        weight, name, type_, trainable, plain, random, _, layout, *replicas = entry.fields(
+            *_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS
         )
         stored = self._files.weights.get(weight.text())
         if stored is None:
@@ -266,7 +268,7 @@ class Loader:
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         read_replicas(variable, replicas)
-        self._files.fill(variable, stored)
+        self._files.fill(variable, stored, read_layout(layout, variable.tensor_type))
         return variable
 
     def _variable_of(self, entry: Entry) -> Variable:

@@ -153,7 +153,8 @@ class Variable(Slot, TensorMethods):
     """
 
     __slots__ = (
-        *("__weakref__", "_layout", "_stands_for", "_trainable", "aggregation", "base_name"),
+        *("__weakref__", "_layout", "_layout_elsewhere", "_stands_for", "_trainable"),
+        *("aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
         *("regularizer", "synchronization", "tensor_type"),
     )
@@ -227,6 +228,8 @@ class Variable(Slot, TensorMethods):
         self.is_random_state = False
         #: How the value is divided among devices, where it is said; every later one is, too.
         self._layout: Layout | None = None
+        #: What a file says of that, where the devices for it are not here.
+        self._layout_elsewhere: Layout | None = None
         self.tensor_type = type
         self.handle = host_tensor(type, None)
         self.handle.name = name
@@ -297,10 +300,15 @@ class Variable(Slot, TensorMethods):
         new._begin(type, name, trainable)
         return new
 
-    def keep_in_file(self, stored: Any) -> None:
-        """Takes the value of an array that stands in a file, and is read at the first use."""
+    def keep_in_file(self, stored: Any, layout: Layout | None = None) -> None:
+        """Takes the value of an array that stands in a file, and is read at the first use: by parts
+        if there is a layout, and the devices for it."""
         note_pending()
-        self.buffer = host_tensor(stored.type, stored)
+        if layout is not None and backend.jax_mesh(*layout.mesh.placement) is None:
+            self._layout_elsewhere, layout = layout, None
+        self._layout = layout
+        content = stored if layout is None else backend.layouts().DividedInFile(stored, layout)
+        self.buffer = host_tensor(stored.type, content)
 
     # What it is.
 
@@ -355,6 +363,11 @@ class Variable(Slot, TensorMethods):
     def declared_layout(self) -> Layout | None:
         """The layout that the Variable was given, which every later value takes."""
         return self._layout
+
+    @property
+    def saved_layout(self) -> Layout | None:
+        """The layout that goes to files: what was declared here, or where the value came from."""
+        return self._layout or self._layout_elsewhere
 
     def take_layout(self, layout: Layout) -> None:
         """Divides the value, and every later one, as `layout` says. Raises ShapeError."""
