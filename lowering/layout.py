@@ -239,6 +239,15 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
         return jax.device_put(buffer, _whole(mesh), may_alias=False)
 
 
+def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
+    """Whether a buffer is divided as `wanted` says, on the same mesh: JAX has one object for equal
+    meshes."""
+    found = named_sharding(buffer)
+    if found is None or found.mesh is not wanted.mesh:
+        return False
+    return found.is_equivalent_to(wanted, buffer.ndim)
+
+
 def put(array: Any, placement: Placement) -> Any:
     """A buffer of its own with this layout; each device is sent what it holds, and no more."""
     with context_of(array.dtype), jax.ensure_compile_time_eval():

@@ -17,10 +17,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 import tracegraph as tg
 from tests.test_docs import ON_8_DEVICES, execute
 from tracegraph.archive import tensors
+from tracegraph.archive.layouts import read_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.core.types import TensorType
 from tracegraph.distribute import Layout, Mesh, with_layout
-from tracegraph.saved_model.schema.layouts import read_layout
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
@@ -576,6 +576,42 @@ def test_a_layout_in_a_manifest_is_not_trusted(row, words):
         read_layout(entry, TensorType(tg.float32, (4, 6)))
 
 
+def test_an_input_signature_declares_layouts(tmp_path, compiled):
+    with MESH:
+        spec = tg.TensorSpec([None, 4], layout=["data", None], name="x")
+    assert spec.layout == ROWS and spec == pickle.loads(pickle.dumps(spec))
+    assert spec != tg.TensorSpec([None, 4], name="x") and "layout=Layout(Mesh(" in repr(spec)
+
+    @tg.function(input_signature=[spec])
+    def f(x):
+        return x * 2.0
+
+    assert str(f.get_concrete_function()).count("x: [data, -] of data=4,model=2") == 1
+    assert f(X).layout == f(tg.Variable(X)).layout == ROWS
+    laid_out, elsewhere = with_layout(X, ROWS), with_layout(X, Layout(MESH, [None, "model"]))
+    compiled.clear()
+    for given in (X, X.tolist(), tg.constant(X), laid_out, elsewhere, laid_out, tg.constant(X), X):
+        y = f(given)
+        assert y.layout == ROWS
+        np.testing.assert_array_equal(y.numpy(), 2.0 * X)
+    assert not compiled, "arguments always come in the same layout"
+    with tg.GradientTape() as tape:
+        x = tg.constant(X)
+        tape.watch(x)
+        y = f(x)
+    assert tape.gradient(y, x).layout == ROWS
+    outer = tg.function(lambda x: f(x) + 1.0)
+    assert outer(X).layout == ROWS
+    message = refused(ValueError, lambda: f(X[:6]))
+    assert "f: argument 'x': axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4" in message
+    tg.saved_model.save(f, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert loaded(X).layout == ROWS
+    assert loaded.content_.input_signature == (spec,)
+    with Mesh({"data": 2}) as half:
+        assert tg.saved_model.load(tmp_path)(X).layout == Layout(half, ["data", None])
+
+
 def test_a_signature_tells_the_layouts():
     w = tg.Variable(W, layout=TILES, name="w")
 
@@ -742,6 +778,23 @@ def refused(kind, action):
             ValueError,
             "a layout for 2 axes, ['data', None], was given to a tensor of 1 axes, [8]",
             lambda: tg.Variable(np.ones(8), layout=ROWS),
+        ),
+        (
+            ValueError,
+            "tg.TensorSpec: axis 0 of a tensor [6, d] has the size 6, which 'data' of 4 does not",
+            lambda: tg.TensorSpec([6, None], layout=ROWS),
+        ),
+        (
+            ValueError,
+            "tg.TensorSpec: a layout was given to a tensor whose rank is not known",
+            lambda: tg.TensorSpec(None, layout=ROWS),
+        ),
+        (
+            TypeError,
+            "and there is no input_signature",
+            lambda: tg.function(lambda x: x).get_concrete_function(
+                tg.TensorSpec([8, 4], layout=ROWS)
+            ),
         ),
         (
             ValueError,

@@ -168,6 +168,11 @@ def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Se
     return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))
 
 
+def has_sharding(buffer: Any, sharding: Any) -> bool:
+    """Whether a buffer is divided as a sharding of JAX's says, on its mesh."""
+    return _lowering().layout.has_sharding(buffer, sharding)
+
+
 def from_dlpack(value: Any) -> Any:
     """What is on a device and has `__dlpack__` as an array of JAX."""
     return _lowering().device.from_dlpack(value)

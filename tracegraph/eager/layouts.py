@@ -214,6 +214,11 @@ class Layout:
         return backend.sharding(*self.placement)
 
     @property
+    def is_here(self) -> bool:
+        """Whether there are the devices."""
+        return backend.jax_mesh(*self._mesh.placement) is not None
+
+    @property
     def placement(self) -> tuple[str, tuple[int, ...] | None, tuple[Any, ...]]:
         """The layout as data; see `Mesh.placement`."""
         return (*self._mesh.placement, self._axes)

@@ -12,6 +12,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.archive import limits, manifest
 from tracegraph.archive.directory import Reader, as_path, read_whole
+from tracegraph.archive.layouts import LAYOUT_FIELDS, read_layout
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.value_encoding import Decoder, Records, read_tensor_type
 from tracegraph.boundary.tracebacks import api_boundary
@@ -39,7 +40,6 @@ from tracegraph.saved_model.modules import (
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
 from tracegraph.saved_model.placeholders import NotSaved
 from tracegraph.saved_model.schema.checks import read_check
-from tracegraph.saved_model.schema.layouts import LAYOUT_FIELDS, read_layout
 from tracegraph.saved_model.schema.open_sizes import LoadedSizes
 from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas

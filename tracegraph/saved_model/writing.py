@@ -15,6 +15,7 @@ import numpy as np
 
 from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer, as_path
+from tracegraph.archive.layouts import written_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.value_encoding import NoData, encoded
 from tracegraph.boundary.tracebacks import api_boundary
@@ -48,7 +49,6 @@ from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, 
 from tracegraph.saved_model.placeholders import PLAIN_ARRAYS, NotSaved, described, has_hash, opaque
 from tracegraph.saved_model.reading import Loader
 from tracegraph.saved_model.schema.checks import written_check
-from tracegraph.saved_model.schema.layouts import written_layout
 from tracegraph.saved_model.schema.open_sizes import SizeRow, name_sizes
 from tracegraph.saved_model.schema.parameters import written_parameters
 from tracegraph.saved_model.schema.replicas import written_replicas

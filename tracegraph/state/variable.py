@@ -304,7 +304,7 @@ class Variable(Slot, TensorMethods):
         """Takes the value of an array that stands in a file, and is read at the first use: by parts
         if there is a layout, and the devices for it."""
         note_pending()
-        if layout is not None and backend.jax_mesh(*layout.mesh.placement) is None:
+        if layout is not None and not layout.is_here:
             self._layout_elsewhere, layout = layout, None
         self._layout = layout
         content = stored if layout is None else backend.layouts().DividedInFile(stored, layout)
