@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.archive.manifest import Entry
-from tracegraph.core.later import opened
+from tracegraph.core.tensorshape import layout_of_op
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
 from tracegraph.ops.layout import WithLayout, plain_axes
@@ -37,7 +37,7 @@ def read_layout(entry: Entry, type: TensorType) -> Any:
         op.infer(type)
     except Mismatch as mismatch:
         entry.fail(mismatch.fact, fix=mismatch.fix)
-    return opened("tracegraph.eager.layouts").layout_of_op(op)
+    return layout_of_op(op)
 
 
 def _axis(entry: Entry) -> Any:

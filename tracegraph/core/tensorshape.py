@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsI
 
 import numpy as np
 
-from tracegraph.core.later import opened
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
 from tracegraph.core.source import is_ours, stand_for_users
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
@@ -385,6 +384,20 @@ def _may_be_equal(left: Any, right: Any) -> bool:
     return left == right or not (type(left) is int and type(right) is int)
 
 
+#: What opens the module of layouts, which stands above.
+_above: dict[str, Callable[[], Any]] = {}
+
+
+def set_layouts(opened: Callable[[], Any]) -> None:
+    """Says what opens the module of layouts."""
+    _above["layouts"] = opened
+
+
+def layout_of_op(op: Any) -> Layout:
+    """The layout that a `with_layout` op states."""
+    return _above["layouts"]().layout_of_op(op)
+
+
 class TensorSpec:
     """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
 
@@ -415,7 +428,7 @@ class TensorSpec:
         self._name = name
         self._layout: Layout | None = None
         if layout is not None:
-            layouts = opened("tracegraph.eager.layouts")
+            layouts = _above["layouts"]()
             self._layout = layouts.as_layout(layout, self._shape.rank or 0)
             layouts.check_layout("tg.TensorSpec", self.open_type, self._layout)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.later import opened
+from tracegraph.core.tensorshape import set_layouts
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
@@ -123,6 +124,9 @@ def put(array: np.ndarray) -> Any:
 def layouts() -> Any:
     """What users have of meshes and layouts: `tracegraph.eager.layouts`, opened at first use."""
     return opened("tracegraph.eager.layouts")
+
+
+set_layouts(layouts)
 
 
 def devices() -> list[Any]:
