@@ -125,12 +125,18 @@ def gives_its_part(index):
 
 
 SHAPE = (64, 24)
+LARGER = (256, 512)
 
 
-def variables(generation):
+def counted(shape, first=0):
+    """An array of the numbers from `first` on."""
+    return np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape) + first
+
+
+def variables(generation, shape=SHAPE):
     """Variables that are divided in two ways, and one that is whole."""
     mesh = tg.distribute.Mesh({"data": len(jax.devices())})
-    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + generation
+    value = counted(shape, generation)
     return {
         "rows": tg.Variable(value, layout=tg.distribute.Layout(mesh, ["data", None])),
         "columns": tg.Variable(value, layout=tg.distribute.Layout(mesh, [None, "data"])),
@@ -141,8 +147,8 @@ def variables(generation):
 def saves(index):
     """A checkpoint of all processes, which is read again with the rows as columns."""
     path = sys.argv[2]
-    tg.train.Checkpoint(**variables(1)).write(path)
-    found = variables(0)
+    tg.train.Checkpoint(**variables(1, LARGER)).write(path)
+    found = variables(0, LARGER)
     other = {"rows": found["columns"], "columns": found["rows"], "whole": found["whole"]}
     counts = []
     usual = tensors.TensorFile.read
@@ -155,7 +161,7 @@ def saves(index):
     tensors.TensorFile.read = read
     tg.train.Checkpoint(**other).restore(path).assert_consumed()
     for name in ("rows", "columns"):
-        value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+        value = counted(LARGER, 1)
         for shard in found[name].made_tensor().buffer.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
@@ -172,7 +178,7 @@ def saves_a_model(index):
     )
     tg.saved_model.save(module, path)
     loaded = tg.saved_model.load(path)
-    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+    value = counted(SHAPE, 1)
     for name, axes in (("rows", ("data", None)), ("columns", (None, "data"))):
         found = loaded.parts[name]
         assert found.layout.axes == axes

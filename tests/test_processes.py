@@ -24,7 +24,7 @@ LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
 #: both texts then, and one none.
 NOISE = re.compile(r"\[Gloo\]|is connected to|^\[\d\] ([WEF]\d{4} |$|:UNKNOWN|Additional GRPC)")
 LOST = 70
-SHAPE = (64, 24)
+SHAPE, LARGER = (64, 24), (256, 512)
 
 
 def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
@@ -39,22 +39,22 @@ def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
     return done.returncode, out, err
 
 
-def restored(path):
+def restored(path, shape=SHAPE):
     """The three variables of a checkpoint, each as it was saved, on the one device of here."""
     found = {
-        "rows": tg.Variable(tg.zeros(SHAPE)),
-        "columns": tg.Variable(tg.zeros(SHAPE)),
+        "rows": tg.Variable(tg.zeros(shape)),
+        "columns": tg.Variable(tg.zeros(shape)),
         "whole": tg.Variable(0.0),
     }
     tg.train.Checkpoint(**found).restore(str(path)).assert_consumed()
     return found
 
 
-def generation_of(path):
+def generation_of(path, shape=SHAPE):
     """The generation of a checkpoint, which all its values have."""
-    found = restored(path)
+    found = restored(path, shape)
     generation = float(found["whole"])
-    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) + generation
+    value = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape) + generation
     np.testing.assert_array_equal(found["rows"], value)
     np.testing.assert_array_equal(found["columns"], value)
     return generation
@@ -79,17 +79,17 @@ def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     assert kept == ["checkpoint", "ckpt-2", "ckpt-3"]
     assert generation_of(tmp_path / "managed" / "ckpt-2") == 2.0
     out = [line for line in out if "read" in line]
-    # Half of the rows for the columns and the other way round: every part that it needs, once.
-    size = 4 * SHAPE[0] * SHAPE[1]
+    # Half of the rows for the columns and the other way round, and hardly anything in vain.
+    size = 4 * LARGER[0] * LARGER[1]
     assert len(out) == 2
     for line in out:
         _, _, whole, _, count = line.split()
-        assert float(whole) == 1.0 and size < int(count) <= 2 * size + 8
+        assert float(whole) == 1.0 and size <= int(count) <= 1.1 * size + 8
     names = sorted(x.name for x in path.glob("*.safetensors"))
     assert [name.rpartition("-")[0] for name in names] == ["values-0", "values-1"]
     sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
     assert max(sizes) < 1.2 * size + 1000  # half of two arrays, and nobody has both halves
-    assert generation_of(path) == 1.0
+    assert generation_of(path, LARGER) == 1.0
 
 
 def test_a_model_is_saved_by_all_processes(tmp_path):
