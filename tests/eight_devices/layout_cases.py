@@ -652,6 +652,54 @@ def test_effects_between_keep_layouts(capfd):
     np.testing.assert_allclose(v.numpy(), 4.0 * X, rtol=1e-6)
 
 
+def called_in_python(values):
+    result = tg.numpy_function(lambda a: a, [values], tg.float32)
+    return tg.ensure_shape(result, values.shape)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize(
+    ("between", "options"),
+    [
+        (lambda x: x, {}),
+        (lambda x: tg.print(x, output_stream="file:///dev/null") or x, {}),
+        (called_in_python, {}),
+        (lambda x: tg.ensure_shape(tg.boolean_mask(x, x < 1e9), [4]), {}),
+        (lambda x: x, {"locate_numerics": True}),
+        (lambda x: x, {"check_numerics": True}),
+        (lambda x: x, {"memory_budget": "100KiB"}),
+    ],
+    ids=["plain", "print", "call", "size", "located", "checked", "budget"],
+)
+def test_a_function_is_compiled_for_a_mesh_once(between, options, is_recorded, compiled):
+    w, v = tg.Variable(X[:4]), tg.Variable(X[:4], layout=ROWS)
+    bias, expected = tg.Variable(tg.zeros([4])), np.zeros(4, np.float32)
+
+    @tg.function(**options)
+    def step(x):
+        y = tg.tanh(with_layout(x, ROWS) @ w @ v) + bias
+        mean = between(tg.reduce_mean(y, axis=0))
+        bias.assign(0.5 * bias + mean)
+        w.assign(0.9 * w)
+        return tg.reduce_sum(y)
+
+    def recorded(x):
+        with tg.GradientTape() as tape:
+            y = step(x)
+        return tape.gradient(y, v)
+
+    now = X[:4].copy()
+    for run in range(3):
+        (recorded if is_recorded else step)(X)
+        y = np.tanh(X @ now @ X[:4]) + expected
+        expected, now = 0.5 * expected + y.mean(axis=0), np.float32(0.9) * now
+        np.testing.assert_allclose(bias.numpy(), expected, rtol=1e-4, atol=1e-5)
+        assert not compiled or run == 0, "the first run has the arrays of all others"
+        compiled.clear()
+    assert w.layout == Layout(MESH, [None, None]) and bias.layout == Layout(MESH, [None])
+    assert v.layout == ROWS
+
+
 # What XLA made of it.
 
 

@@ -161,6 +161,11 @@ def placement_of_array(array: Any) -> Any:
     return _lowering().layout.placement_of_array(array)
 
 
+def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
+    """JAX's mesh on which a graph runs for these inputs; None for one device."""
+    return _lowering().layout.home_of(graph, buffers)
+
+
 def whole_on(buffer: Any, mesh: Any) -> Any:
     """A buffer of one device on every device of JAX's mesh; one that is divided as it is."""
     return _lowering().layout.whole_on(buffer, mesh)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat, starmap
 from operator import is_, itemgetter
 from sys import getrefcount
@@ -23,7 +23,7 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import here
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
-from tracegraph.ir.tensor import Tensor, get_buffer
+from tracegraph.ir.tensor import Graph, Tensor, get_buffer
 
 #: Guards the slots of all Variables against other threads.
 state_lock = threading.RLock()
@@ -248,13 +248,7 @@ class Step:
         """Where several devices run the program, Variables that are on one move to all of them: a
         later run then has the same kind of arrays as the first."""
         contents = contents_of(variables)
-        mesh = self.program.moves_to((*others, *contents))
-        if mesh is None:
-            return
-        for slot, content in zip(variables, contents):
-            moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
-            if moved is not content:
-                store_if_same(slot, content, moved)
+        _move(variables, contents, self.program.moves_to((*others, *contents)))
 
     def _run_first(
         self,
@@ -308,6 +302,32 @@ class Step:
         # device, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
+
+
+def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
+    """Moves to a mesh what one device has of these contents; nothing if it is None."""
+    if mesh is None:
+        return
+    for slot, content in zip(slots, contents):
+        moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+        if moved is not content:
+            store_if_same(slot, content, moved)
+
+
+def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
+    """Where several devices run a graph, Variables that are on one move to all of them: see
+    `Step._settle`. `slots` are those that inputs stand for, by position; `buffers` those of all
+    inputs, whatever they have for these."""
+    if not slots:
+        return
+    variables = [*slots.values()]
+    with state_lock:
+        materialise_slots(variables)  # what is pending cannot move
+        contents = contents_of(variables)
+        given = [*buffers]
+        for place, content in zip(slots, contents):
+            given[place] = content
+        _move(variables, contents, backend.home_of(graph, given))
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
