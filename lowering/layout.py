@@ -212,8 +212,8 @@ def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[A
             found[place] = sharding(Placement(op.mesh, op.devices, op.axes))
     for place, source in graph.cache.get(ASSIGNED, ()):
         if found[place] is None:
-            is_given = source is not None and source < len(buffers)
-            found[place] = (is_given and named_sharding(buffers[source])) or _whole(mesh)
+            given = () if source is None else buffers[source : source + 1]
+            found[place] = next(map(named_sharding, given), None) or _whole(mesh)
     return tuple(found)
 
 

@@ -188,6 +188,73 @@ def saves_a_model(index):
     print("product", abs(float(loaded.product(1.0)) / expected - 1.0) < 1e-5, flush=True)
 
 
+def whole_value(value):
+    """The value of a tensor that is divided, in each process."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    layout = tg.distribute.Layout(mesh, [None] * value.ndim)
+    return tg.distribute.with_layout(value, layout).numpy()
+
+
+def trainer():
+    """A checkpoint of a model that is trained, all its Variables, and its step."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    tg.random.set_seed(3)
+    model = tg.layers.Sequential([tg.layers.Dense(24, activation="tanh"), tg.layers.Dense(8)])
+    optimizer, noise = tg.optimizers.Adam(0.01), tg.random.Generator.from_seed(5)
+    model(tg.zeros([1, 8]))
+    with mesh:
+        model.apply_layouts({"*/kernel": [None, "data"]})
+    optimizer.build(model.trainable_variables)
+    checkpoint = tg.train.Checkpoint(model=model, optimizer=optimizer, noise=noise)
+
+    @tg.function
+    def step(x):
+        x = tg.distribute.with_layout(x, tg.distribute.Layout(mesh, ["data", None]))
+        with tg.GradientTape() as tape:
+            y = model(x + 0.1 * noise.normal([16, 8]))
+            loss = tg.reduce_mean(tg.square(y - x))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+
+    return checkpoint, [*model.variables, *optimizer.variables, noise.state], step
+
+
+def batch(number):
+    return np.random.default_rng(number).normal(size=(16, 8)).astype(np.float32)
+
+
+def tell_bits(kind, state, step):
+    """Goes on for three steps, and prints the bits of the losses and of all values."""
+    losses = [step(batch(number)) for number in range(3, 6)]
+    bits = [whole_value(x).tobytes() for x in (*losses, *(v.read_value() for v in state))]
+    print("bits", kind, b"".join(bits).hex(), flush=True)
+
+
+def trains(index):
+    """Three steps, a checkpoint, its values in a file of NumPy's, and three steps more."""
+    checkpoint, state, step = trainer()
+    for number in range(3):
+        step(batch(number))
+    checkpoint.write(sys.argv[2])
+    values = [whole_value(v.read_value()) for v in state]
+    if index == 0:
+        np.savez(sys.argv[2] + ".npz", *values)
+    tell_bits("first", state, step)
+
+
+def trains_on(index):
+    """The three steps more, once from the checkpoint and once from the values."""
+    checkpoint, state, step = trainer()
+    checkpoint.restore(sys.argv[2]).assert_consumed()
+    tell_bits("restored", state, step)
+    _, state, step = trainer()
+    values = np.load(sys.argv[2] + ".npz")
+    for number, variable in enumerate(state):
+        variable.assign(values[f"arr_{number}"])
+    tell_bits("given", state, step)
+
+
 def preempted(index):
     v = tg.Variable(0.0)
     manager = tg.train.CheckpointManager(

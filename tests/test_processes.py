@@ -92,6 +92,28 @@ def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     assert generation_of(path, LARGER) == 1.0
 
 
+def values_of(lines):
+    """The bytes that processes told, by what they were told of: all say the same."""
+    found = {}
+    for line in lines:
+        _, word, kind, digits = line.split()
+        assert word == "bits" and found.setdefault(kind, digits) == digits
+    return {kind: bytes.fromhex(digits) for kind, digits in found.items()}
+
+
+def test_a_run_goes_on_with_fewer_processes(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "trains", path)
+    assert (code, err) == (0, [])
+    before = values_of(out)["first"]
+    code, out, err = launch(SCRIPT, "trains_on", path, options=("-n", "1", "--devices", "2"))
+    assert (code, err) == (0, [])
+    found = values_of(out)
+    assert found["restored"] == found["given"], "as a run that had fewer from there, bit by bit"
+    losses = [np.frombuffer(x[:12], np.float32) for x in (before, found["given"])]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_a_model_is_saved_by_all_processes(tmp_path):
     path = tmp_path / "model"
     code, out, err = launch(SCRIPT, "saves_a_model", path)
