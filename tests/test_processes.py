@@ -244,6 +244,7 @@ def test_signals_go_on_and_codes_come_back():
     seen: list[str] = []
     while sum("is waiting" in line for line in seen) < 2:
         seen.append(process.stdout.readline())
+        assert seen[-1], process.communicate()
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 7

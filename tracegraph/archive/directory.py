@@ -179,6 +179,11 @@ class Writer:
         """What the manifest says of the files that were added."""
         return dict(self._files)
 
+    def give_away(self) -> None:
+        """Leaves its files to a manifest that another process writes: from now on that may name
+        them, whatever happens here."""
+        self._made.clear()
+
     def adopt(self, files: Mapping[str, dict[str, Any]]) -> None:
         """Takes files that another process has added to the same directory for its own."""
         self._files.update(files)

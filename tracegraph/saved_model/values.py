@@ -38,6 +38,8 @@ def write_values(
     with Writer(path) as writer:
         rows = writer.add_arrays(f"{stem}-{settings.process_index}", arrays)
         told = json.dumps([rows, writer.written_files()]).encode()
+        if not is_first:
+            writer.give_away()
         tables, files = zip(*map(json.loads, backend.gathered_from_processes(told)), strict=True)
         if is_first:
             for others in files:
