@@ -244,6 +244,30 @@ def test_layers_that_make_no_variables_are_not_waited_for():
         dropout(X)
 
 
+def test_a_divided_variable_may_be_kept_in_the_memory_of_the_host(compiled):
+    v = tg.Variable(X, layout=ROWS, memory_kind="pinned_host")
+    w = tg.Variable(W, memory_kind="pinned_host")
+
+    @tg.function
+    def step(x):
+        y = with_layout(x * v, ROWS) @ w
+        v.assign_add(x)
+        w.assign(0.5 * w)
+        return y
+
+    for number in range(4):
+        np.testing.assert_allclose(
+            step(X).numpy(), X * X * (1 + number) @ W * 0.5**number, rtol=1e-4, atol=1e-5
+        )
+        assert v.layout == ROWS and w.layout == Layout(MESH, [None, None])
+        assert v.memory_kind == w.memory_kind == "pinned_host"
+        assert number < 2 or not compiled
+        compiled.clear()
+    v.take_layout(TILES)
+    assert v.layout == TILES and v.memory_kind == "pinned_host"
+    np.testing.assert_allclose(v.numpy(), 5.0 * X, rtol=1e-6)
+
+
 # Training.
 
 

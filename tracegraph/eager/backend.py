@@ -245,6 +245,21 @@ def device_changed() -> None:
     _lowering().program.device_changed()
 
 
+def memory_kinds() -> list[str]:
+    """The kinds of memory that the usual device can reach."""
+    return _lowering().places.memory_kinds()
+
+
+def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
+    """A buffer that stays in a kind of memory, of a device or, for None, of those that have it."""
+    return _lowering().places.kept_in(buffer, device, memory_kind)
+
+
+def copied_to_device_memory(buffer: Any) -> Any:
+    """A buffer of its own with the value of one that is in the memory of the host."""
+    return _lowering().device.copied_to_device_memory(buffer)
+
+
 def kept_on(buffer: Any, device: Any) -> Any:
     """A buffer that stays on a device."""
     return _lowering().places.kept_on(buffer, device)

@@ -36,11 +36,22 @@ class Slot:
 
     #: An array of the device, a Tensor whose value is not made yet, or a StackRow.
     buffer: Any
-    #: The device that keeps it; None for the one that has computed it.
+    #: The device that keeps it, or a `MemoryPlace`; None for the device that has computed it.
     place: Any
 
     def __init__(self, buffer: Any = None) -> None:
         self.buffer, self.place = buffer, None
+
+
+class MemoryPlace:
+    """Memory that keeps the value of a slot beside that in which programs compute: its kind, and
+    the device; None for those that have computed the value."""
+
+    __slots__ = ("device", "kind")
+
+    def __init__(self, device: Any, kind: str) -> None:
+        self.device, self.kind = device, kind
+        _given.memory_places += 1
 
 
 class StackRow:
@@ -58,6 +69,8 @@ class _Given:
     Variables each time. A run that it misleads fails, and looks then."""
 
     pending = 0
+    #: How many slots were given a `MemoryPlace`, so that a run need not look for one.
+    memory_places = 0
 
 
 _given = _Given()
@@ -99,11 +112,15 @@ def own_content(slot: Slot) -> Any:
 def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
     """The contents on the devices that keep those of the slots; what is not made yet stays so."""
     return [
-        content
-        if slot.place is None or type(content) is Tensor
-        else backend.kept_on(content, slot.place)
+        content if slot.place is None or type(content) is Tensor else _kept(content, slot.place)
         for slot, content in zip(slots, contents, strict=True)
     ]
+
+
+def _kept(buffer: Any, place: Any) -> Any:
+    if type(place) is MemoryPlace:
+        return backend.kept_in(buffer, place.device, place.kind)
+    return backend.kept_on(buffer, place)
 
 
 def store(slots: Sequence[Slot], contents: Iterable[Any]) -> None:
@@ -193,10 +210,13 @@ class Step:
     ) -> tuple[Any, ...]:
         """The outputs. Raises the error of an argument that failed before, or LoweringError."""
         program = self.program
-        if program.has_run_in is not program.life or program.may_be_left:
+        is_moved = _given.memory_places and are_in_other_memory(variables)
+        if is_moved or program.has_run_in is not program.life or program.may_be_left:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+            if is_moved:
+                return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
             return self.run(buffers, variables, rest, assigned)
@@ -270,7 +290,9 @@ class Step:
             places = {id(variable): i for i, variable in enumerate(variables)}
             for variable in assigned:
                 place = places[id(variable)]
-                given[place] = backend.copy(state[place])
+                is_moved = type(variable.place) is MemoryPlace
+                copied = backend.copied_to_device_memory if is_moved else backend.copy
+                given[place] = copied(state[place])
         outputs = run_program(self.program, (*buffers, *given, *rest))
         if not assigned:
             return outputs
@@ -302,6 +324,11 @@ class Step:
         # device, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
+
+
+def are_in_other_memory(slots: Iterable[Slot]) -> bool:
+    """Whether one of the slots is kept in memory in which programs do not compute."""
+    return any(type(slot.place) is MemoryPlace for slot in slots)
 
 
 def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
