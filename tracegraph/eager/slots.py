@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat, starmap
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
 
@@ -76,6 +76,7 @@ class _Given:
 _given = _Given()
 _UNMADE = {Tensor, StackRow}
 
+_get_place = attrgetter("place")
 _put: Callable[[Slot, Any], None] = Slot.__dict__["buffer"].__set__
 _exhaust = deque(maxlen=0).extend
 
@@ -210,7 +211,7 @@ class Step:
     ) -> tuple[Any, ...]:
         """The outputs. Raises the error of an argument that failed before, or LoweringError."""
         program = self.program
-        is_moved = _given.memory_places and are_in_other_memory(variables)
+        is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
         if is_moved or program.has_run_in is not program.life or program.may_be_left:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
@@ -324,11 +325,6 @@ class Step:
         # device, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
-
-
-def are_in_other_memory(slots: Iterable[Slot]) -> bool:
-    """Whether one of the slots is kept in memory in which programs do not compute."""
-    return any(type(slot.place) is MemoryPlace for slot in slots)
 
 
 def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
