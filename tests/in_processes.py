@@ -3,6 +3,7 @@
 The names of scenarios are the argument; what they print, and how they end, is what is tested.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 
 import tracegraph as tg
-from tracegraph.archive import tensors
+from tracegraph.archive import directory, tensors
 
 #: Seconds that processes wait for each other. Only one scenario waits in vain.
 TIMEOUT, IN_VAIN = 100, 8
@@ -166,6 +167,31 @@ def saves(index):
         for shard in found[name].made_tensor().buffer.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
+
+
+def fails_to_save(index):
+    """A checkpoint of which one process cannot write its parts, nor the first one the manifest."""
+    path = sys.argv[2]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoint = tg.train.Checkpoint(**variables(1))
+    checkpoint.write(path)
+    after = tg.train.Checkpoint(**variables(2))
+    for owner, name, failing in ((tensors.Shard, "save", 1), (directory.Writer, "commit", 0)):
+        usual = getattr(owner, name)
+        if index == failing:
+            setattr(owner, name, full)
+        try:
+            after.write(path)
+        except (OSError, tg.errors.DistributedError) as error:
+            print(name, type(error).__name__, str(error).partition("\n")[0], flush=True)
+        setattr(owner, name, usual)
+        found = variables(0)
+        tg.train.Checkpoint(**found).restore(path).assert_consumed()
+        print(name, "kept", float(found["whole"]), flush=True)
+    after.write(path)
 
 
 def saves_a_model(index):

@@ -92,6 +92,23 @@ def test_each_process_writes_and_reads_what_it_owns(tmp_path):
     assert generation_of(path, LARGER) == 1.0
 
 
+def test_a_save_that_fails_in_one_process_fails_in_all(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "fails_to_save", path)
+    assert (code, err) == (0, [])
+    own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
+    fact = f"{path} cannot be saved to, and holds what it held"
+    for step, failing in (("save", 1), ("commit", 0)):
+        other = own[1 - failing]
+        assert any(x.startswith(f"{step} OSError [Errno 28] {fact}") for x in own[failing])
+        told = (
+            f"{step} DistributedError nothing was saved to {path}, since process {failing} failed"
+        )
+        assert any(x.startswith(told) for x in other)
+        assert all(f"{step} kept 1.0" in lines for lines in own)
+    assert generation_of(path) == 2.0
+
+
 def values_of(lines):
     """The bytes that processes told, by what they were told of: all say the same."""
     found = {}

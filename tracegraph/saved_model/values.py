@@ -14,6 +14,7 @@ from tracegraph.core.settings import settings
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.tensor_methods import host_array
+from tracegraph.errors import DistributedError, fact_of, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import is_divided
 
@@ -30,22 +31,63 @@ def write_values(
     if settings.process_count == 1:
         with Writer(path) as writer:
             commit(writer, writer.add_arrays(stem, arrays))
-        return
-    if is_first:
-        with Writer(path):  # makes the folder, or refuses it
-            pass
-    backend.gathered_from_processes(b"")
-    with Writer(path) as writer:
-        rows = writer.add_arrays(f"{stem}-{settings.process_index}", arrays)
-        told = json.dumps([rows, writer.written_files()]).encode()
-        if not is_first:
-            writer.give_away()
-        tables, files = zip(*map(json.loads, backend.gathered_from_processes(told)), strict=True)
+    else:
+        _write_together(path, f"{stem}-{settings.process_index}", arrays, commit)
+
+
+def _write_together(
+    path: str,
+    stem: str,
+    arrays: Mapping[str, np.ndarray | DividedArray],
+    commit: Callable[[Writer, Any], None],
+) -> None:
+    """Writes the files of all processes, and then the one manifest that makes them count."""
+    is_first = settings.process_index == 0
+
+    def make_folder() -> None:  # or refuses it
         if is_first:
-            for others in files:
-                writer.adopt(others)
-            commit(writer, merged(tables))
-    backend.gathered_from_processes(b"")  # it counts when anybody goes on
+            with Writer(path):
+                pass
+
+    _in_each_process(path, make_folder)
+    with Writer(path) as writer:
+
+        def write() -> Any:
+            rows = writer.add_arrays(stem, arrays)
+            if not is_first:
+                writer.give_away()
+            return rows, writer.written_files()
+
+        def make_count() -> None:
+            if is_first:
+                for _, files in written[1:]:
+                    writer.adopt(files)
+                commit(writer, merged([rows for rows, _ in written]))
+
+        written = _in_each_process(path, write)
+        _in_each_process(path, make_count)  # it counts when anybody goes on
+
+
+def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
+    """What a step of saving returns in each process. Where it fails in some, all raise: they would
+    wait for each other for ever."""
+    result, failure = None, None
+    try:
+        result = step()
+    except Exception as error:
+        failure = error
+    told = [result, None if failure is None else fact_of(failure)]
+    answers = [*map(json.loads, backend.gathered_from_processes(json.dumps(told).encode()))]
+    if failure is not None:
+        raise failure
+    for index, (_, fact) in enumerate(answers):
+        if fact is not None:
+            fail(
+                DistributedError,
+                f"nothing was saved to {path}, since process {index} failed: {fact}",
+                fix="see to that process, and save again",
+            )
+    return [result for result, _ in answers]
 
 
 def _form(value: Tensor) -> np.ndarray | DividedArray:
