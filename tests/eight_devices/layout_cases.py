@@ -892,6 +892,30 @@ def test_a_size_that_is_open_is_checked_when_it_is_known():
     assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: f(X[:6]))
 
 
+def test_a_size_that_nothing_divides_is_padded_to_a_bucket():
+    w = tg.Variable(W)
+
+    @tg.function(bucket_sizes=[8, 16], input_signature=[tg.TensorSpec([None, 4])])
+    def f(x):
+        with tg.GradientTape() as tape:
+            y = tg.tanh(with_layout(x, ROWS) @ w)
+            loss = tg.reduce_mean(y * y)
+        return loss, y, tape.gradient(loss, w)
+
+    def plain(w, x):
+        return jax.numpy.mean(jax.numpy.tanh(x @ w) ** 2)
+
+    for count in (6, 8, 1, 5):
+        x = X[:count]
+        loss, y, slope = f(x)
+        np.testing.assert_allclose(loss.numpy(), plain(W, x), rtol=1e-5)
+        np.testing.assert_allclose(y.numpy(), np.tanh(x @ W), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(slope.numpy(), jax.grad(plain)(W, x), rtol=1e-4, atol=1e-6)
+    narrow = tg.function(lambda x: with_layout(x, ROWS), bucket_sizes=[7])
+    narrow.get_concrete_function(tg.TensorSpec([None, 4]))
+    assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: narrow(X[:6]))
+
+
 @pytest.mark.parametrize("devices", [None, slice(None, None, -1)])
 def test_two_meshes_do_not_meet_in_one_program(devices):
     shape = {"data": 8} if devices is None else MESH.shape
