@@ -2,38 +2,41 @@
 
 from lowering import (
     agreement,
+    device,
+    disk,
+    jax_derivatives,
+    layout,
+    memory,
+    places,
+    processes,
+    program,
+    sizes,
+    stablehlo_export,
+    stages,
+)
+
+# Importing a family registers its rules.
+from lowering.rules import (
     barrier,
     broadcast,
     constant,
     contract,
     control,
     decomposition,
-    device,
-    disk,
     effect,
     elementwise,
     fourier,
     image,
     index,
-    jax_derivatives,
-    layout,
     linalg,
     matrix_function,
-    memory,
-    places,
-    processes,
-    program,
     random,
     reduce,
     shape,
-    sizes,
     sort,
     special,
-    stablehlo_export,
-    stages,
 )
 
-# Importing a family registers its rules.
 __all__ = [
     "agreement",
     "barrier",

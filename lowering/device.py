@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from tracegraph.core.collection import uncollected
+from tracegraph.core.interrupts import uncollected
 from tracegraph.core.worker_thread import on_worker_thread
 
 T = TypeVar("T")

@@ -29,8 +29,7 @@ from lowering.device import (
 )
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
-from tracegraph.core.collection import COLLECTS_IN_C, uncollected
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt, uncollected
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
 from tracegraph.core.types import TensorType, token
@@ -249,7 +248,7 @@ class Program:
         self.jitted: Any = None
         #: What was compiled, for arrays like those of the first call; None if that was staged.
         self._compiled: Any = None
-        #: The shortest way in; None before it is prepared.
+        #: The shortest way in, to be called where nothing is collected; None before it is prepared.
         self.run: Any = None
         #: Held while it is prepared, by a thread of this life.
         self._preparing = threading.RLock()
@@ -314,11 +313,11 @@ class Program:
                 with x64():
                     return jitted(*buffers)
 
-            return self._bound(uncollected(run))
-        return self._bound(uncollected(jitted))
+            return self._bound(run)
+        return self._bound(jitted)
 
     def _run_compiled(self) -> None:
-        self.run, self._runs_compiled = self._bound(uncollected(self.compiled())), True
+        self.run, self._runs_compiled = self._bound(self.compiled()), True
         _for_one_device.add(self)
 
     def let_device_vary(self) -> None:
@@ -368,7 +367,7 @@ class Program:
             if self.run is None:
                 mesh = layout.home_of(self.graph, buffers)
                 buffers = buffers if mesh is None else layout.moved(buffers, mesh)
-            run = self._prepared(buffers)
+            run = uncollected(self._prepared(buffers))
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = run(*buffers) if is_usual else self._run_alone(run, buffers)

@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import tracegraph as tg
-from lowering import convolution
-from lowering.convolution import by_channels, by_examples, form_on_cpu
+from lowering.rules import convolution
+from lowering.rules.convolution import by_channels, by_examples, form_on_cpu
 from tracegraph.ops.contract import Conv
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}

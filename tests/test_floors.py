@@ -62,6 +62,7 @@ CONVERSION = "tracegraph/autograph/conversion.py"
 TRANSPILER = "tracegraph/autograph/transpiler.py"
 TRANSPILER_MODULE = "tracegraph.autograph.transpiler"
 LONGEST_FUNCTION = 60
+RULES = "lowering/rules/sort.py"
 LOADED_ON_DEMAND = ("jax", "jaxlib", "malt", "networkx", "scipy")
 LOADED_LATER = ("tracegraph.archive", "tracegraph.text", "tracegraph.views", "safetensors")
 #: How many modules of ours `import tracegraph` may load: each costs about half a millisecond.
@@ -270,10 +271,10 @@ PLANTED = (
     (imports_go_down, "tracegraph/ops/shape.py", "from .. import control"),
     (imports_go_down, "tracegraph/ops/shape.py", "from tracegraph import zeros"),
     (imports_go_down, "tracegraph/control/call.py", "import lowering.call"),
-    (imports_go_down, "lowering/shape.py", "import tracegraph"),
+    (imports_go_down, RULES, "import tracegraph"),
     (
         imports_go_down,
-        "lowering/shape.py",
+        RULES,
         "from tracegraph.differentiation.tape import GradientTape",
     ),
     (
@@ -293,14 +294,14 @@ PLANTED = (
     (imports_go_down, "tracegraph/functions/function.py", "late = lambda: opened('tracegraph.nn')"),
     (only_the_lowering_knows_jax, "tracegraph/ir/op.py", "import jax.numpy as jnp"),
     (only_the_lowering_knows_jax, "tracegraph/nest.py", "import jax"),
-    (jax_is_public, "lowering/shape.py", "from jax._src import core"),
-    (jax_is_public, "lowering/shape.py", "import jaxlib.xla_client"),
+    (jax_is_public, RULES, "from jax._src import core"),
+    (jax_is_public, RULES, "import jaxlib.xla_client"),
     (
         one_door_to_the_lowering,
         "tracegraph/differentiation/tape.py",
         "from lowering import compile",
     ),
-    (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.shape"),
+    (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.rules.shape"),
     (
         one_door_to_malt,
         "tracegraph/autograph/operators.py",
@@ -312,8 +313,16 @@ PLANTED = (
         "from tracegraph.autograph import transpiler",
     ),
     (functions_are_short, "tracegraph/math/__init__.py", "def long():\n" + "    x = 1\n" * 60),
-    (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept ValueError:\n    pass"),
-    (no_exception_is_swallowed, "lowering/shape.py", "try:\n    f()\nexcept Exception:\n    ..."),
+    (
+        no_exception_is_swallowed,
+        RULES,
+        "try:\n    f()\nexcept ValueError:\n    pass",
+    ),
+    (
+        no_exception_is_swallowed,
+        RULES,
+        "try:\n    f()\nexcept Exception:\n    ...",
+    ),
 )
 
 ALLOWED = (
@@ -332,8 +341,11 @@ ALLOWED = (
     ),
     ("tracegraph/autograph/transpiler.py", "from malt.pyct import anno"),
     ("tracegraph/views/networkx.py", "def lazily():\n    import networkx"),
-    ("lowering/shape.py", "import jax\nfrom tracegraph.ops import shape\nfrom lowering import x"),
-    ("lowering/shape.py", "def short():\n" + "    x = 1\n" * 59),
+    (
+        RULES,
+        "import jax\nfrom tracegraph.ops import shape\nfrom lowering import x",
+    ),
+    (RULES, "def short():\n" + "    x = 1\n" * 59),
     ("tracegraph/math/__init__.py", "from tracegraph.differentiation.tape import GradientTape"),
 )
 

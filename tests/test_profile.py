@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering import profile_file
+from lowering.profiling import profile_file
 
 # One piece of code is decorated again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")

@@ -28,6 +28,20 @@ ONE = tg.constant(1.0)
 COUNT = 1500
 
 
+def test_what_waits_in_a_thread_that_a_handler_struck_is_computed_without_it():
+    """A handler strikes a thread that runs its list, and reads a Variable; another thread assigns
+    what waits in that list. Each has the lock that the other one wants."""
+    v, x = tg.Variable(1.0), tg.constant(2.0) * 3
+    with x.node.builder.lock:  # the list is run
+        thread = threading.Thread(target=v.assign_add, args=[x], daemon=True)
+        thread.start()
+        thread.join(0.05)
+        assert float(v) in (1.0, 7.0)  # the handler
+        thread.join(20)
+        assert not thread.is_alive()
+    assert float(v) == 7.0 and float(x) == 6.0
+
+
 class Signals:
     """Calls `action` from a signal handler at random moments, and counts the calls."""
 

@@ -8,11 +8,17 @@ asks for the current builder of a trace looks at the frames between.
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
+from collections.abc import Callable
+from gc import disable, enable, isenabled
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from tracegraph.core.source import is_ours
+
+Arguments = TypeVarTuple("Arguments")
+T = TypeVar("T")
 
 #: Code that only a finalizer runs.
 _FINALIZERS = frozenset([weakref.finalize.__call__.__code__])
@@ -91,3 +97,31 @@ class Stack:
         elif innermost is not None:
             self._known = innermost
         return False
+
+
+# The garbage collector.
+
+#: Before Python 3.12 the collector, which calls finalizers and lets signal handlers in, may run
+#: wherever C makes an object; since then it runs between instructions only. JAX notes the frames of
+#: each run in one array for each thread, and makes objects meanwhile: a run by a finalizer or a
+#: handler in between overwrites the array, and code objects that are in use are freed. So there
+#: nothing may be collected while JAX runs.
+COLLECTS_IN_C = sys.version_info < (3, 12)
+
+
+def uncollected(function: Callable[[*Arguments], T]) -> Callable[[*Arguments], T]:
+    """The function, during which nothing is collected where that would run inside of C."""
+    if not COLLECTS_IN_C:
+        return function
+
+    def run(*args: *Arguments) -> T:
+        if not isenabled():
+            return function(*args)
+        try:
+            disable()
+            return function(*args)
+        finally:
+            enable()
+
+    run.__doc__ = function.__doc__
+    return run

@@ -94,8 +94,8 @@ def compiles() -> list[Any]:
 
 
 def recorded(run: Callable[[], Any]) -> Any:
-    """What XLA does while `run` runs, as a `lowering.profiler.Recording`."""
-    return opened("lowering.profiler").recorded(run)
+    """What XLA does while `run` runs, as a `lowering.profiling.profiler.Recording`."""
+    return opened("lowering.profiling.profiler").recorded(run)
 
 
 def platforms() -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from sys import getrefcount
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -53,7 +54,12 @@ _LAST_CUT = 4096
 _PROGRAM_LIMIT = 512
 #: Host arrays larger than this, in bytes, move to the device at first use and stay there.
 _HOST_BYTES = 256
+#: How long a thread waits for another one to run its list, in seconds.
+_PATIENCE = 0.1
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
+
+T = TypeVar("T")
+_exhaust = deque(maxlen=0).extend
 
 #: An interpreter without a global lock counts references for each thread by itself, and defers
 #: counts: there everything counts as held, so that nothing is dropped, and no buffer is given away.
@@ -143,12 +149,34 @@ class Pending(Builder):
         thread = threading.get_ident()
         if self.worker == thread:
             return  # who asks has what it wants made by itself
-        with self.lock:
-            try:
-                self.worker = thread
-                self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
-            finally:
-                self.worker = None
+        if thread == self.thread:
+            with self.lock:
+                self._run_as(thread, count)
+        else:
+            self.alone(lambda is_alone: self._run_as(thread, count) if is_alone else None)
+
+    def _run_as(self, thread: int, count: int | None) -> None:
+        try:
+            self.worker = thread
+            self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
+        finally:
+            self.worker = None
+
+    def alone(self, work: Callable[[bool], T]) -> T:
+        """What `work` returns, done while no other thread runs the list, if that comes soon; `work`
+        is told. A signal handler may have struck the thread that runs its own list, and wait for
+        what this thread holds, such as the lock of all Variables: each would wait for the other."""
+        if threading.get_ident() == self.thread:
+            with self.lock:
+                return work(True)
+        held: list[bool] = []
+        try:
+            # One call of C: no interrupt falls between the two.
+            _exhaust(map(held.append, map(self.lock.acquire, (True,), (_PATIENCE,))))
+            return work(held[0])
+        finally:
+            if held and held[0]:
+                self.lock.release()
 
     def _run_first(self, count: int | None, trust_counts: bool) -> None:
         nodes = self.nodes[:count]
@@ -293,12 +321,8 @@ class _Batch:
     def _program(self) -> _Kept:
         kept = _programs.get(self.key)
         if kept is None:
-            with backend.compiling:
-                kept = _programs.get(self.key)
-                if kept is None:
-                    program = program_of(self._graph(self.held))
-                    kept = _Kept(program, self._provenance_map())
-                    _programs.put(self.key, kept)
+            kept = _Kept(program_of(self._graph(self.held)), self._provenance_map())
+            kept = _programs.setdefault(self.key, kept)
         return kept
 
     def _provenance_map(self) -> ProvenanceMap:
@@ -378,9 +402,11 @@ class _Programs:
     def get(self, key: Any) -> _Kept | None:
         return self._kept.get(key)
 
-    def put(self, key: Any, kept: _Kept) -> None:
-        self._kept.put(key, kept)
-        self.compiled += 1
+    def setdefault(self, key: Any, kept: _Kept) -> _Kept:
+        """What is kept by a key: `kept`, if no other thread was faster."""
+        found = self._kept.setdefault(key, kept)
+        self.compiled += found is kept
+        return found
 
 
 _programs = _Programs(_PROGRAM_LIMIT)
@@ -471,11 +497,10 @@ def materialise(tensor: Tensor) -> None:
 
 def _recompute(tensor: Tensor) -> None:
     """Computes a value from its node and the nodes that it needs, without the list: no value is
-    ever lost."""
+    ever lost. At worst the thread whose list it is computes the same beside it."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
-    with builder.lock:
-        _compute_alone(tensor)
+    builder.alone(lambda _: _compute_alone(tensor))
 
 
 def _compute_alone(tensor: Tensor) -> None:
@@ -504,12 +529,15 @@ def buffer_alone(tensor: Tensor) -> Any:
     kept, whoever holds it: so it may be larger than the memory of one device."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
-    with builder.lock:
+
+    def computed(_: bool) -> Any:
         order = _needed_nodes(tensor)
         batch = _Batch(order, order, trust_counts=False)
         batch.keep_only(tensor)
         (buffer,) = batch.outputs()
         return buffer
+
+    return builder.alone(computed)
 
 
 class _Released(tuple):

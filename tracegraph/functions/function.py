@@ -8,11 +8,12 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterable
+from gc import disable, enable, isenabled
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tracegraph.autograph.conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.tensorshape import TensorSpec
@@ -234,10 +235,9 @@ class Function(Generic[Parameters, Result]):
             self._call_plans.clear()  # a signal handler may have called the function meanwhile
             self._retracing.forget()
 
-    # Calls.
+    # Calls. In `__call__` each line costs a tenth of a microsecond, and each frame more.
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        # The hot path: each line costs a tenth of a microsecond, and each frame more.
         try:
             if kwargs or self._has_nests:
                 leaves, key = scanned([args, kwargs] if kwargs else args)
@@ -263,22 +263,22 @@ class Function(Generic[Parameters, Result]):
             plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deep a nest
         builder = _thread.builder  # one without a stack is the top level: see `current`
         if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
-            try:
-                return self._call_any(args, kwargs)
-            except Exception as error:
-                if current().is_top_level:
-                    leave_out_our_frames(error)
-                raise
+            return self._call_any(args, kwargs)
         self._streak.length = 0  # a call that did not trace ends any streak of calls that did
-        program = plan.program
-        if program is not None:
+        if (program := plan.program) is not None:
             try:
-                outputs = program.run(*buffers, *plan.captured)
+                if COLLECTS_IN_C and isenabled():  # as `uncollected`, without its frame
+                    try:
+                        disable()
+                        outputs = program.run(*buffers, *plan.captured)
+                    finally:
+                        enable()
+                else:
+                    outputs = program.run(*buffers, *plan.captured)
             except (TypeError, ValueError, RuntimeError) as error:
                 if is_of_interrupt(error):
                     raise
-                # This names what failed, or finds one device for all buffers.
-                return plan.run_with_state(buffers, leaves)
+                return plan.run_with_state(buffers, leaves)  # names what failed, or moves buffers
         elif plan.step is not None:
             outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
         else:
@@ -300,17 +300,22 @@ class Function(Generic[Parameters, Result]):
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""
         builder = current()
-        if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
-            return self._call_slowly(args, kwargs)
-        call = known_call(args, kwargs)
-        plan = None if call is None else self._call_plans.get(call.key)
-        if call is None or plan is None:
-            return self._call_slowly(args, kwargs)
-        self._streak.length = 0
         try:
-            return plan.run_on(call.leaves)
-        except ResultShapeError as error:
-            return self._call_on(error.record, args, kwargs)
+            if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
+                return self._call_slowly(args, kwargs)
+            call = known_call(args, kwargs)
+            plan = None if call is None else self._call_plans.get(call.key)
+            if call is None or plan is None:
+                return self._call_slowly(args, kwargs)
+            self._streak.length = 0
+            try:
+                return plan.run_on(call.leaves)
+            except ResultShapeError as error:
+                return self._call_on(error.record, args, kwargs)
+        except Exception as error:
+            if current().is_top_level:
+                leave_out_our_frames(error)
+            raise
 
     def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Continues a call; `record` has what it has done so far."""

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from lowering.device import wait_for_all
-from lowering.profile_file import Module, read_profile
+from lowering.profiling.profile_file import Module, read_profile
 from tracegraph.errors import LoweringError, fail
 
 

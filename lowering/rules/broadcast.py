@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
-from lowering.accumulate import in_float32
 from lowering.rules import lowers
+from lowering.rules.accumulate import in_float32
 from tracegraph.ops import broadcast as ops
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
-from lowering.convolution import form_on_cpu
 from lowering.rules import lowers
+from lowering.rules.convolution import form_on_cpu
 from tracegraph.ops import contract as ops
 
 

@@ -1,0 +1,1 @@
+"""Profiles of runs, by JAX's profiler."""
