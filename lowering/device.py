@@ -114,8 +114,8 @@ def from_dlpack(value: Any) -> Any:
 
 def in_device_memory(x: Any) -> Any:
     """A traced array in the memory of the device, where programs compute."""
-    is_there = jax.typeof(x).memory_space == jax.memory.Space.Device
-    return x if is_there else jax.device_put(x, jax.memory.Space.Device)
+    is_on_host = jax.typeof(x).memory_space == jax.memory.Space.Host
+    return jax.device_put(x, jax.memory.Space.Device) if is_on_host else x
 
 
 def copied_to_device_memory(buffer: Any) -> Any:
