@@ -93,6 +93,23 @@ def ternary(x):
     return x * 2.0 if x > 0.0 else x - 1.0
 
 
+def nested_ternaries(x):
+    low = 1.0 if x < -5.0 else 2.0 if x < -1.0 else 3.0
+    high = (x if x > 5.0 else -x) if x > 0.0 else (4.0 if not (x > -5.0 and x < -1.0) else x)
+    return low, high, 5.0 if (x if x > 1.0 else 0.0) else 6.0
+
+
+def annotated(x):
+    y: float
+    z: float = 0.0
+    if x > 0.0:
+        y: float = x
+        z: float = 1.0
+    else:
+        y: float = -x
+    return y + z
+
+
 def logic(x):
     a = x > 0.0 and x < 5.0
     b = x < -3.0 or x > 3.0
@@ -138,8 +155,9 @@ def of_an_int(n):
 
 
 BRANCHES = [
-    if_elif_else, if_without_else, early_returns, return_from_nested_branches, ternary, logic,
-    chained, structures, numbers_that_differ, numbers_that_agree,
+    if_elif_else, if_without_else, early_returns, return_from_nested_branches, ternary,
+    nested_ternaries, annotated, logic, chained, structures, numbers_that_differ,
+    numbers_that_agree,
 ]  # fmt: skip
 
 
@@ -305,6 +323,14 @@ def static_loop_with_break(x):
     return x
 
 
+def return_from_a_loop_without_end(x):
+    while True:
+        x = x + 1.0
+        for k in range(3):
+            if x * k > 6.0:
+                return x + k
+
+
 def state_of_one_type(x):
     """Numbers before a loop take the type that they get in it."""
     total = 0
@@ -320,6 +346,7 @@ WHILES = [
     while_of_a_tensor,
     while_with_break_and_continue,
     symbolic_from_half_way,
+    return_from_a_loop_without_end,
     state_of_one_type,
 ]
 RANGES = [for_of_a_range, for_of_a_python_range, for_downwards, nested_loops_with_return]
@@ -338,6 +365,34 @@ def test_ranges(body):
         expected = flat(body(n))
         assert [*map(int, flat(f(tg.constant(n))))] == [*map(int, expected)]
     assert any(isinstance(node.op, While) for node in nodes_of(f))
+
+
+def test_ranges_in_step():
+    def f(n):
+        s = 0
+        for k, (i, j) in enumerate(zip(range(1, n), range(5))):
+            s += 100 * k + 10 * i + j
+        for i, x in zip(tg.range(2), [5, 7]):
+            s += x * (i + 1)
+        return s
+
+    converted = tg.function(f)
+    for n in (0, 3, 9):
+        expected = sum(k * 100 + i * 10 + j for k, (i, j) in enumerate(zip(range(1, n), range(5))))
+        assert int(converted(tg.constant(n))) == expected + 19
+
+
+def test_a_range_of_unknown_length_beside_a_list():
+    @tg.function
+    def f(n):
+        s = 0.0
+        for _, x in zip(range(n), [1.0, 2.0]):  # here
+            s += x
+        return s
+
+    with pytest.raises(tg.errors.TraceError, match="a range whose length is known only") as caught:
+        f(tg.constant(2))
+    assert here(f.python_function, "# here") in str(caught.value)
 
 
 @pytest.mark.parametrize("body", ROWS, ids=lambda f: f.__name__)
@@ -862,7 +917,8 @@ REFUSALS = {
     other_branch_only: (ValueError, "'y' is set in one branch only", "set in the main branch"),
     other_dtypes: (TypeError, "'y' is a tensor f32[] in the main branch, and a tensor f64[] in the "
                    "else branch", "tg.cast"),
-    other_kinds: (TypeError, "'y' is 1 in the main branch, and a tensor bool[]", "tensor"),
+    other_kinds: (TypeError, "'y' is 1 in the main branch, and a tensor bool[]",
+                  "convert one: tg.cast(…, tg.int32), or tg.constant(…, tg.bool)"),
     other_shapes: (ValueError, "'y' is a tensor f32[] in the main branch, and a tensor f32[2] in "
                    "the else branch", "type"),
     other_structures: (ValueError, "'y' is a tuple ('*', '*') in the main branch, and a",
@@ -1003,7 +1059,7 @@ def try_else(x):
 
 
 UNCONVERTED = {
-    try_else: "malt, which converts, fails at it: AssertionError",
+    try_else: "a `try ... else` in line {}, which is not converted: put what follows into",
     for_else: "a `for ... else` in line {}, which is not converted: set a flag where",
     while_else: "a `while ... else` in line {}, which is not converted: set a flag where",
     late_walrus: "a `:=` that is not evaluated first in its statement in line {}, which is not "
@@ -1019,7 +1075,7 @@ def test_what_cannot_be_converted_runs_as_it_is_and_says_so(body):
     assert "a Python bool" in str(caught.value) and here(body, "# here") in str(caught.value)
     assert f"{body.__name__} runs as Python, since " in str(caught.value)
     lines, start = inspect.getsourcelines(body)
-    first = next(k for k, x in enumerate(lines) if re.search(r"for |while |:=|case|try", x))
+    first = next(k for k, x in enumerate(lines) if re.search(r"for |while |:=|case|try:", x))
     assert UNCONVERTED[body].format(start + first) in str(caught.value)
     with pytest.raises(tg.errors.SignatureError, match="cannot be converted"):
         tg.autograph.to_code(body)
@@ -1030,6 +1086,72 @@ def test_a_generator_runs_as_it_is():
         tg.errors.TraceError, match="it is a generator or a coroutine: return a list"
     ):
         tg.function(lambda x: [*generator(x)])(tg.constant(1.0))
+
+
+def test_what_is_inside_of_an_unconverted_function_says_so():
+    def f(x):
+        def chosen():
+            for k in range(3):
+                if x > k:
+                    yield k
+
+        return sum(chosen())
+
+    def g(n):
+        for k in range(n):
+            if k > 2:
+                break
+        else:
+            k = 0
+        return k
+
+    for function, words in (
+        (f, "f runs as Python, since it has what is not converted, generators"),
+        (g, "g runs as Python, since it has a `for ... else` in line"),
+    ):
+        with pytest.raises(tg.errors.TraceError, match=words):
+            tg.function(function)(tg.constant(1))
+
+
+def test_a_raise_in_a_branch_says_that_both_are_traced():
+    @tg.function
+    def f(x):
+        if x > 5.0:  # here
+            raise ValueError("too large")
+        return x
+
+    with pytest.raises(ValueError, match="too large") as caught:
+        f(tg.constant(1.0))
+    (note,) = caught.value.__notes__
+    place = here(f.python_function, "# here").rpartition("/")[2]
+    assert f"`if` at {place} are traced" in note and "use `assert`" in note
+
+    @tg.function
+    def g(x):
+        return int("one") if x > 5.0 else 1
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        g(tg.constant(1.0))
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_what_a_called_function_sets_in_a_loop_is_out_of_scope():
+    @tg.function
+    def f(n):
+        total = 0
+
+        def add(k):
+            nonlocal total
+            total = total + k
+            return k
+
+        last = 0
+        for k in tg.range(n):
+            last = add(k)
+        return last + total
+
+    with pytest.raises(tg.errors.TraceError, match="the body of a loop, and it was used outside"):
+        f(tg.constant(3))
 
 
 def test_code_without_source_runs_as_it_is_and_says_so():

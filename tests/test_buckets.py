@@ -195,6 +195,99 @@ def gradients(name):
     return Pair(gradient, SPEC([None, 4]))
 
 
+def _repeated(x, n):
+    """A while whose states are padded, and which integers count."""
+    return tg.while_loop(lambda i, _: i < n, lambda i, x: (i + 1, tg.sin(x) * 1.5), (0, x))[1]
+
+
+def _until_small(x):
+    """The condition and the body take sums over what is padded."""
+
+    def body(x, total):
+        x = tg.exp(x) * 0.2 - 0.1 * tg.reduce_mean(x, 0)
+        return x, total + tg.reduce_sum(x)
+
+    return tg.while_loop(lambda x, _: tg.reduce_mean(x * x) > 0.5, body, (x, 0.0))
+
+
+def _of_each_row(x):
+    """Rows of a parallel loop end apart."""
+    body = lambda y, n: (y * 1.5 + 0.1, n + 1)  # noqa: E731
+    start = tg.reduce_sum(tg.abs(x), 1) + 0.2
+    return tg.vectorized_map(lambda y: tg.while_loop(lambda y, _: y < 9.0, body, (y, 0)), start)
+
+
+def _row_by_row(x):
+    def body(i, total, ta):
+        total = total + x[i]
+        return i + 1, total, ta.write(i, total)
+
+    ta = tg.TensorArray(tg.float32, size=tg.shape(x)[0], element_shape=[4])
+    start = (0, tg.zeros([4]), ta)
+    return tg.while_loop(lambda i, *_: i < tg.shape(x)[0], body, start)[2].stack()
+
+
+LOOPS = {
+    "while": lambda x: _repeated(x, tg.cast(x[0, 0] > -9.0, tg.int32) * 3),
+    "while of no steps": lambda x: _repeated(x, tg.cast(x[0, 0] > 9.0, tg.int32)),
+    "while with sums": _until_small,
+    "branches": lambda x: (
+        tg.cond(x[0, 0] > 0.0, lambda: x * tg.reduce_max(x), lambda: x - tg.reduce_mean(x)),
+        tg.cond(x[-1, 0] > 0.0, lambda: tg.reduce_sum(x, 0), lambda: x[0]),
+    ),
+    "rows": _of_each_row,
+    "row by row": _row_by_row,
+    "scan of sums": lambda x: tg.foldl(
+        lambda s, row: tg.tanh(s * tg.reduce_sum(row)) + tg.reduce_mean(s), x, x[:, 0]
+    ),
+    "a loop in a branch in a loop": lambda x: tg.foldl(
+        lambda s, k: tg.cond(
+            tg.reduce_sum(s) > k, lambda: _repeated(s, 2), lambda: s / (1.0 + tg.reduce_max(s**2))
+        ),
+        tg.constant([0.0, 1.0, 2.0]),
+        x,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_and_branches(name):
+    pair = loops(name)
+    for n in (1, 3, 7):
+        pair.check(numbers(n, 4), rtol=1e-4, atol=1e-4)
+    assert pair.programs == (3, 0)
+
+
+@functools.cache
+def loops(name):
+    def program(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            results = LOOPS[name](x)
+            ys = [tg.cast(y, tg.float32) for y in tg.nest.flatten(results)]
+            loss = tg.add_n([tg.reduce_mean(tg.tanh(y)) for y in ys])
+        return results, tape.gradient(loss, x)
+
+    return Pair(program, SPEC([None, 4]))
+
+
+def test_a_recurrent_network_over_two_open_axes():
+    w, u = tg.Variable(numbers(4, 3)), tg.Variable(numbers(3, 3, seed=1))
+
+    def program(x):
+        with tg.GradientTape() as tape:
+            rows = tg.transpose(x, [1, 0, 2])
+            step = lambda h, row: tg.tanh(row @ w + h @ u)  # noqa: E731
+            hidden = tg.scan(step, rows, tg.zeros([tg.shape(x)[0], 3]))
+            loss = tg.reduce_mean(hidden[-1] ** 2) + tg.reduce_mean(tg.reduce_sum(hidden, 0))
+        return tg.transpose(hidden, [1, 0, 2]), tape.gradient(loss, [w, u])
+
+    pair = Pair(program, SPEC([None, None, 4]))
+    for batch, time in ((3, 5), (1, 1), (4, 7), (3, 8)):
+        pair.check(numbers(batch, time, 4), rtol=1e-4, atol=1e-4)
+    assert pair.programs == (2, 0)
+
+
 @settings(QUICK, max_examples=8)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=2),

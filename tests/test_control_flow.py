@@ -382,6 +382,74 @@ def test_a_tape_around_and_inside(run):
     assert_near(run(lambda x: jacobian(lambda x: gradient(energy, x), x), f64(x)), second)
 
 
+def test_a_gradient_that_is_no_gradient_in_a_loop(run):
+    """Its second derivatives are not symmetric, so no order of the modes stands for another."""
+
+    @tg.custom_gradient
+    def product(x, y):
+        return x * y, lambda g: (g * y * x, g * tg.sin(x))
+
+    def loop(count):
+        def ends(x, y):
+            body = lambda i, x, y: (i + 1, product(x, y) + 0.3, 0.9 * y + 0.1 * x)  # noqa: E731
+            _, x, y = tg.while_loop(lambda i, *_: i < count, body, (0, x, y))
+            return x * y
+
+        return ends
+
+    @jax.custom_jvp
+    def by_jax(x, y):
+        return x * y
+
+    @by_jax.defjvp
+    def _(primals, tangents):
+        (x, y), (dx, dy) = primals, tangents
+        return by_jax(x, y), dx * y * x + dy * jnp.sin(x)
+
+    def plain(x, y):
+        for _ in range(3):
+            x, y = by_jax(x, y) + 0.3, 0.9 * y + 0.1 * x
+        return x * y
+
+    def tangent_of_gradient(x, y, count):
+        with tg.autodiff.ForwardAccumulator([x, y], [f64(1.0), f64(2.0)]) as accumulator:
+            slopes = gradient(lambda xs: loop(count)(*xs), [x, y])
+        return accumulator.jvp(slopes)
+
+    def third(x, y, count):
+        total = lambda xs: tg.add_n(tangent_of_gradient(*xs, count))  # noqa: E731
+        return gradient(total, [x, y])
+
+    with jax.enable_x64(True):
+        pushed = lambda *x: jax.jvp(jax.grad(plain, (0, 1)), x, (1.0, 2.0))[1]  # noqa: E731
+        wanted = pushed(0.8, 1.3)
+        wanted_third = jax.grad(lambda *x: sum(pushed(*x)), (0, 1))(0.8, 1.3)
+    arguments = f64(0.8), f64(1.3), tg.constant(3)
+    assert_near(run(tangent_of_gradient, *arguments), wanted)
+    assert_near(run(third, *arguments), wanted_third)
+
+
+def test_a_gradient_that_is_not_linear_in_a_loop(run):
+    @tg.custom_gradient
+    def clipped(x):
+        return x * 1.0, lambda g: tg.clip_by_value(g, -0.5, 0.5) * x
+
+    def of_unknown_length(x, count):
+        return repeat(clipped, x, count)
+
+    def of_known_length(x):
+        return tg.foldl(lambda x, _: clipped(x), tg.range(2), x)
+
+    first = lambda x, n: gradient(lambda x: of_unknown_length(x, n), x)  # noqa: E731
+    assert_near(run(first, f64(0.8), tg.constant(2)), 0.32)  # 0.5 * x * x
+    # 0.5 * x, and by the first step once more: clip(0.5 * x) * x.
+    assert_near(run(lambda x: derivatives(of_known_length, x, 2)[2], f64(0.8)), 0.72)
+    second = lambda x, n: derivatives(lambda x: of_unknown_length(x, n), x, 2)[2]  # noqa: E731
+    call = lambda: run(second, f64(0.8), tg.constant(2))  # noqa: E731
+    text = raises(tg.errors.MissingRuleError, "not linear in its cotangents", call)
+    assert "tg.scan" in text
+
+
 MEMORY = """
 import sys
 import tracegraph as tg
@@ -1167,6 +1235,40 @@ def test_a_check_of_loops_in_a_parallel_loop_has_the_step_of_the_first_that_fail
 
     fact = failed_check(lambda: tg.vectorized_map(walk, tg.constant([2, 9, 3])))
     assert fact.startswith("x < y does not hold; in step 2 of the loop at test_control_flow.py:")
+
+
+def test_checks_of_iterations_that_end_apart_or_decide_apart(run):
+    def asserted(i):
+        tg.debugging.assert_less(i, 4)
+        return i + 1
+
+    def walk(limit):
+        return tg.while_loop(lambda i: i < limit, lambda i: [asserted(i)], [0])[0]
+
+    def root(x):
+        def checked():
+            tg.debugging.assert_less(x, 5.0)
+            return tg.sqrt(x)
+
+        return tg.cond(x > 0.0, checked, lambda: -x)
+
+    def written(n):
+        ta = tg.TensorArray(tg.int32, size=3)
+        body = lambda i, ta: (i + 1, ta.write(i, i))  # noqa: E731
+        return tg.while_loop(lambda i, _: i < n, body, (0, ta))[1].stack()
+
+    def of_all(fn, *values):
+        return run(lambda x: tg.vectorized_map(fn, x), tg.constant(values))
+
+    assert of_all(walk, 1, 4, 0).numpy().tolist() == [1, 4, 0]
+    assert of_all(root, 4.0, -3.0).numpy().tolist() == [2.0, 3.0]
+    assert of_all(written, 2, 0, 3).numpy().tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 2]]
+    with pytest.raises(InvalidArgumentError, match=r"in step \[0 4 2 4\] of the loop at"):
+        of_all(walk, 1, 9, 3, 8)
+    with pytest.raises(InvalidArgumentError, match=r"operand 0: \[4. 7. 8.\]"):
+        of_all(root, 4.0, 7.0, 8.0)
+    empty = run(lambda x: tg.vectorized_map(root, x), tg.zeros([0]))
+    assert empty.shape == (0,)
 
 
 def test_a_saved_check_in_a_loop_names_the_step(tmp_path):

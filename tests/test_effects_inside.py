@@ -1,5 +1,7 @@
 """Prints and calls of Python functions inside branches and loops: in order, and once."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -238,6 +240,111 @@ def test_python_functions_in_a_branch(run):
     assert called == [3.0]
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_what_a_python_function_assigns_in_one_branch_holds_beside_the_other(run, is_taken):
+    """The other branch assigns the Variable without calling Python."""
+    v = tg.Variable(0.0)
+
+    def assigning(q):
+        v.assign_add(5.0)
+        return q * 2.0
+
+    def chosen(x):
+        v.assign_add(1.0)
+        y = tg.cond(
+            x > 0.0,
+            lambda: of_python(assigning, x),
+            lambda: (v.assign_add(1000.0), x)[1],
+        )
+        return y + v
+
+    x = 3.0 if is_taken else -3.0
+    for _ in range(2):
+        before = float(v.numpy())
+        after = before + (6.0 if is_taken else 1001.0)
+        assert run(chosen, x).numpy() == after + (6.0 if is_taken else -3.0)
+        assert v.numpy() == after
+
+
+def test_a_condition_that_calls_python_sees_what_the_body_assigns(run):
+    """As plain Python does it: the body calls no Python function by itself."""
+    v, seen = tg.Variable(0.0), []
+
+    def look(q):
+        seen.append((float(q), float(v.numpy())))
+        v.assign_add(10.0)
+        return q + v
+
+    def loop(x):
+        goes_on = lambda n: of_python(look, n) < 40.0  # noqa: E731
+        step = lambda n: (v.assign(v * 2.0), n + 1.0)[1]  # noqa: E731
+        return tg.while_loop(goes_on, step, [x])[0] + v
+
+    value, n, expected = 0.0, 0.0, []
+    while True:
+        expected.append((n, value))
+        value += 10.0
+        if n + value >= 40.0:
+            break
+        value, n = value * 2.0, n + 1.0
+    assert run(loop, 0.0).numpy() == n + value
+    assert v.numpy() == value and seen == expected
+
+
+def branch_that_calls_python(v):
+    def called(q):
+        v.assign_add(1.0)
+        return q
+
+    def chosen(n):
+        v.assign_add(1.0)
+        plain = lambda: (v.assign_add(1.0), tg.cast(n, tg.float32))[1]  # noqa: E731
+        tg.cond(n % 2 == 0, lambda: of_python(called, tg.cast(n, tg.float32)), plain)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def branch_that_prints(v):
+    def chosen(n):
+        v.assign_add(1.0)
+        tg.cond(n > 0, lambda: (said("more"), v.assign_add(1.0), n)[2], lambda: n)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def loop_that_prints(v):
+    return lambda n: tg.while_loop(
+        lambda k: k < n, lambda k: (said(k), v.assign_add(1.0), k + 1)[2], [0]
+    )
+
+
+RACES = {
+    "a branch that calls Python": branch_that_calls_python,
+    "a branch that prints": branch_that_prints,
+    "a loop that prints": loop_that_prints,
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+def test_threads_and_effects_inside_lose_no_update(name, lines):
+    v = tg.Variable(0.0)
+    add_three = tg.function(RACES[name](v))
+    add_three(tg.constant(3))
+    calls = lambda: [add_three(tg.constant(3)) for _ in range(40)]  # noqa: E731
+    threads = [threading.Thread(target=calls) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert v.numpy() == 3 * (1 + 4 * 40)
+    prints = {"a branch that calls Python": 0, "a branch that prints": 1, "a loop that prints": 3}
+    assert len(lines()) == prints[name] * (1 + 4 * 40)
+
+
 def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
     def loop(x):
         double = lambda q: tg.py_function(lambda q: 2 * q, [q], tg.TensorSpec([]))  # noqa: E731
@@ -246,6 +353,46 @@ def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
     assert run(loop, 1.5).numpy() == 12.0
     text = raises(MissingRuleError, "calls a Python function", lambda: run(gradient_of(loop), 1.5))
     assert "test_effects_inside.py" in text
+
+
+def test_reverse_mode_keeps_what_python_returned(run):
+    called = []
+    w = tg.Variable(2.0)
+
+    def next_state(q):
+        called.append(float(q))
+        w.assign_add(1.0)  # which the next step reads
+        return np.float32(0.5 * q + 1.0)
+
+    def of_numpy(q):
+        return tg.numpy_function(next_state, [q], tg.TensorSpec([]))
+
+    def loop(x):
+        return tg.foldl(lambda s, _: w * w * s * of_numpy(w * s), tg.range(2), x)
+
+    def branch(x):
+        return tg.cond(x > 0.0, lambda: x * x * of_numpy(x), lambda: x)
+
+    def slopes(fn, x, sources):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = fn(x)
+            first = tape.gradient(y, sources(x))
+        return first, outer.gradient(first[0], x)
+
+    # s1 = 4 * 1.5 * 2.5 = 15, and s2 = 9 * 15 * (0.5 * 3 * 15 + 1), with w = 2 and then 3.
+    (by_x, by_w), _ = run(lambda x: slopes(loop, x, lambda x: [x, w]), 1.5)
+    assert called == [3.0, 45.0]
+    np.testing.assert_allclose(by_x, 4 * 2.5 * 9 * 23.5)
+    np.testing.assert_allclose(by_w, 23.5 * (2 * 3 * 15 + 9 * 2.5 * 1.5 * 2 * 2))
+
+    called.clear()
+    (by_x,), second = run(lambda x: slopes(branch, x, lambda x: [x]), 3.0)
+    assert (float(by_x), float(second), called) == (2 * 3 * 2.5, 2 * 2.5, [3.0])
+    (by_x,), _ = run(lambda x: slopes(branch, x, lambda x: [x]), -3.0)
+    assert (float(by_x), called) == (1.0, [3.0])
 
 
 def test_what_a_python_function_returns_may_decide_the_loop(run):

@@ -1217,7 +1217,10 @@ class Box:
 
 
 SCALAR = tg.TensorSpec([])
-LEAKED = "a tensor f32[] is out of scope: it belongs to a @tg.function that was traced, and was used outside of it"
+LEAKED = (
+    "a tensor f32[] is out of scope: it belongs to a @tg.function that was traced, and it was used "
+    "outside"
+)
 LEAKED_FROM = f"{__file__}:{marked(leak.python_function, '# made')}"
 
 

@@ -253,6 +253,23 @@ SUMS = {
         ones(2),
         MANY,
     ),
+    "gradient of what all steps of a scan share": (
+        lambda x: gradient_of(lambda b: tg.map_fn(lambda e: e * b, tg.ones([MANY], b.dtype)), x),
+        ones(),
+        MANY,
+    ),
+    "gradient of what all steps of a loop share": (
+        lambda x: gradient_of(
+            lambda b: tg.while_loop(
+                lambda k, _: k < MANY,
+                lambda k, total: (k + 1, total + tg.cast(b, tg.float32)),
+                (0, 0.0),
+            )[1],
+            x,
+        ),
+        ones(),
+        MANY,
+    ),
 }
 
 

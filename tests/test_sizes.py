@@ -16,6 +16,7 @@ HUGE = 1_600_000_000_000_000_000
 #: Less than any address space, and more than the memory of this machine.
 LARGE = 1 << 45
 ONE = tg.constant([1.0, 2.0])
+IMAGE = tg.ones([1, 2, 2, 1])
 
 MADE = {
     "broadcast_to": lambda n: tg.broadcast_to(1.0, [n, 2]),
@@ -24,9 +25,13 @@ MADE = {
     "concat": lambda n: tg.concat([tg.zeros([n])] * 1000, 0),
     "confusion_matrix": lambda n: tg.math.confusion_matrix([0, 1], [0, 1], num_classes=n),
     "diag": lambda n: tg.linalg.diag(np.ones((2, 2, 2, 2)), k=n),
+    "crop_and_resize": lambda n: tg.image.crop_and_resize(IMAGE, [[0.0] * 4], [0], [n, n]),
     "eye": lambda n: tg.eye(2, batch_shape=[n]),
     "fill": lambda n: tg.fill([n, 2], 1),
     "function": lambda n: tg.function(lambda: tg.zeros([n]) + 1.0)(),
+    "hann_window": tg.signal.hann_window,
+    "kaiser_window": tg.signal.kaiser_window,
+    "kaiser_bessel_derived_window": tg.signal.kaiser_bessel_derived_window,
     "linspace": lambda n: tg.linspace(0.0, 1.0, n),
     "linspace_of_tensors": lambda n: tg.linspace(ONE, ONE, n),
     "matmul": lambda n: tg.matmul(tg.zeros([n // 8, 1]), tg.zeros([1, n // 8])),
@@ -38,6 +43,7 @@ MADE = {
     "range_of_floats": lambda n: tg.range(float(n)),
     "repeat": lambda n: tg.repeat(ONE, n, axis=0),
     "repeat_by_counts": lambda n: tg.repeat(ONE, [n, 1], axis=0),
+    "resize": lambda n: tg.image.resize(IMAGE, [n, n]),
     "scatter_nd": lambda n: tg.scatter_nd([[1]], [1.0], [n]),
     "segment_max": lambda n: tg.math.segment_max(ONE, np.array([0, n])),
     "segment_sum": lambda n: tg.math.segment_sum(ONE, np.array([0, n])),
@@ -45,6 +51,7 @@ MADE = {
     "tile": lambda n: tg.tile(ONE, [n]),
     "unsorted_segment_sum": lambda n: tg.math.unsorted_segment_sum(ONE, [0, 1], n),
     "variable": lambda n: tg.Variable(tg.zeros([n])),
+    "vorbis_window": tg.signal.vorbis_window,
     "zeros": lambda n: tg.zeros([n, n]),
 }
 
@@ -88,7 +95,7 @@ def test_what_is_larger_than_memory_takes_no_other_value_with_it(name):
     assert kept.numpy() == 6.0
 
 
-def test_sizes_of_issue_10():
+def test_a_diagonal_far_outside():
     with pytest.raises(InvalidArgumentError) as caught:
         tg.linalg.diag(np.ones((2, 2, 2, 2)), k=1070828000000)
     assert "[2,2,2,1070828000002,1070828000002] takes 73,387,046,757,650,131,968,000,256" in str(
@@ -116,6 +123,11 @@ def test_an_open_size_that_grows_too_large_names_its_line():
     assert f.get_concrete_function() is not None
     with pytest.raises(InvalidArgumentError, match="# grows"):
         f(tg.ones([3, 1]), tg.ones([1, 3]))
+
+
+def test_an_image_that_no_machine_holds_is_refused_before_its_rows_are_made():
+    with pytest.raises(InvalidArgumentError, match="addresses more than"):
+        tg.image.resize(IMAGE, [1 << 30, 1 << 30])
 
 
 def test_one_result_too_many_does_not_take_the_others_along():

@@ -244,6 +244,16 @@ def test_gradients_zip_with_values():
     np.testing.assert_array_equal(p["b"].numpy(), [5.0, 15.0])
 
 
+def test_tangents_belong_to_primals_by_key():
+    p = {"w": tg.constant(2.0), "b": tg.constant(3.0)}
+    tangents = {"b": tg.constant(1.0), "w": tg.constant(0.0)}
+    with tg.autodiff.ForwardAccumulator(p, tangents) as accumulator:
+        y = {"z": p["w"] * p["b"], "a": p["b"]}
+    found = accumulator.jvp(y)
+    assert list(found) == ["z", "a"]
+    assert (float(found["z"]), float(found["a"])) == (2.0, 1.0)
+
+
 def test_each_order_sees_its_own():
     """The order in which a body goes through its argument is part of what it computes."""
 

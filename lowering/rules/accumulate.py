@@ -25,3 +25,8 @@ def in_float32(function: Callable[..., Any], *xs: Any) -> Any:
 def is_narrow(dtype: Any) -> bool:
     """Whether numbers of this type are floating and have 16 bits."""
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize == 2
+
+
+def type_of_sum(dtype: Any) -> Any:
+    """The type in which numbers of a type are added up from step to step."""
+    return jnp.float32 if is_narrow(dtype) else dtype

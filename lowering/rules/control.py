@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lowering.program import graph_function
 from lowering.rules import lowers
+from lowering.rules.accumulate import type_of_sum
 from tracegraph.control import call as ops
 from tracegraph.control.branch import Cond, Switch
 from tracegraph.control.custom_call import CustomCall
@@ -126,11 +127,12 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
     numbers = jnp.zeros((op.checkpoints,), jnp.int32)
     gs = iter(xs[len(op.body.inputs) :])
     results = [
-        jnp.zeros_like(xs[i]) if sums else next(gs)
+        jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
         for i, sums in zip(op.targets, is_sum, strict=True)
     ]
     carry = (count, jnp.int32(0), numbers, slots, results)
-    return tuple(jax.lax.while_loop(lambda carry: carry[0] > 0, step_back, carry)[-1])
+    found = jax.lax.while_loop(lambda carry: carry[0] > 0, step_back, carry)[-1]
+    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
 
 
 def _steps_to_checkpoint(steps: Any, places: Any) -> Any:

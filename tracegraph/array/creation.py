@@ -282,7 +282,7 @@ def range(
     type = TensorType(kind, (count,))
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
-    return _from_numpy("range", type, lambda: _numbers(bounds, count, kind))
+    return from_numpy("range", type, lambda: _numbers(bounds, count, kind))
 
 
 def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
@@ -372,7 +372,7 @@ def _numbers(bounds: list[Any], count: int, kind: DType) -> np.ndarray:
     return np.arange(count, dtype=np.uint64) * distance + first
 
 
-def _from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Tensor:
+def from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Tensor:
     """A tensor of what NumPy makes. Raises InvalidArgumentError where memory does not hold it."""
     try:
         return from_array(make().astype(type.dtype.numpy_dtype, copy=False))
@@ -434,7 +434,7 @@ def _linspace_of_numbers(start: Any, stop: Any, count: int) -> Tensor:
     first, last = as_array(start), as_array(stop)
     kind = np.result_type(first, last)
     type = TensorType(as_dtype(kind if kind.kind == "f" else np.float64), (count,))
-    return _from_numpy("linspace", type, lambda: np.linspace(first, last, count, dtype=np.float64))
+    return from_numpy("linspace", type, lambda: np.linspace(first, last, count, dtype=np.float64))
 
 
 def _floating(x: Tensor) -> Tensor:
@@ -445,7 +445,7 @@ def _fractions(count: Any, dtype: DType) -> Tensor:
     """count values from 0 to 1."""
     if isinstance(count, int):
         type = TensorType(dtype, (count,))
-        return _from_numpy("linspace", type, lambda: np.linspace(0, 1, count))
+        return from_numpy("linspace", type, lambda: np.linspace(0, 1, count))
     return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(maximum(count - 1, 1)))
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import builtins
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
 from tracegraph.autograph.values import in_graph
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.types import int32
-from tracegraph.errors import ShapeError, fail
+from tracegraph.errors import ShapeError, TraceError, fail
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.constant import Iota
 
@@ -24,6 +24,19 @@ class Steps:
 
     #: The largest number of items, where it is known while tracing.
     bound: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """The items for a function of Python's, which needs their number."""
+        rows = self.rows()
+        if rows is None:
+            fail(
+                TraceError,
+                "a `for` runs over what Python goes through, with a range whose length is known "
+                "only when the graph runs",
+                fix="give each part as a tensor or a range, or loop over the range and index: x[i]",
+            )
+        count = nest.flatten(rows)[0].shape[0]
+        return iter([nest.map_structure(lambda x, k=k: x[k], rows) for k in range(count)])
 
     def rows(self) -> Any:
         """All items, as the rows of a nest of tensors; None where their number is not known."""
@@ -194,10 +207,19 @@ def steps_of_tensor_range(
 def steps_in_step(*iterables: Any, strict: bool = False) -> Steps | None:
     """What `zip` of sequences runs over, if a graph must compute all of them; if they must be of
     one length, this must be known."""
+    if any(isinstance(x, Steps) for x in iterables):
+        iterables = tuple([_as_range(x) for x in iterables])
     steps = [found for found in map(staged_steps, iterables) if found is not None]
     bounds = {found.bound for found in steps}
     is_strict = strict and (len(bounds) != 1 or None in bounds)
     return InStep(steps) if steps and len(steps) == len(iterables) and not is_strict else None
+
+
+def _as_range(iterable: Any) -> Any:
+    """A range of Python's as one that a graph counts through; anything else as it is."""
+    if not isinstance(iterable, builtins.range):
+        return iterable
+    return Range(iterable.start, iterable.stop, iterable.step)
 
 
 def numbered_steps(iterable: Any, start: Any = 0) -> Steps | None:

@@ -34,6 +34,7 @@ from tracegraph.autograph.values import (
     in_graph,
     is_undefined,
 )
+from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
@@ -250,7 +251,7 @@ def called(f: Any) -> Any:
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
             return functools.partial(_grow, f)
-        return _print if f is print else f
+        return _OF_TENSORS.get(f, f) if f in (print, len) else f
     if isinstance(f, type):
         return f
     inner = converted(f)
@@ -305,6 +306,16 @@ def _print(*values: Any, **options: Any) -> None:
         print_tensors(*values, output_stream=sys.stdout, **options)
     else:
         print(*values, **options)
+
+
+def _len(value: Any) -> Any:
+    """The length; of a list to which a loop appends what the graph counts."""
+    is_counted = isinstance(value, TensorList) and not value.has_known_length
+    return value.size() if is_counted else len(value)
+
+
+#: What stands for functions of Python's in converted code.
+_OF_TENSORS: dict[Any, Callable[..., Any]] = {print: _print, len: _len}
 
 
 # Functions.

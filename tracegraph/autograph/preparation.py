@@ -47,12 +47,17 @@ class _Prepared(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_While(self, node: ast.While) -> Any:
-        """A loop whose test assigns: the assignment before it, and behind each iteration."""
+        """A loop whose test assigns: the assignment before it, and behind each iteration. What
+        stands behind a loop without an end is never reached."""
         self._refuse_else(node)
         made = _assignments(node, "test")
         if not made:
-            return self.generic_visit(node)
-        if _continues(node):
+            is_endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+            found = self.generic_visit(node)
+            if is_endless and _has_own(node, ast.Return) and not _has_own(node, ast.Break):
+                return [found, _located(_not_reached(), node)]
+            return found
+        if _has_own(node, ast.Continue):
             end = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
             node.body = [*made, _located(end, node.test), *node.body]
             node.test, made = _located(ast.Constant(True), node.test), []
@@ -60,9 +65,23 @@ class _Prepared(ast.NodeTransformer):
             node.body += copy.deepcopy(made)
         return [y for x in (*made, node) for y in _listed(self.visit(x))]
 
+    def visit_Try(self, node: ast.Try) -> Any:
+        if node.orelse:
+            fix = "put what follows into the `try`, or behind it"
+            raise NotConvertible(_refusal("a `try ... else`", node, fix))
+        return self.generic_visit(node)
+
     def visit_For(self, node: ast.For) -> Any:
         self._refuse_else(node)
         return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        """An assignment without its annotation, which Python does not look at in a function; and
+        which it refuses where a branch sets the name."""
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        made = ast.copy_location(ast.Assign([node.target], node.value), node)
+        return self.visit(made)
 
     def _refuse_else(self, node: ast.For | ast.While) -> None:
         if node.orelse:
@@ -308,16 +327,24 @@ def _is_path(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _continues(loop: ast.While) -> bool:
-    """Whether a loop has a `continue` of its own."""
+def _has_own(loop: ast.While, kind: type[ast.stmt]) -> bool:
+    """Whether a loop has a `continue` or a `break` of its own, or a `return`."""
+    functions = (ast.FunctionDef, ast.Lambda)
+    others = functions if kind is ast.Return else (*functions, ast.For, ast.While)
     waiting: list[ast.AST] = [*loop.body]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Continue):
+        if isinstance(node, kind):
             return True
-        if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.Lambda)):
+        if not isinstance(node, others):
             waiting += ast.iter_child_nodes(node)
     return False
+
+
+def _not_reached() -> ast.stmt:
+    """A `return` that no run comes to: so a function that returns in a loop without an end returns
+    on every path."""
+    return ast.parse(f"def _(): return {HOOKS}.UndefinedReturnValue()").body[0].body[0]  # type: ignore
 
 
 def _located(made: Any, node: ast.AST) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -246,10 +247,28 @@ def run_choice(
 
     try:
         after = chosen(pred, branch(body), branch(orelse), names)
-    except BaseException:
+    except BaseException as error:
         set_state(before)
+        _note_raise(error)
         raise
     set_state(after)
+
+
+def _note_raise(error: BaseException) -> None:
+    """Notes at what a `raise` in the user's file raised that both branches are traced."""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None or hasattr(error, "__notes__"):
+        return
+    code, line = place.tb_frame.f_code, here()
+    is_raise = dis.opname[code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    if is_raise and code.co_filename == line.file:
+        error.add_note(
+            f"both branches of the `if` at {line} are traced, since a tensor decides, so this "
+            "`raise` does not depend on it\n"
+            "  fix: use `assert`, which is checked when the graph runs, or decide by a Python value"
+        )
 
 
 # Loops.

@@ -11,13 +11,13 @@ import __future__
 import ast
 import contextlib
 import importlib.util  # malt uses it, and does not import it
+import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
 from malt.converters import (
     break_statements,
-    conditional_expressions,
     continue_statements,
     control_flow,
     functions,
@@ -132,7 +132,7 @@ def _lowered(node: Any, context: Any) -> Any:
     node = _Calls(context).visit(qual_names.resolve(node))
     if _has(node, ast.If, ast.While, ast.For):
         node = _with_staged_statements(node, context)
-    node = conditional_expressions.transform(node, context)
+    node = _Choices(context).visit(node)
     node = logical_expressions.transform(node, context)
     return variables.transform(node, context)
 
@@ -215,6 +215,26 @@ def _mark_iterated(node: ast.expr) -> None:
     if isinstance(node.func, ast.Name) and node.func.id in _OF_ITERABLES:
         for argument in node.args:
             _mark_iterated(argument)
+
+
+class _Choices(converter.Base):
+    """`x if c else y` as a call of a hook, also inside of another one."""
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        text = _CALLED.sub(r"\1", ast.unparse(node.test))
+        self.generic_visit(node)
+        made = templates.replace_as_expression(
+            f"{HOOKS}.if_exp(test, lambda: true, lambda: false, text)",
+            test=node.test,
+            true=node.body,
+            false=node.orelse,
+            text=ast.Constant(text),
+        )
+        return _derived(made, node)
+
+
+#: What is called, in the text of an expression that has hooks for it.
+_CALLED = re.compile(rf"{HOOKS}\.called\(([\w.]+)\)")
 
 
 class _Statements(control_flow.ControlFlowTransformer):

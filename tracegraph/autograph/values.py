@@ -165,7 +165,9 @@ def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) 
     if kind and dtype.is_complex:
         fits = True
     if not fits:
-        place.refuse(DTypeError, one, other, f"start with a tensor: tg.constant(…, {dtype.name})")
+        name, wider = dtype.name, type_of(number).dtype.name
+        fix = f"convert one: tg.cast(…, tg.{wider}), or tg.constant(…, tg.{name})"
+        place.refuse(DTypeError, one, other, fix)
     if type.shape != ():
         place.refuse(ShapeError, one, other, place.fix)
     return type

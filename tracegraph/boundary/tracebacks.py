@@ -74,8 +74,7 @@ def api_boundary(function: PublicFunction) -> PublicFunction:
             if refusal is None:
                 if is_too_large(error):
                     tell_who_was_called(error, label_of(entered, args))
-                if current().is_top_level:  # others leave through the call that is being traced
-                    leave_out_our_frames(error)
+                leave_out_our_frames_at_top_level(error)
                 raise
         try:
             raise refusal
@@ -107,6 +106,12 @@ def asked(getter: PublicFunction) -> PublicFunction:
             raise
 
     return __getattr__  # type: ignore[return-value]
+
+
+def leave_out_our_frames_at_top_level(error: Exception) -> None:
+    """As `leave_out_our_frames`; in a trace errors leave through the call that is traced."""
+    if current().is_top_level:
+        leave_out_our_frames(error)
 
 
 def leave_out_our_frames(error: Exception) -> None:

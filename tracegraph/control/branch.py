@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     residual_plan,
     tangent_graph,
 )
-from tracegraph.control.without_prints import calls_python, without_prints, without_tokens
+from tracegraph.control.without_prints import calls_differentiable, without_prints, without_tokens
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -97,7 +97,7 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self):
-        if any(map(calls_python, self.branches)):
+        if any(map(calls_differentiable, self.branches)):
             return self
         plans = [residual_plan(branch) for branch in self.branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
@@ -108,10 +108,10 @@ class Branch(Op, abstract=True):
         count = len(self.branches[0].outputs)
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
-        recorded, printless = self.recorded(), self._without_prints()
-        if recorded is not self:
+        recorded = self.recorded()
+        if recorded is not self or any(map(calls_differentiable, self.branches)):
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = printless.recorded()
+            recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(decider, *xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         present = tuple(g is not None for g in gs)

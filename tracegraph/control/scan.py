@@ -23,10 +23,10 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.without_prints import calls_python, without_prints, without_tokens
+from tracegraph.control.without_prints import calls_differentiable, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import DType, TensorType, float32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, inline, replay
 from tracegraph.ir.op import Flow, Op, Region
@@ -34,7 +34,7 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.contract import MATMUL, Bilinear, Matmul
-from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.elementwise import ADD, Cast
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
@@ -174,7 +174,7 @@ class Scan(Loop):
     # Derivatives.
 
     def recorded(self):
-        if calls_python(self.body):
+        if calls_differentiable(self.body):
             return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
         return self if body is self.body else self.with_body(body, self.constants, self.states)
@@ -203,10 +203,10 @@ class Scan(Loop):
         count = len(self.body.outputs)
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
-        recorded, printless = self.recorded(), self._without_prints()
-        if recorded is not self:
+        recorded = self.recorded()
+        if recorded is not self or calls_differentiable(self.body):
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = printless.recorded()
+            recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         return recorded._pulled_back(gs, ys, xs)
@@ -231,7 +231,7 @@ class Scan(Loop):
             [
                 *itertools.compress(residuals, back.is_constant),
                 *(seeds[i] for i in back.states),
-                *(full(0, xs[i].type) for i in back.summed),
+                *(full(0, _type_of_sum(xs[i].type)) for i in back.summed),
                 *itertools.compress(residuals, back.is_stacked),
                 *(g for g in gs[self.states :] if g is not None),
             ],
@@ -359,8 +359,9 @@ class BackwardStep:
     """One step of a scan backwards: `(*constant residuals, *state cotangents, *sums, *stacked
     residuals, *cotangents) -> (*state cotangents, *sums, *row cotangents, *factors)`.
 
-    What a step gives to the cotangent of a constant is summed up from step to step, unless it is a
-    product of matrices: then the factors of all steps are multiplied at once behind the loop.
+    What a step gives to the cotangent of a constant is summed up from step to step, in float32 if
+    it has 16 bits, unless it is a product of matrices: then the factors of all steps are multiplied
+    at once behind the loop.
     """
 
     def __init__(self, scan: Scan, present: Flags, residuals: Sequence[tuple[str, int]]) -> None:
@@ -380,6 +381,7 @@ class BackwardStep:
         ]
         self._factors = _Factors(by_constant, self._stacked)
         self.summed = [i for i in by_constant if i not in self._factors.products]
+        self._dtypes = {i: scan.body.inputs[i].dtype for i in self.summed}
         self.constants = sum(self.is_constant)
         self.state_count = len(self.states) + len(self.summed)
         self.graph = self._built(scan, step, found)
@@ -391,7 +393,8 @@ class BackwardStep:
             rows = [*zip(step.inputs[:count], self.is_constant, strict=True)]
             env.update((x, builder.input_like(x)) for x, flag in rows if flag)
             env.update((x, builder.input_like(x)) for x in step.inputs[count : count + states])
-            sums = [builder.input(scan.body.inputs[i].type, "sum") for i in self.summed]
+            types = [_type_of_sum(scan.body.inputs[i].type) for i in self.summed]
+            sums = [builder.input(type, "sum") for type in types]
             env.update((x, builder.input_like(x)) for x, flag in rows if not flag)
             env.update((x, builder.input_like(x)) for x in step.inputs[count + states :])
             replay(step.nodes, env)
@@ -402,7 +405,7 @@ class BackwardStep:
                 for i in self.states
             ]
             pairs = zip(sums, self.summed, strict=True)
-            outputs += [ADD(total, env[found[i]]) for total, i in pairs]
+            outputs += [ADD(total, _in_dtype(env[found[i]], total.dtype)) for total, i in pairs]
             outputs += [env[found[i]] for i in self._rows]
             outputs += [env[x] for x in self._factors.returned]
             graph = dead_code(builder.finish(outputs))
@@ -416,13 +419,23 @@ class BackwardStep:
         returned."""
         rest = iter(found)
         pairs = [(self._first_state + i, next(rest)) for i in self.states]
-        pairs += [(i, next(rest)) for i in self.summed]
+        pairs += [(i, _in_dtype(next(rest), self._dtypes[i])) for i in self.summed]
         rows = [next(rest) for _ in self._rows]
         pairs += zip(self._rows, rows, strict=True)
         values = [*itertools.compress(residuals, self.is_stacked), *rows]
         stacked = dict(zip(self._stacked, values, strict=True))
         stacked |= dict(zip(self._factors.returned, rest, strict=True))
         return [*pairs, *self._factors.multiplied(stacked)]
+
+
+def _type_of_sum(type: TensorType) -> TensorType:
+    """The type in which numbers of a type are added up from step to step."""
+    is_narrow = type.dtype.is_floating and type.dtype.size < float32.size
+    return type.with_dtype(float32) if is_narrow else type
+
+
+def _in_dtype(x: Tensor, dtype: DType) -> Tensor:
+    return x if x.dtype is dtype else Cast(dtype)(x)
 
 
 class _Factors:
@@ -439,6 +452,8 @@ class _Factors:
             if node is None or type(node.op) is not Matmul or g.ndim != 2 or not g.type.is_static:
                 continue
             new = {x for x in map(_untransposed, node.inputs) if x not in known}
+            if not all(x.type.is_static for x in new):
+                continue  # which of the two is smaller is not known
             if sum(element_count(x.type.shape) for x in new) <= element_count(g.type.shape):
                 self.products[i] = node.op, node.inputs
                 self.returned += new

@@ -12,6 +12,8 @@ and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G 
 - the tangent of J'b along (t, db) is the first with a = db;
 - the transpose of b -> J'b at u is Ju, a loop forward, and the cotangent of x is the first with
   a = 0 and t = u.
+The tangent needs symmetric second derivatives, and those by a gradient that a user chose need not
+be. There it is the transpose of the cotangents.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ from tracegraph.ops.elementwise import ADD, Add, Cast, Less, LogicalAnd
 from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.ops.reduce import Max
 from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.vectorise import vectorise
 
@@ -357,6 +360,7 @@ class WhileGradient(Loop):
     checkpoints: int
 
     takes_zero_cotangents = True
+    transpose_reads_cotangents = True
     repetitions = None
 
     @property
@@ -400,6 +404,7 @@ class WhileGradient(Loop):
         return values[: len(self.body.inputs)], values[len(self.body.inputs) :]
 
     def vjp(self, *values):
+        self._check_forward()
         count = len(self.targets)
         us, (trips, *rest) = values[:count], values[2 * count :]
         xs, gs = self._split(rest)
@@ -424,6 +429,16 @@ class WhileGradient(Loop):
         by_inputs = gradient_of_pairs(self, pushed, constants, given, trips, inputs, seeds)
         return (None, *by_inputs[0], *by_cotangents)
 
+    def _check_forward(self) -> None:
+        """Raises Mismatch where a gradient that a user chose cannot push tangents."""
+        if not all(op.has_forward for op in user_rules(self.body.nodes)):
+            raise Mismatch(
+                "its derivative pushes tangents through the loop, which has a custom gradient that "
+                "is not linear in its cotangents",
+                fix="make that backward function linear in its cotangents, or use a loop of known "
+                "length: tg.scan, or a `for` over tg.range(10)",
+            )
+
     def jvp(self, tangents, *values):
         trips, *rest = values[len(self.targets) :]
         xs, gs = self._split(rest)
@@ -435,6 +450,8 @@ class WhileGradient(Loop):
         if not any(given):
             op, seeds = self, [full(0, g.type) if d is None else d for d, g in zip(dgs, gs)]
             return applied(op, (trips, *xs, *seeds))
+        if any(True for _ in user_rules(self.body.nodes)):
+            return NotImplemented
         pushed, places = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, dxs)
         constants = self.constants + sum(given[: self.constants])

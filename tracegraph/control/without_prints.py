@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracegraph.control.rewrite import with_graphs
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import Mismatch
+from tracegraph.ir.builder import Builder, copy_inputs
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.passes.simplify import dead_code
@@ -21,12 +23,47 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
+def calls_differentiable(graph: Graph) -> bool:
+    """Whether it calls Python functions that have derivatives."""
+    return graph.cuts_runs and any(
+        isinstance(node.op, HostCall) and node.op.is_differentiable
+        for inner in graph.graphs()
+        for node in inner.nodes
+    )
+
+
 def without_prints(graph: Graph) -> Graph:
     """The graph without its prints: the token that it takes is the one that it returns. Raises
     Mismatch for one that does more than print."""
     if not graph.cuts_runs:
         return graph
     return graph.cached("without_prints", lambda: _without_prints(graph))
+
+
+def without_any_print(graph: Graph) -> Graph:
+    """The graph without its prints and those of its branches, loops and calls, none of which does
+    more than print."""
+    return graph.cached("without_any_print", lambda: _without_any_print(graph))
+
+
+def _without_any_print(graph: Graph) -> Graph:
+    done: dict[Graph, Graph] = {}
+    for inner in graph.graphs():  # called graphs come first
+        done[inner] = _silent(inner, done) if inner.cuts_runs else inner
+    return done[graph]
+
+
+def _silent(graph: Graph, done: dict[Graph, Graph]) -> Graph:
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        for node in graph.nodes:
+            inputs = tuple(env[x] for x in node.inputs)
+            if isinstance(node.op, HostCall):
+                made: Sequence[Tensor] = inputs[:1]
+            else:
+                made = builder.add(with_graphs(node.op, done), inputs, node.source)
+            env.update(zip(node.outputs, made, strict=True))
+        return builder.finish([env[y] for y in graph.outputs])
 
 
 def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
@@ -37,9 +74,11 @@ def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
 def _without_prints(graph: Graph) -> Graph:
     if calls_python(graph):
         raise Mismatch(
-            f"the derivative of @{graph.name} is not known, since it calls a Python function",
+            f"this derivative of @{graph.name} is not known, since it calls a Python function, "
+            "which it would have to call again",
             fix="call the Python function outside of the loop or branch, or stop the gradient: "
-            "tg.stop_gradient",
+            "tg.stop_gradient; reverse mode goes through branches and loops of known length that "
+            "call tg.numpy_function",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

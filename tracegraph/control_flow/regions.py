@@ -25,7 +25,7 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import RuntimeSize
-from tracegraph.ops.effect import Read
+from tracegraph.ops.effect import Load, Read, Store
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
@@ -74,6 +74,7 @@ def traced_region(
 
     def run(begins_anew: bool, is_first: bool) -> Region:
         with CallTrace(name) as trace:
+            trace.is_region = True
             if begins_anew:
                 trace.forget_state()
             outer = trace.outer
@@ -193,8 +194,17 @@ class Shared:
         traces = [region.traced for region in regions]
         by_identity = {id(v): v for traced in traces for v in traced.variables}
         self.variables: list[Variable] = [*by_identity.values()]
-        assigned = {id(traced.variables[i]) for traced in traces for i in traced.assigned}
-        #: Those that a region assigns, in the order of `variables`, and those that none does.
+        self.captures = [*dict.fromkeys(x for traced in traces for x in traced.captures)]
+        self.has_token = any(traced.has_token for traced in traces)
+        self._shows_state = any(has_calls_that_see(traced.graph) for traced in traces)
+        self._has_step = loop is not None
+        trace = current_trace()
+        #: Whether each region stores what it assigns, since one of them calls a Python function
+        #: that may assign the same Variables.
+        self._stores = self._shows_state and trace is not None and trace.orders_state
+        handed_on = () if self._stores else traces
+        assigned = {id(traced.variables[i]) for traced in handed_on for i in traced.assigned}
+        #: Those whose values regions hand on, in the order of `variables`, and the others.
         self.assigned = [v for v in self.variables if id(v) in assigned]
         self.read_only = [v for v in self.variables if id(v) not in assigned]
         self._names = {
@@ -202,9 +212,6 @@ class Shared:
             for traced in traces
             for v, x in zip(traced.variables, traced.graph.inputs[traced.argument_count :])
         }
-        self.captures = [*dict.fromkeys(x for traced in traces for x in traced.captures)]
-        self.has_token = any(traced.has_token for traced in traces)
-        self._shows_state = any(has_calls_that_see(traced.graph) for traced in traces)
         if self.has_token:
             self._prepare()
         self.checks: list[tuple[Traced, int, CheckReport, tuple[TensorType, ...]]] = []
@@ -217,7 +224,6 @@ class Shared:
                     report, types = report.inside(loop), (*types, COUNT)
                 self.checks.append((traced, place, report, types))
                 place = end
-        self._has_step = loop is not None
 
     def _prepare(self) -> None:
         """Prepares what is being traced for the effects of the regions."""
@@ -278,7 +284,7 @@ class Shared:
         graph = traced.graph
         given = [
             *arguments,
-            *(values[id(v)] for v in traced.variables),
+            *(self._value_before(traced, v, values) for v in traced.variables),
             *(captured[x] for x in traced.captures),
             *([values[_TOKEN]] if traced.has_token else []),
         ]
@@ -286,10 +292,14 @@ class Shared:
         replay(graph.nodes, env)
         outputs = [env[y] for y in graph.outputs]
         new = dict(values)
-        for place, i in enumerate(traced.assigned, traced.result_count):
-            new[id(traced.variables[i])] = outputs[place]
         if traced.has_token:
             new[_TOKEN] = outputs[traced.first_check - 1]
+        for place, i in enumerate(traced.assigned, traced.result_count):
+            key = id(traced.variables[i])
+            if self._stores:
+                new[_TOKEN] = Store()(new[_TOKEN], values[key], outputs[place])
+            else:
+                new[key] = outputs[place]
         checks: list[Tensor] = []
         for of, place, _, types in self.checks:
             if of is traced:
@@ -298,6 +308,18 @@ class Shared:
             else:
                 checks += [full(k == 0, type) for k, type in enumerate(types)]
         return outputs[: traced.result_count], new, checks
+
+    def _value_before(
+        self, traced: Traced, variable: Variable, values: Mapping[int, Tensor]
+    ) -> Tensor:
+        """What a region begins with for a Variable. One that stores reads it by itself: a step
+        before, another thread or a signal handler may have assigned it behind the read outside. A
+        step that calls Python functions is traced so."""
+        value = values[id(variable)]
+        reads_by_itself = self._has_step and has_calls_that_see(traced.graph)
+        if self._stores and not reads_by_itself:
+            return Load()(values[_TOKEN], value)
+        return value
 
     def placeholders(self, builder: Builder, variables: Iterable[Variable]) -> dict[int, Tensor]:
         """Inputs of a graph that stand for variables, by their identity."""

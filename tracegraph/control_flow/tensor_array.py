@@ -446,11 +446,12 @@ class TensorArray:
                 missing = np.atleast_1d(places)[~np.atleast_1d(written[places])]
                 if missing.size:
                     self._refuse_unwritten(name, int(missing[0]))
+                return
         elif checks_at_run_time():
             self._check_at_run_time(name, at, self._size)
-            if not self.grows:
-                fact, fix = self._unwritten_text(name, "an index")
-                _check(All(None)(Gather(0, 0, False)(self._written, at)), fact, fix)
+        if checks_at_run_time() and not self.grows:
+            fact, fix = self._unwritten_text(name, "an index")
+            _check(All(None)(Gather(0, 0, False)(self._written, at)), fact, fix)
 
     def _known_size(self) -> int | None:
         """The size if it is known: at top level all sizes are."""
@@ -577,7 +578,8 @@ class TensorArray:
                 found = (int(value.min()), int(value.max()))
             if found is None:
                 reason = "the index is known only when the graph runs, and the array is no state"
-                refuse_growth(f"TensorArray.{name}", reason)
+                fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="
+                refuse_growth(f"TensorArray.{name}", reason, fix)
             capacity = maximum(capacity, found[1] + 1)
         elif self._is_dynamic:
             capacity = maximum(capacity, 1)
@@ -645,12 +647,13 @@ class TensorList(TensorArray):
         return self.stack()
 
 
-def refuse_growth(name: str, reason: str) -> NoReturn:
+def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
     """Raises TraceError for an array that grows, of which nobody knows how large it becomes."""
     fail(
         TraceError,
         f"{name}: how large an array of dynamic size becomes is not known, since {reason}",
-        fix="make it with size= and without dynamic_size, or bound the loop: "
+        fix=fix
+        or "make it with size= and without dynamic_size, or bound the loop: "
         "maximum_iterations= of tg.while_loop, or in a while "
         "tg.autograph.experimental.set_loop_options(maximum_iterations=n)",
     )

@@ -51,7 +51,7 @@ class ForwardAccumulator:
     """
 
     def __init__(self, primals: Any, tangents: Any) -> None:
-        if structure_of(primals) != structure_of(tangents):
+        if not structure_of(primals).matches(structure_of(tangents)):
             _refuse(
                 f"the primals have the structure {structure_of(primals)}, and the tangents "
                 f"{structure_of(tangents)}",

@@ -7,7 +7,7 @@ appended to whatever is being built, so gradients, functions and other loops go 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
@@ -18,6 +18,7 @@ from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.random import RandomSplit
+from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape, Slice
 from tracegraph.passes.vectorise import widen
 from tracegraph.signatures.results import Results, result_leaves
@@ -93,9 +94,11 @@ def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Trac
                 env[traced.graph.inputs[i]] = own, True
         widen(traced.graph.nodes, env, count)
         outputs = [env[y] for y in traced.graph.outputs]
-        behind = outputs[traced.result_count + len(traced.assigned) :]
+        tokens = [y for y, _ in outputs[traced.result_count + len(traced.assigned) :]]
+        del tokens[traced.has_token :]
         stacked = _stacked(outputs[: traced.result_count], count)
-        graph = builder.finish([*stacked, *new_states, *(y for y, _ in behind)])
+        checked = [x for values in _check_values(traced, outputs) for x in values]
+        graph = builder.finish([*stacked, *new_states, *tokens, *checked])
     return dataclasses.replace(traced, graph=graph)
 
 
@@ -153,8 +156,17 @@ def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
 
 
 def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> None:
+    for report, values in zip(traced.checks, _check_values(traced, outputs), strict=True):
+        pass_check_on(report, values)
+
+
+def _check_values(
+    traced: Traced, outputs: Sequence[tuple[Tensor, bool]]
+) -> Iterator[tuple[Tensor, ...]]:
+    """For each check its flag and operands. It holds if it does in all iterations, also where each
+    makes it by itself, as in a loop that some leave before others."""
     place = traced.first_check
     for report in traced.checks:
-        values = tuple(value for value, _ in outputs[place : place + 1 + report.operand_count])
-        pass_check_on(report, values)
-        place += len(values)
+        (flag, is_apart), *operands = outputs[place : place + 1 + report.operand_count]
+        place += 1 + report.operand_count
+        yield All(None)(flag) if is_apart else flag, *(x for x, _ in operands)

@@ -585,12 +585,19 @@ def refuse_value(tensor: Tensor, what: str = "its value", fix: str = _PRINT_FIX)
 
 def refuse_leaked(tensor: Tensor) -> NoReturn:
     """Raises the TraceError for a tensor used outside of the trace that made it."""
+    where = "a @tg.function that was traced"
+    fix = "return it from the function, and use the returned value"
+    if tensor.node is not None and getattr(tensor.node.builder, "is_region", False):
+        where = "a branch or the body of a loop"
+        fix = (
+            "return it from there, or set the name in the statement itself: what a function called "
+            "there sets, by `nonlocal` or in an object, is no state of the statement"
+        )
     fail(
         TraceError,
-        f"a tensor {tensor.type} is out of scope: it belongs to a @tg.function that was traced, "
-        "and was used outside of it",
+        f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",
         operands=[operand_text(tensor)],
-        fix=_argument_fix(tensor) or "return it from the function, and use the returned value",
+        fix=_argument_fix(tensor) or fix,
     )
 
 

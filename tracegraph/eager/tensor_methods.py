@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.source import user_frame
+from tracegraph.core.source import user_frames
 from tracegraph.eager import backend
 from tracegraph.eager.pending import (
     device_buffer,
@@ -108,17 +108,20 @@ _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 why_not_converted: list[Callable[[CodeType], str]] = []
 
 
-def _control_fix() -> str:
-    """The repair where Python decides by a tensor of a graph."""
-    frame = user_frame()
-    if frame is not None:
-        for reason in filter(None, (why(frame.f_code) for why in why_not_converted)):
-            return f"{_CONTROL_FIX}; {frame.f_code.co_name} runs as Python, since {reason}"
-    return _CONTROL_FIX
+def _with_reason(fix: str) -> str:
+    """The repair where Python decides by a tensor of a graph, with the reason why the function was
+    not converted, or one that it is defined in."""
+    name = None
+    for code in (frame.f_code for frame in user_frames()):
+        if name is None or name.startswith(f"{code.co_qualname}.<locals>."):
+            name = code.co_qualname
+            for reason in filter(None, (why(code) for why in why_not_converted)):
+                return f"{fix}; {code.co_name} runs as Python, since {reason}"
+    return fix
 
 
 def _bool(self: Tensor) -> bool:
-    outcome = bool(_element(self, BOOL, _control_fix() if is_symbolic(self) else ""))
+    outcome = bool(_element(self, BOOL, _with_reason(_CONTROL_FIX) if is_symbolic(self) else ""))
     for recorder in current().recorders:
         recorder.decide(outcome)
     return outcome
@@ -161,7 +164,8 @@ def _index(self: Tensor) -> int:
             operands=[operand_text(self)],
             fix="convert it: tg.cast(x, tg.int32)",
         )
-    return int(_element(self, "a Python index", _INDEX_FIX))
+    fix = _with_reason(_INDEX_FIX) if is_symbolic(self) else ""
+    return int(_element(self, "a Python index", fix))
 
 
 def _array(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tracegraph.control.without_prints import calls_python, without_any_print
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
@@ -101,6 +102,7 @@ class Procedure:
         effects = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
         self._has_effects = bool(effects)
+        self._prints_between = self._may_print_between()
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -137,6 +139,9 @@ class Procedure:
             self._compute_and_store(run, final_stores)
             return tuple(map(run.output, graph.outputs))
         try:
+            if self._prints_between:
+                self._print_and_store(run, final_stores)
+                return tuple(map(run.output, graph.outputs))
             for part in self._parts[:-1]:
                 part.run(run, [])
             self._parts[-1].run(run, final_stores)
@@ -168,6 +173,37 @@ class Procedure:
                 is_range = "{}" in text and len(operands) == _RANGE_OPERANDS
                 report = CheckReport(text, node.source, len(operands), is_range=is_range)
                 report.fail([np.asarray(run.value(x)) for x in operands])
+
+    def _may_print_between(self) -> bool:
+        """Whether there are several parts, and all that happens in between is prints of branches
+        and loops."""
+        parts = self.split.parts
+        nodes = [node for part in parts for node in part.effects]
+        return (
+            len(parts) > 1
+            and not any(part.loads or part.sizes for part in parts)
+            and not any(isinstance(node.op, Store) for node in nodes)
+            and not calls_python(self.split.graph)
+            and not any(isinstance(x.op, HostCall) and x.op.ends_runs for x in nodes)
+        )
+
+    @functools.cached_property
+    def _silent_program(self) -> Any:
+        with backend.compiling:
+            return backend.program(without_any_print(self.split.graph))
+
+    def _print_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+        """Runs all parts, and stores when the last one has run. Where a Variable was assigned
+        meanwhile, all is computed anew, and nothing is printed twice."""
+        graph, known = self.split.graph, [*run.variables.values()]
+        for part in self._parts:
+            part.run(run, [])
+        olds = [run.env[handle] for handle in run.variables]
+        while final_stores and not _stored(run, final_stores, known, olds):
+            olds = run.values_of(known)
+            run.env.update(zip(run.variables, olds, strict=True))
+            values = run_program(self._silent_program, [*map(run.value, graph.inputs)])
+            run.env.update(zip(graph.outputs, values, strict=True))
 
     def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was

@@ -85,6 +85,13 @@ class CallPlan:
             self.callee.note(arguments, tensors, sys._getframe(1))
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
 
+    def packed(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """The packed results of a run, for the caller of who calls this."""
+        tensors = [*map(Tensor, self.types, outputs)]
+        if self.callee.calls_left:
+            self.callee.note(arguments, tensors, sys._getframe(2))
+        return self.pack(tensors)
+
 
 class CallKey:
     """The leaves of a call, and its key where type and value of each leaf tell all."""

@@ -12,7 +12,7 @@ from gc import disable, enable, isenabled
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from tracegraph.autograph.conversion import take_as_given
-from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames
+from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames_at_top_level
 from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import Memo
@@ -263,7 +263,11 @@ class Function(Generic[Parameters, Result]):
             plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deep a nest
         builder = _thread.builder  # one without a stack is the top level: see `current`
         if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
-            return self._call_any(args, kwargs)
+            try:
+                return self._call_any(args, kwargs)
+            except Exception as error:
+                leave_out_our_frames_at_top_level(error)
+                raise
         self._streak.length = 0  # a call that did not trace ends any streak of calls that did
         if (program := plan.program) is not None:
             try:
@@ -292,30 +296,22 @@ class Function(Generic[Parameters, Result]):
             if plan.callee.calls_left:
                 plan.callee.note(leaves, (result,), sys._getframe(1))
             return result  # type: ignore[return-value]
-        results = [*map(Tensor, plan.types, outputs)]
-        if plan.callee.calls_left:
-            plan.callee.note(leaves, results, sys._getframe(1))
-        return plan.pack(results)
+        return plan.packed(leaves, outputs)
 
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""
         builder = current()
+        if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
+            return self._call_slowly(args, kwargs)
+        call = known_call(args, kwargs)
+        plan = None if call is None else self._call_plans.get(call.key)
+        if call is None or plan is None:
+            return self._call_slowly(args, kwargs)
+        self._streak.length = 0
         try:
-            if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
-                return self._call_slowly(args, kwargs)
-            call = known_call(args, kwargs)
-            plan = None if call is None else self._call_plans.get(call.key)
-            if call is None or plan is None:
-                return self._call_slowly(args, kwargs)
-            self._streak.length = 0
-            try:
-                return plan.run_on(call.leaves)
-            except ResultShapeError as error:
-                return self._call_on(error.record, args, kwargs)
-        except Exception as error:
-            if current().is_top_level:
-                leave_out_our_frames(error)
-            raise
+            return plan.run_on(call.leaves)
+        except ResultShapeError as error:
+            return self._call_on(error.record, args, kwargs)
 
     def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Continues a call; `record` has what it has done so far."""

@@ -4,7 +4,7 @@ are, so a resized image is a product with two matrices."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import (
@@ -23,7 +23,7 @@ from tracegraph.array.joining import stack
 from tracegraph.array.selection import gather, gather_nd, where
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.shapes import Size, same_size
-from tracegraph.core.types import float32, float64, int32, int64
+from tracegraph.core.types import DType, TensorType, float32, float64, int32, int64
 from tracegraph.image.geometry import pad_to_bounding_box
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
@@ -85,6 +85,7 @@ def resize(
     is_smooth = as_flag(op, "antialias", antialias)
     if x.dtype.is_complex or x.dtype.is_bool:
         refuse(op, f"the images are {x.type}", x, fix="convert them: tg.cast(x, tg.float32)")
+    _check_size(x, target, x.dtype if kind == "nearest" else float32)
     if kind == "nearest":
         for axis, count in zip((x.ndim - 3, x.ndim - 2), target):
             x = gather(x, _nearest(x.type.shape[axis], count), axis=axis)
@@ -138,6 +139,11 @@ def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Siz
     scale = min(count / whole for count, whole in zip(sizes, own))
     height, width = (max(int(whole * scale + 0.5), 1) for whole in own)  # type: ignore[operator]
     return height, width
+
+
+def _check_size(x: Tensor, target: Sequence[Size], dtype: DType) -> None:
+    """Refuses images that no machine holds, before the places of all their pixels are made."""
+    TensorType(dtype, (*x.type.shape[:-3], *target, x.type.shape[-1]))
 
 
 def _number(size: Size, dtype: Any = float64) -> Tensor:
@@ -255,6 +261,7 @@ def crop_and_resize(
     if len(target) != 2 or any(known_int(count) and count < 1 for count in target):
         refuse(op, f"crop_size is {list(target)}", x, fix="give two sizes of 1 or more")
     x, corners = cast_to(x, float32), cast_to(corners, float32)
+    _check_size(x, target, float32)
     lines = [
         _line(corners[:, k], corners[:, k + 2], x.type.shape[1 + k], target[k])  # type: ignore[index]
         for k in (0, 1)

@@ -175,6 +175,8 @@ class Op(metaclass=_Interning):
     stops_gradients: ClassVar[bool] = False
     #: Whether the vjp takes None for the cotangent of an output that has none.
     takes_zero_cotangents: ClassVar[bool] = False
+    #: Whether the transpose of the vjp may read the cotangents, without depending on them.
+    transpose_reads_cotangents: ClassVar[bool] = False
     #: Whether the op can be narrowed to some of its outputs, by `pruned`.
     can_prune: ClassVar[bool] = False
 

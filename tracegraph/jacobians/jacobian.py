@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracegraph.control.call import DerivativeBuilder, call
@@ -18,13 +18,11 @@ from tracegraph.core.shapes import element_count
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import DType, TensorType, int32
 from tracegraph.ir.builder import inline
-from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.jacobians.unit_seeds import after_products, first_products, scaled_rows
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.contract import Matmul
-from tracegraph.ops.effect import HostCall
 from tracegraph.ops.elementwise import ADD, COMPLEX, EQUAL, MUL, REAL, Cast
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
@@ -32,7 +30,7 @@ from tracegraph.passes.common_subexpressions import derive, live_nodes
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.interchange import interchange
-from tracegraph.passes.registry import is_registered
+from tracegraph.passes.registry import is_registered, user_rules
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
 
@@ -125,26 +123,6 @@ def _total(types: Iterable[TensorType]) -> Any:
 def has_forward(path: Sequence[Node]) -> bool:
     """Whether every node of the path is sure to have a forward rule."""
     return all(op.has_forward and not is_registered(op) for op in user_rules(path))
-
-
-def user_rules(nodes: Iterable[Node]) -> Iterator[Op]:
-    """The ops whose derivative is a rule of the user, in the nodes and in the bodies they call."""
-    seen: set[Graph] = set()
-    waiting = [iter(nodes)]
-    while waiting:
-        node = next(waiting[-1], None)
-        if node is None:
-            waiting.pop()
-        elif _is_of_user(node.op):
-            yield node.op
-        else:
-            bodies = [body for body in node.op.graphs() if body not in seen]
-            seen.update(bodies)
-            waiting += [iter(body.nodes) for body in bodies]
-
-
-def _is_of_user(op: Op) -> bool:
-    return op.chosen_gradient is not None or isinstance(op, HostCall) or is_registered(op)
 
 
 def _by_rows(

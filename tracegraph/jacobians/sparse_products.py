@@ -24,7 +24,6 @@ from tracegraph.jacobians.jacobian import (
     Linear,
     has_forward,
     jacobian,
-    user_rules,
     where_equal,
 )
 from tracegraph.ops.broadcast import full
@@ -42,6 +41,7 @@ from tracegraph.passes.colouring import (
 from tracegraph.passes.common_subexpressions import derive
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
+from tracegraph.passes.registry import user_rules
 from tracegraph.passes.sparsity import element_sources, pattern
 from tracegraph.passes.walk import path_between
 

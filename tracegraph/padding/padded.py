@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
+from tracegraph.core.later import opened
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import Dim, Size
 from tracegraph.core.source import sourced
@@ -103,7 +104,10 @@ def _walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
 
 
 def _opened(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
-    body = specialise(body, [x.type for x in inputs])
+    return _walked(specialise(body, [x.type for x in inputs]), inputs, padding)
+
+
+def _walked(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
     env = dict(zip(body.inputs, inputs, strict=True))
     with headroom():
         _walk(body, env, padding)
@@ -115,8 +119,12 @@ def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Te
     rule = next((RULES[kind] for kind in type(node.op).__mro__ if kind in RULES), proved)
     if not _concerns(padding, node.op, types):
         return current().add(node.op, tuple(inputs))
+    with_regions = opened("tracegraph.padding.loops").rule_of(node.op) if node.op.regions else None
     try:
-        made = rule(padding, node.op, inputs)
+        if with_regions is not None:
+            made = with_regions(padding, node.op, inputs, _walked)
+        else:
+            made = rule(padding, node.op, inputs)
     except Refusal as refusal:
         _refuse(node, str(refusal))
     return made if isinstance(made, (tuple, list)) else (made,)  # type: ignore[return-value]

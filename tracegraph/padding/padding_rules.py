@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.scan import Scan
 from tracegraph.core.shapes import (
     Dim,
     Size,
@@ -22,11 +21,11 @@ from tracegraph.core.shapes import (
     static_shape,
     substitute_size,
 )
-from tracegraph.core.types import TensorType, bool_, int32, int64
+from tracegraph.core.types import TensorType, int32, int64
 from tracegraph.errors import Mismatch, ShapeError
-from tracegraph.ir.builder import Builder, current, inline
+from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import MissingRule, Op
-from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops import reduce
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
@@ -627,32 +626,6 @@ def _check(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     return current().add(op, tuple(xs))
 
 
-def _loop_over_rows(padding: Padding, op: Scan, xs: Sequence[Tensor]) -> Outputs:
-    """A scan of open length keeps its states in the steps that padding adds."""
-    body = op.body
-    inside = [y.type for y in (*body.inputs, *body.outputs)]
-    if any(padding.is_open(size) for type in inside for size in type.shape):
-        return proved(padding, op, xs)
-    rows = [padding.compact(x, 0) for x in xs[op.rows :]]
-    made = op.with_body(_body_with_flag(op), op.constants, op.states)
-    ys = current().add(made, (*xs[: op.rows], *rows, padding.flags(op.length)))
-    return [padding.note(y, padding.plain(y.type.shape)) for y in ys]
-
-
-def _body_with_flag(scan: Scan) -> Graph:
-    """The body with one more input, without which it hands on the states that it was given."""
-    body = scan.body
-    with Builder(body.name) as builder:
-        inputs = [builder.input_like(x) for x in body.inputs]
-        is_element = builder.input(TensorType(bool_), "is_element")
-        outputs = [*inline(body, inputs)]
-        for place, i in enumerate(scan.state_inputs()):
-            old = inputs[i]
-            flag = BroadcastTo(old.type.shape, ())(is_element) if old.ndim else is_element
-            outputs[place] = SELECT(flag, outputs[place], old)
-        return builder.finish(outputs)
-
-
 # Ops without a rule: what `depends` shows.
 
 _PROOF_SIZES = (7, 11, 13, 17, 19)
@@ -723,7 +696,6 @@ RULES: dict[type, Rule] = {
     reduce.CumProd: _scan(1),
     reduce.CumLogsumexp: _scan(-np.inf),
     reduce.Recurrence: _recurrence,
-    Scan: _loop_over_rows,
     Transpose: _transpose,
     Barrier: _barrier,
     WithLayout: _barrier,

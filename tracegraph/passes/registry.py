@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tracegraph.errors import GradientError, RegistrationError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import OPS, Op
-from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import HostCall
 
 _registered: dict[str, Callable[..., Any] | None] = {}
 _places: dict[str, str] = {}
@@ -128,3 +129,23 @@ def _refuse(node: Node, what: str) -> None:
 
 def is_registered(op: Op) -> bool:
     return op.name in _registered
+
+
+def user_rules(nodes: Iterable[Node]) -> Iterator[Op]:
+    """The ops whose derivative is a rule of the user, in the nodes and in the bodies they call."""
+    seen: set[Graph] = set()
+    waiting = [iter(nodes)]
+    while waiting:
+        node = next(waiting[-1], None)
+        if node is None:
+            waiting.pop()
+        elif _is_of_user(node.op):
+            yield node.op
+        else:
+            bodies = [body for body in node.op.graphs() if body not in seen]
+            seen.update(bodies)
+            waiting += [iter(body.nodes) for body in bodies]
+
+
+def _is_of_user(op: Op) -> bool:
+    return op.chosen_gradient is not None or isinstance(op, HostCall) or is_registered(op)

@@ -113,8 +113,9 @@ def transposed_jvp(
     given = tuple(i for i, t in enumerate(tangents) if t is not None)
     types = tuple(x.type for x in inputs)
     graph, places = _transposed_graph(op, types, given)
-    values = [t for t in tangents if t is not None]
-    found = inline(graph, [*values, *outputs, *inputs])
+    values = [*(t for t in tangents if t is not None), *outputs, *inputs]
+    seeds = [full(0, g.type) for g in graph.inputs[len(values) :]]
+    found = inline(graph, [*values, *seeds])
     results: list[Tensor | None] = [None] * len(outputs)
     for place, tangent in zip(places, found, strict=True):
         results[place] = tangent
@@ -124,7 +125,8 @@ def transposed_jvp(
 def _transposed_graph(
     op: Op, types: tuple[TensorType, ...], given: tuple[int, ...]
 ) -> tuple[Graph, tuple[int, ...]]:
-    """`(*tangents, *outputs, *inputs) -> tangents of the outputs at the places returned`."""
+    """`(*tangents, *outputs, *inputs, *cotangents that are read) -> tangents of the outputs at the
+    places returned`, which do not depend on the cotangents."""
     with Builder(f"{op.name}_jvp") as builder:
         ts = [builder.input(types[i], f"t{i}") for i in given]
         prototypes = [builder.input(type, f"x{i}") for i, type in enumerate(types)]
@@ -145,14 +147,15 @@ def _transposed_graph(
         places = [i for i, g in enumerate(seeds) if g is not None]
         kept = [(place, t) for place, t in zip(places, results, strict=True) if t is not None]
         nodes = live_nodes(builder.nodes, [t for _, t in kept])
-        if not set(sources).isdisjoint(x for node in nodes for x in node.inputs):
+        is_read = {x for node in nodes for x in node.inputs}
+        seeds_read = [g for g in sources if g in is_read]
+        if seeds_read and not op.transpose_reads_cotangents:
             raise Mismatch(
                 "its gradient is not linear in the cotangent, so it has no forward mode",
                 fix="make the registered gradient linear in its cotangents, or use reverse mode",
             )
-        graph = Graph(
-            builder.name, (*ts, *ys, *prototypes), tuple(nodes), tuple(t for _, t in kept)
-        )
+        inputs = (*ts, *ys, *prototypes, *seeds_read)
+        graph = Graph(builder.name, inputs, tuple(nodes), tuple(t for _, t in kept))
         return graph, tuple(place for place, _ in kept)
 
 

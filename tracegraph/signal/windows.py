@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_flag, as_number, known_int, refuse
-from tracegraph.core.types import as_dtype, float32
+from tracegraph.array.creation import from_numpy
+from tracegraph.core.types import TensorType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike
@@ -46,8 +47,13 @@ def _raised_cosine(
 ) -> Tensor:
     count = _length(op, length)
     whole = count - (count % 2 == 1 or not as_flag(op, "periodic", periodic))
-    values = middle - height * np.cos(2 * np.pi * np.arange(count) / max(whole, 1))
-    return _window(op, np.ones(1) if count == 1 else values, dtype)
+
+    def values() -> np.ndarray:
+        if count == 1:
+            return np.ones(1)
+        return middle - height * np.cos(2 * np.pi * np.arange(count) / max(whole, 1))
+
+    return _window(op, count, values, dtype)
 
 
 def kaiser_window(
@@ -59,7 +65,8 @@ def kaiser_window(
     array([0.4387, 1.    , 0.4387], dtype=float32)
     """
     op = "kaiser_window"
-    return _window(op, np.kaiser(_length(op, window_length), as_number(op, "beta", beta)), dtype)
+    count, width = _length(op, window_length), as_number(op, "beta", beta)
+    return _window(op, count, lambda: np.kaiser(count, width), dtype)
 
 
 def kaiser_bessel_derived_window(
@@ -71,9 +78,14 @@ def kaiser_bessel_derived_window(
     array([0.4834, 0.8754, 0.8754, 0.4834], dtype=float32)
     """
     op = "kaiser_bessel_derived_window"
-    totals = np.cumsum(np.kaiser(_length(op, window_length) // 2 + 1, as_number(op, "beta", beta)))
-    half = np.sqrt(totals[:-1] / totals[-1])
-    return _window(op, np.concatenate([half, half[::-1]]), dtype)
+    count, width = _length(op, window_length), as_number(op, "beta", beta)
+
+    def values() -> np.ndarray:
+        totals = np.cumsum(np.kaiser(count // 2 + 1, width))
+        half = np.sqrt(totals[:-1] / totals[-1])
+        return np.concatenate([half, half[::-1]])
+
+    return _window(op, count // 2 * 2, values, dtype)
 
 
 def vorbis_window(
@@ -84,9 +96,14 @@ def vorbis_window(
     >>> tg.signal.vorbis_window(2).numpy().round(4)
     array([0.7071, 0.7071], dtype=float32)
     """
-    count = _length("vorbis_window", window_length)
-    inner = np.sin(np.pi * (np.arange(count) + 0.5) / max(count, 1))
-    return _window("vorbis_window", np.sin(np.pi / 2 * inner**2), dtype)
+    op = "vorbis_window"
+    count = _length(op, window_length)
+
+    def values() -> np.ndarray:
+        inner = np.sin(np.pi * (np.arange(count) + 0.5) / max(count, 1))
+        return np.sin(np.pi / 2 * inner**2)
+
+    return _window(op, count, values, dtype)
 
 
 def _length(op: str, length: Any) -> int:
@@ -96,11 +113,11 @@ def _length(op: str, length: Any) -> int:
     return count
 
 
-def _window(op: str, values: np.ndarray, dtype: Any) -> Tensor:
+def _window(op: str, count: int, values: Callable[[], np.ndarray], dtype: Any) -> Tensor:
     kind = as_dtype(dtype)
     if not kind.is_floating:
         fail(DTypeError, f"{op}: dtype is {kind.name}", fix="use a floating type, as tg.float32")
-    return as_tensor(values.astype(kind.numpy_dtype))
+    return from_numpy(op, TensorType(kind, (count,)), values)
 
 
 __all__ = [
