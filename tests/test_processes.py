@@ -23,6 +23,8 @@ LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
 #: Of these lines most are the libraries' own. Two threads of gloo's may write at once: one line has
 #: both texts then, and one none.
 NOISE = re.compile(r"\[Gloo\]|is connected to|^\[\d\] ([WEF]\d{4} |$|:UNKNOWN|Additional GRPC)")
+#: What a thread of gloo's may write into a line that Python is about to end.
+GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^:]*: \d+")
 LOST = 70
 SHAPE, LARGER = (64, 24), (256, 512)
 
@@ -33,7 +35,7 @@ def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
         [*LAUNCH, *options, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
     )
     out, err = (
-        [line for line in text.splitlines() if line and not NOISE.search(line)]
+        [x for line in text.splitlines() if (x := GLOO.sub("", line)) and not NOISE.search(x)]
         for text in (done.stdout, done.stderr)
     )
     return done.returncode, out, err
