@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.control.rewrite import rewritten
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, dim_names, static_shape, substitute_size
@@ -21,8 +22,11 @@ from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.run_options import RunOptions
 from tracegraph.ir.builder import Builder, copy_inputs, replay
-from tracegraph.ir.tensor import Graph, Tensor, host_tensor
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor, host_tensor
 from tracegraph.ops.constant import DimSize
+from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.layout import WithLayout
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import (
     bind_sizes,
@@ -136,7 +140,7 @@ class Bucketing:
             self._padded = dataclasses.replace(
                 made, graph=_telling(made.graph, results, self._found)
             )
-        check_types(traced.graph, types)
+        check_types(traced.graph.cached("without_layouts", self._without_layouts), types)
         names = self._padded.names
         true = bind_sizes(traced.graph.input_types, types, assumes=True)
         wide: dict[str, Any] = dict(true)
@@ -155,6 +159,14 @@ class Bucketing:
         of_results = traced.graph.output_types[:results]
         cut = tuple(with_sizes(type, true) for type in of_results)
         return _Plan(execution, tuple(given), sizes, cut, self._found)
+
+    def _without_layouts(self) -> Graph:
+        """The graph of the trace; it is with padding that devices must divide a size."""
+
+        def change(node: Node, op: Op) -> Op:
+            return IDENTITY if isinstance(op, WithLayout) else op
+
+        return rewritten(self._traced.graph, change)
 
     def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
         """The program for padded inputs of these types; None if they are none it can have."""
