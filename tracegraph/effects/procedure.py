@@ -3,7 +3,6 @@ and reads the sizes that the next part is compiled for."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -12,13 +11,11 @@ import numpy as np
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
-    has_calls_that_see,
     operands,
     split_at_cuts,
     variable_input,
 )
-from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
+from tracegraph.core.shapes import static_shape, substitute_shape
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
@@ -31,18 +28,24 @@ from tracegraph.eager.slots import (
     state_lock,
     store_together_if_same,
 )
-from tracegraph.effects.interpreted import interpret
+from tracegraph.effects.pieces import (
+    DoesNotFit,
+    PartProgram,
+    Piece,
+    Stopped,
+    interpret,
+    is_print,
+    shows_state,
+    types_known,
+)
 from tracegraph.effects.record import Record, ResultShapeError
 from tracegraph.errors import InvalidArgumentError, fail, message
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
-from tracegraph.padding.padded import Padded, padded
-from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.tracing.trace import CheckReport
 
-#: How many programs of one part are kept: one for each of the last sizes.
-_MOST_PROGRAMS = 128
 #: What a check of a range has: the smallest and the largest number, and the two bounds.
 _RANGE_OPERANDS = 4
 #: The value of a token: it orders effects, and says nothing.
@@ -66,17 +69,6 @@ def _token(made: Made) -> _Token:
 BucketOf: TypeAlias = Callable[[int], "int | None"]
 
 
-class _DoesNotFit(Exception):
-    """Something is longer than it would be with padding."""
-
-
-class _Stopped(Exception):
-    """A check failed, and what comes now does not happen: the rest of a run. `error` is what the
-    check raises, where it stands in a branch or a loop."""
-
-    error: Exception | None = None
-
-
 class Procedure:
     """A graph that is cut, ready to run: called with the buffers of its inputs, it returns those
     of its outputs, as a program does."""
@@ -96,7 +88,7 @@ class Procedure:
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         _tell_assigned(self.split, graph)
-        self._parts = [_PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
+        self._parts = [PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
@@ -132,7 +124,7 @@ class Procedure:
         if self._may_find_other_shapes and record is None:
             record = Record()
         is_recording = is_tracing or self._may_find_other_shapes
-        run = _Run(by_input, record, is_recording, self._kept)
+        run = Run(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
         if not self._has_effects:
@@ -140,20 +132,20 @@ class Procedure:
             return tuple(map(run.output, graph.outputs))
         try:
             self._run_parts(run, final_stores)
-        except _Stopped as stop:
+        except Stopped as stop:
             if stop.error is not None:
                 raise stop.error from None
             return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.output, graph.outputs))
 
     def run_region(
-        self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot], piece: _Piece | None
+        self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot], piece: Piece | None
     ) -> Sequence[Any]:
         """The buffers of the outputs, for those of all inputs: of a region of a branch or a loop.
         `handles` are the Variables that inputs stand for, `piece` is what it is a part of, if its
         calls do not look at Variables. Raises what stops the run around it."""
         graph = self.split.graph
-        run = _Run({}, None, False, self._kept)
+        run = Run({}, None, False, self._kept)
         run.handles = dict(handles)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         try:
@@ -161,12 +153,12 @@ class Procedure:
                 self._run_parts(run, [])
             else:
                 self._run_within(run, piece)
-        except _Stopped as stop:
+        except Stopped as stop:
             stop.error = stop.error or self._error_of_check(run)
             raise
         return tuple(map(run.value, graph.outputs))
 
-    def _error_of_check(self, run: _Run) -> Exception | None:
+    def _error_of_check(self, run: Run) -> Exception | None:
         """The error of the first check that has failed."""
         for node in self.split.graph.nodes:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
@@ -180,32 +172,32 @@ class Procedure:
                     return error
         return None
 
-    def _run_parts(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    def _run_parts(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Runs the parts and makes their effects. What is read and what is stored between two
         calls that may look at Variables is one piece."""
-        piece = _Piece(run)
+        piece = Piece(run)
         for part in self._parts:
             piece.take(part)
             for node in part.effects:
-                if not _shows_state(node):
+                if not shows_state(node):
                     piece.take(node)
                     continue
                 piece.end()
                 run.make(node, None)
-                piece = _Piece(run)
+                piece = Piece(run)
         piece.end(final_stores)
 
-    def _run_within(self, run: _Run, piece: _Piece) -> None:
+    def _run_within(self, run: Run, piece: Piece) -> None:
         """Runs the parts of a region inside a piece, which stores what they store."""
         for part in self._parts:
             part.compute(run)
             for node in part.effects:
                 if isinstance(node.op, Store):
                     piece.store(run, node)
-                elif not (piece.is_silent and _prints(node)):
+                elif not (piece.is_silent and is_print(node)):
                     run.make(node, piece)
 
-    def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    def _compute_and_store(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
         assigned meanwhile, since no effect was made that would be made twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
@@ -216,7 +208,7 @@ class Procedure:
             try:
                 for part in self._parts:
                     part.compute(run)
-            except _DoesNotFit:  # this run is computed at its sizes themselves
+            except DoesNotFit:  # this run is computed at its sizes themselves
                 run.bucket_of = None
                 continue
             if not final_stores or _stored(run, final_stores, known, olds):
@@ -242,7 +234,7 @@ def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
                 yield node.inputs[0]
 
 
-class _Run:
+class Run:
     """The values and the state of one run."""
 
     def __init__(
@@ -331,7 +323,7 @@ class _Run:
         op = node.op.substitute(self._sizes) if self._sizes else node.op
         assert isinstance(op, HostCall)
         if op.ends_runs and not np.all(self.value(operands(node)[0])):
-            raise _Stopped
+            raise Stopped
         if op.function == STOP:  # it is no call of the user's, and none that was made before
             return
         made: Made | None = None
@@ -344,7 +336,7 @@ class _Run:
             keeps = node.outputs[0] in self._kept
             made = host_function(op, node.source).run(arrays, made, forward, keeps)
         if made is None:  # no iteration was made, so nothing tells the sizes of the results
-            raise _Stopped
+            raise Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
         if node.outputs[0] in self._kept:
             self.env[node.outputs[0]] = _token(made)
@@ -354,7 +346,7 @@ class _Run:
             types = [y.type for y in node.outputs[1:]]
             self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
 
-    def make(self, node: Node, piece: _Piece | None) -> None:
+    def make(self, node: Node, piece: Piece | None) -> None:
         """Makes an effect that stores nothing. `piece` is what it is a part of, if it does not look
         at Variables."""
         if isinstance(node.op, HostCall):
@@ -362,7 +354,7 @@ class _Run:
         else:
             self._interpret(node, piece)
 
-    def _interpret(self, node: Node, piece: _Piece | None) -> None:
+    def _interpret(self, node: Node, piece: Piece | None) -> None:
         """Runs a branch or a loop with effects, but for one that was run before."""
         if self.is_repeated:
             assert self._record is not None
@@ -405,7 +397,7 @@ class _Run:
 
 
 def _run_region(
-    graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: _Piece | None
+    graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: Piece | None
 ) -> Sequence[Any]:
     types = types_known(graph.input_types, values)
     known = specialise(graph, types)
@@ -448,211 +440,8 @@ def _refuse_shape(
     raise error
 
 
-class _PartProgram:
-    """A part, and its programs: one, or one for the sizes that are known when it begins."""
-
-    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
-        self._part = part
-        self._make = make
-        self._is_first = is_first
-        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
-        #: Whether sizes in it are known only when it begins.
-        self._has_sizes = bool(part.names) or not part.graph.is_static
-        #: The sizes that are read when it ends, by name.
-        self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
-        self.effects = part.effects
-
-    def programs(self) -> list[Any]:
-        """Its programs: those so far, where they are for sizes that runs find."""
-        if self._has_sizes:
-            return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
-        return [self._only_program] if self._part.outputs else []
-
-    def reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
-        """What has the value of a Variable at the beginning of the part, and the Variable."""
-        found = list(run.variables.items()) if self._is_first else []
-        for node in self._part.loads:
-            slot = run.slot(node.inputs[1])
-            if slot is None:  # in a parallel loop: the value that its body was given
-                run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
-            else:
-                found.append((node.outputs[0], slot))
-        return found
-
-    def compute(self, run: _Run) -> None:
-        """Runs the program of the part, and reads the sizes that it gives."""
-        part = self._part
-        if part.outputs:
-            buffers = [run.value(x) for x in part.inputs]
-            is_padded = run.bucket_of is not None and self._has_sizes
-            compute = self._compute_padded if is_padded else self._compute
-            run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
-        for name, node in self._sizes:
-            run.read_size(name, node)
-
-    def _compute(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
-        if not self._has_sizes:
-            return run_program(self._only_program, buffers)
-        sizes = {name: run.size(name) for name in self._part.names}
-        return run_program(self._program(self._part.graph, buffers, sizes), buffers)
-
-    def _compute_padded(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
-        found = self._padded
-        true = {name: run.size(name) for name in found.names}
-        wide = {name: run.padded_size(name) for name in found.names}
-        for size in found.growing:
-            if substitute_size(size, true) > substitute_size(size, wide):
-                raise _DoesNotFit
-        given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
-        return run_program(self._program(found.graph, given, wide), given)
-
-    @functools.cached_property
-    def _only_program(self) -> Any:
-        """The program of a part all of whose sizes are known."""
-        with backend.compiling:
-            return self._make(self._part.graph)
-
-    @functools.cached_property
-    def _padded(self) -> Padded:
-        graph = self._part.graph
-        count, results = len(graph.inputs), range(len(graph.outputs))
-        return padded(graph, count, results, range(0), self._part.names)
-
-    def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-        types = graph.input_types
-        if not graph.is_static:
-            types = types_known(types, buffers)
-        key = (graph, types, *sizes.values())
-        program = self._programs.get(key)
-        if program is None:
-            with backend.compiling:
-                program = self._programs.get(key)
-                if program is None:
-                    known = with_known_sizes(graph, types, sizes)
-                    program = self._make(known.assigning_as(graph))
-                    self._programs.put(key, program)
-        return program
-
-
-class _Piece:
-    """What a run does between two calls that may look at Variables: it reads Variables, computes,
-    prints, and stores all together. Where another thread or a signal handler assigned one of them
-    meanwhile, all is computed anew, and nothing is printed twice."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
-        #: Parts, and the effects between them.
-        self._steps: list[_PartProgram | Node] = []
-        #: The Variables that were read, and the values that they had.
-        self._known: list[Slot] = []
-        self._olds: list[Any] = []
-        #: What Variables get.
-        self._stores: list[tuple[Any, Slot]] = []
-        #: Prints that wait for what is stored, and so show what was computed last.
-        self._prints: list[Node] = []
-        #: Whether it is computed anew.
-        self.is_silent = False
-
-    def take(self, step: _PartProgram | Node) -> None:
-        """Runs a part, or makes an effect that looks at no Variable. Where a check failed, what was
-        assigned before it is stored, and the run stops."""
-        self._steps.append(step)
-        if isinstance(step, Node) and _prints(step):
-            self._prints.append(step)
-            return
-        if not isinstance(step, Node) or step.op.regions:  # what was to be printed comes first
-            self._print()
-        stop = self._stop_of(step)
-        while stop is not None:
-            if self._is_stored(self._stores):
-                self._print()
-                raise stop
-            stop = self._stop_anew()
-
-    def end(self, final_stores: Sequence[tuple[Tensor, Slot]] = ()) -> None:
-        """Stores, and prints what is left."""
-        run, stop = self._run, None
-        while True:
-            final = [(run.output(y), slot) for y, slot in final_stores] if stop is None else []
-            if self._is_stored([*self._stores, *final]):
-                break
-            stop = self._stop_anew()
-        self._print()
-        if stop is not None:
-            raise stop
-
-    def store(self, run: _Run, node: Node) -> None:
-        """Notes what a node of a run stores."""
-        slot = run.slot(node.inputs[1])
-        assert slot is not None, f"{node} stores in what stands for no Variable"
-        self._stores.append((run.output(node.inputs[2]), slot))
-
-    def _is_stored(self, stores: Sequence[tuple[Any, Slot]]) -> bool:
-        if not stores or self._run.is_repeated:
-            return True
-        new, slots = [value for value, _ in stores], [slot for _, slot in stores]
-        with state_lock:
-            return store_together_if_same(slots, new, self._known, self._olds)
-
-    def _stop_anew(self) -> _Stopped | None:
-        """Computes all anew, up to a check that fails."""
-        self._known, self._olds, self._stores, self.is_silent = [], [], [], True
-        stops = (self._stop_of(step) for step in self._steps)
-        found = next((stop for stop in stops if stop is not None), None)
-        self.is_silent = False
-        return found
-
-    def _stop_of(self, step: _PartProgram | Node) -> _Stopped | None:
-        """Runs a part, or makes an effect. Returns what stops the run there, if a check failed."""
-        try:
-            if isinstance(step, _PartProgram):
-                self._compute(step)
-            elif isinstance(step.op, Store):
-                self.store(self._run, step)
-            elif not _prints(step):
-                self._run.make(step, self)
-        except _Stopped as stop:
-            return stop
-        return None
-
-    def _compute(self, part: _PartProgram) -> None:
-        run, reads = self._run, part.reads(self._run)
-        known = [slot for _, slot in reads]
-        olds = run.values_of(known)
-        run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
-        part.compute(run)
-        self._known += known
-        self._olds += olds
-
-    def _print(self) -> None:
-        for node in self._prints:
-            self._run.call(node)
-        self._prints = []
-
-
-def _prints(node: Node) -> bool:
-    """Whether it is a call that prints, among effects that look at no Variable."""
-    return isinstance(node.op, HostCall) and node.op.function != STOP
-
-
-def _shows_state(node: Node) -> bool:
-    """Whether Python functions are called that may look at Variables."""
-    if isinstance(node.op, HostCall):
-        return node.op.sees_variables
-    return any(has_calls_that_see(region.graph) for region in node.op.regions)
-
-
-def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
-    """The types that values have: Python functions have chosen the sizes that were open. What a run
-    that ended before did not compute has None, and keeps its type."""
-    return tuple(
-        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
-        for t, b in zip(types, buffers, strict=True)
-    )
-
-
 def _stored(
-    run: _Run,
+    run: Run,
     stores: Sequence[tuple[Tensor, Slot]],
     known: Sequence[Slot],
     olds: Sequence[Any],
