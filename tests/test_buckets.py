@@ -334,6 +334,31 @@ def test_chains_of_programs(sizes, names, reduce):
             pair.check(numbers(n, 4), rtol=1e-3, atol=1e-4)
 
 
+def test_results_have_sizes_that_the_run_finds():
+    count = tg.Variable(0)
+
+    @tg.function(input_signature=[SPEC([None])], bucket_sizes="powers_of_two")
+    def chosen(x):
+        positive = tg.boolean_mask(x, x > 0.0)
+        count.assign_add(tg.size(positive))
+        tg.debugging.assert_less(x, 100.0)
+        return tg.concat([x, positive], 0), tg.where(x > 0.0), positive[:, None] * x, 2.0 * x
+
+    total = 0
+    for x in ([1.0, 1.0, 1.0], [-1.0, 2.0, 0.0, 3.0, 4.0], [-1.0, -2.0, -3.0], [1.0, 2.0]):
+        x = np.array(x, np.float32)
+        positive = x[x > 0]
+        expected = np.concatenate([x, positive]), np.argwhere(x > 0), positive[:, None] * x, 2 * x
+        for y, wanted in zip(chosen(x), expected, strict=True):
+            assert y.shape == wanted.shape
+            np.testing.assert_array_equal(y, wanted)
+        total += len(positive)
+        assert count.numpy() == total
+    with pytest.raises(tg.errors.InvalidArgumentError, match="does not hold"):
+        chosen(np.array([1.0, 1.0, 200.0], np.float32))
+    assert count.numpy() == total + 3
+
+
 @settings(QUICK, max_examples=12)
 @given(n=SIZES, m=SIZES)
 def test_two_open_sizes_have_buckets_of_their_own(n, m):

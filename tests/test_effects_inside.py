@@ -322,8 +322,55 @@ def loop_that_prints(v):
     )
 
 
+def branch_behind_a_check(v):
+    def chosen(n):
+        v.assign_add(1.0)
+        tg.debugging.assert_greater(n, -100)
+        tg.cond(n > 0, lambda: (said("more"), v.assign_add(1.0), n)[2], lambda: n)
+        v.assign_add(1.0)
+        return n
+
+    return chosen
+
+
+def branch_with_a_check(v):
+    def more():
+        v.assign_add(1.0)
+        tg.debugging.assert_greater(v, -100.0)
+        tg.cond(v > 0.0, lambda: (said("more"), v.assign_add(1.0), 0)[2], lambda: 0)
+        v.assign_add(1.0)
+        return 0
+
+    return lambda n: tg.cond(n > 0, more, lambda: 0)
+
+
+def loop_with_a_check(v):
+    def step(k):
+        tg.debugging.assert_greater(v, -100.0)
+        tg.cond(k >= 0, lambda: (said("more"), v.assign_add(1.0), 0)[2], lambda: 0)
+        return k + 1
+
+    return lambda n: tg.while_loop(lambda k: k < n, step, [0])
+
+
+def branch_that_prints_before_python(v):
+    def chosen(n):
+        v.assign_add(1.0)
+        tg.print("before")
+        v.assign_add(1.0)
+        tg.cond(n > 0, lambda: (said("more"), v.assign_add(1.0), n)[2], lambda: n)
+        tg.print("behind")
+        return tg.py_function(lambda q: q, [n], tg.TensorSpec([], tg.int32))
+
+    return chosen
+
+
 RACES = {
     "a branch that calls Python": branch_that_calls_python,
+    "a branch behind a check": branch_behind_a_check,
+    "a branch with a check": branch_with_a_check,
+    "a loop with a check": loop_with_a_check,
+    "a branch before a call of Python": branch_that_prints_before_python,
     "a branch that prints": branch_that_prints,
     "a loop that prints": loop_that_prints,
 }
@@ -341,8 +388,61 @@ def test_threads_and_effects_inside_lose_no_update(name, lines):
     for thread in threads:
         thread.join()
     assert v.numpy() == 3 * (1 + 4 * 40)
-    prints = {"a branch that calls Python": 0, "a branch that prints": 1, "a loop that prints": 3}
-    assert len(lines()) == prints[name] * (1 + 4 * 40)
+    prints = {"a branch that calls Python": 0}
+    prints |= dict.fromkeys([x for x in RACES if "loop" in x or "before" in x], 3)
+    assert len(lines()) == prints.get(name, 1) * (1 + 4 * 40)
+
+
+def test_what_is_assigned_before_a_failed_check_lands_once(lines):
+    v = tg.Variable(0.0)
+
+    def more():
+        v.assign_add(1.0)
+        tg.debugging.assert_less(v, -1.0, message="too much")
+        return tg.cond(v > 0.0, lambda: (said("no"), v.assign_add(1.0), 0)[2], lambda: 0)
+
+    @tg.function
+    def add_two(n):
+        v.assign_add(1.0)
+        tg.print("begins")
+        tg.cond(n > 0, lambda: (said("more"), more())[1], lambda: 0)
+        v.assign_add(1.0)
+
+    def calls():
+        for _ in range(40):
+            with pytest.raises(tg.errors.InvalidArgumentError, match="too much"):
+                add_two(tg.constant(3))
+
+    calls()
+    threads = [threading.Thread(target=calls) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert v.numpy() == 2 * (40 + 4 * 40)
+    said_lines = lines()
+    assert [said_lines.count(text) for text in ("begins", "more", "no")] == [200, 200, 0]
+
+
+def test_the_gradient_of_a_branch_that_assigns_around_a_check(run):
+    w = tg.Variable(2.0)
+
+    def product(x):
+        w.assign_add(1.0)
+        tg.debugging.assert_greater(x, -100.0)
+        y = w * tg.cond(x > 0.0, lambda: (said("positive"), w * x)[1], lambda: x)
+        w.assign_add(1.0)
+        return w * y
+
+    def slopes(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.cond(x > 0.0, lambda: product(x), lambda: x)
+        return y, *tape.gradient(y, [x, w])
+
+    # x * w * w * w, of which w is 3, 3 and 4.
+    assert [float(y) for y in run(slopes, 1.5)] == [1.5 * 36, 36.0, 1.5 * (12 + 12 + 9)]
+    assert w.numpy() == 4.0
 
 
 def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):

@@ -2925,6 +2925,37 @@ def test_errors_at_top_level_have_the_frames_of_the_user(call, loaded):
     assert {frame.filename for frame in traceback.extract_tb(error.__traceback__)} == {__file__}
 
 
+VECTOR, MATRIX = tg.Variable([1.0, 2.0]), tg.ones([2, 2])
+OPERATORS = {
+    "+": lambda: MATRIX + tg.ones([3, 3]),
+    "+ of a Variable": lambda: VECTOR + "a",
+    "* of a list": lambda: [1.0, 2.0, 3.0] * MATRIX,
+    "/": lambda: MATRIX / tg.ones([3]),
+    "//": lambda: 2 // tg.constant(True),
+    "**": lambda: MATRIX ** tg.ones([3]),
+    "@": lambda: VECTOR @ tg.ones([3, 3]),
+    "<": lambda: tg.ones([3]) > MATRIX,
+    "==": lambda: tg.constant([1, 2]) == MATRIX,
+    "&": lambda: MATRIX & MATRIX,
+    "-x": lambda: -tg.constant(True),
+    "~x": lambda: ~MATRIX,
+    "abs": lambda: abs(tg.constant(True)),
+    "round": lambda: round(MATRIX, "a"),
+    "x[i]": lambda: MATRIX[7],
+    "v[i]": lambda: VECTOR[5],
+    "len": lambda: len(tg.constant(1.0)),
+    "list": lambda: list(tg.constant(1.0)),
+    "bool": lambda: bool(MATRIX),
+    "float": lambda: float(VECTOR),
+}
+
+
+@pytest.mark.parametrize("call", OPERATORS.values(), ids=OPERATORS)
+def test_errors_of_operators_have_the_frames_of_the_user(call):
+    error, _ = frames_of(lambda: call())
+    assert {frame.filename for frame in traceback.extract_tb(error.__traceback__)} == {__file__}
+
+
 def test_a_result_that_finds_no_memory_has_the_frames_of_the_user():
     f = tg.function(lambda: tg.zeros([1 << 45]))
     error, _ = frames_of(lambda: f())
@@ -2963,6 +2994,23 @@ def test_operands_that_are_variables_have_names(is_traced):
     with pytest.raises(ShapeError) as caught:
         call(tg.ones([1, 4]))
     assert "operand 1: f32[3,2]  (Variable 'kernel')" in str(caught.value)
+
+
+class Blocks(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [tg.layers.Dense(3), tg.layers.Dense(3)]
+
+    def __call__(self, x):
+        return self.blocks[1](self.blocks[0](x))
+
+
+def test_operands_of_traces_have_the_names_that_graphs_give_them():
+    blocks = Blocks()
+    blocks(tg.ones([2, 4]))
+    with pytest.raises(ShapeError) as caught:
+        tg.function(blocks)(tg.ones([2, 9]))
+    assert "operand 1: f32[4,3]  (Variable 'blocks.0.kernel')" in str(caught.value)
 
 
 # ---------------------------------------------------------------- transformations of functions

@@ -12,7 +12,13 @@ from tracegraph.array.arguments import as_size, refuse
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.indexing import getitem
 from tracegraph.array.shaping import transpose
-from tracegraph.boundary.tracebacks import asked
+from tracegraph.boundary.tracebacks import (
+    api_boundary,
+    asked,
+    binary_operator,
+    leave_out_our_frames_at_top_level,
+    unary_operator,
+)
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
@@ -30,7 +36,6 @@ from tracegraph.math.unary import abs, negative, round
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
-    binary,
     can_broadcast,
     cast_to,
     elementwise_operands,
@@ -59,13 +64,33 @@ from tracegraph.tracing.unrolled_loops import counted_items, over_tensor
 Binary = Callable[[Any, Any], Any]
 
 
+def _binary(op: Binary, name: str) -> Binary:
+    """The operator of an op, as `binary` and `binary_operator` make it, in one frame: these are
+    computed most often."""
+
+    def operator(x: Any, y: Any) -> Tensor:
+        try:
+            if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+                return op(x, y)
+            return op(*elementwise_operands(name, x, y))
+        except Exception as error:
+            leave_out_our_frames_at_top_level(error)
+            raise
+
+    return operator
+
+
 def _multiply(x: Any, y: Any) -> Any:
     """x * y by elements, where y may be a sparse Jacobian and x a number."""
-    if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
-        return MUL(x, y)
-    if type(y) is SparseJacobian:
-        return y * x
-    return MUL(*elementwise_operands("multiply", x, y))
+    try:
+        if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
+            return MUL(x, y)
+        if type(y) is SparseJacobian:
+            return y * x
+        return MUL(*elementwise_operands("multiply", x, y))
+    except Exception as error:
+        leave_out_our_frames_at_top_level(error)
+        raise
 
 
 def _matmul(x: Any, y: Any) -> Any:
@@ -82,27 +107,27 @@ def _rank_or_none(x: Any) -> int | None:
 
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
-    "add": binary(ADD, "add"),
-    "sub": binary(SUB, "subtract"),
+    "add": _binary(ADD, "add"),
+    "sub": _binary(SUB, "subtract"),
     "mul": _multiply,
-    "truediv": divide,
-    "floordiv": floordiv,
-    "mod": mod,
-    "pow": pow,
-    "matmul": _matmul,
-    "and": binary(LogicalAnd(), "and"),
-    "or": binary(LogicalOr(), "or"),
-    "xor": binary(LogicalXor(), "xor"),
-    "lshift": binary(ShiftLeft(), "left_shift"),
-    "rshift": binary(ShiftRight(), "right_shift"),
-    "divmod": lambda x, y: (floordiv(x, y), mod(x, y)),
+    "truediv": binary_operator(divide),
+    "floordiv": binary_operator(floordiv),
+    "mod": binary_operator(mod),
+    "pow": binary_operator(pow),
+    "matmul": binary_operator(_matmul),
+    "and": _binary(LogicalAnd(), "and"),
+    "or": _binary(LogicalOr(), "or"),
+    "xor": _binary(LogicalXor(), "xor"),
+    "lshift": _binary(ShiftLeft(), "left_shift"),
+    "rshift": _binary(ShiftRight(), "right_shift"),
+    "divmod": binary_operator(lambda x, y: (floordiv(x, y), mod(x, y))),
 }
 
 COMPARISONS: dict[str, Binary] = {
-    "lt": binary(LESS, "less"),
-    "le": binary(LESS_EQUAL, "less_equal"),
-    "gt": binary(GREATER, "greater"),
-    "ge": binary(GREATER_EQUAL, "greater_equal"),
+    "lt": _binary(LESS, "less"),
+    "le": _binary(LESS_EQUAL, "less_equal"),
+    "gt": _binary(GREATER, "greater"),
+    "ge": _binary(GREATER_EQUAL, "greater_equal"),
 }
 
 
@@ -238,7 +263,14 @@ _ARRAY_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
 def _reflected(function: Binary) -> Binary:
-    return lambda x, y: function(y, x)
+    def operator(x: Any, y: Any) -> Any:
+        try:
+            return function(y, x)
+        except Exception as error:
+            leave_out_our_frames_at_top_level(error)
+            raise
+
+    return operator
 
 
 def _positive(x: Any) -> Tensor:
@@ -263,6 +295,7 @@ def _set_shape(self: Any, shape: Any) -> None:
         refuse("set_shape", fact, x, fix="use x = tg.ensure_shape(x, shape)")
 
 
+@api_boundary
 def _rounded(x: Any, digits: int | None = None) -> Tensor:
     """round(x) and round(x, digits), in the dtype of x; halves go to even."""
     x = as_tensor(x)
@@ -350,17 +383,17 @@ def _methods() -> Iterator[tuple[str, Any]]:
     for name, function in COMPARISONS.items():
         yield f"__{name}__", function
     yield from {
-        "__eq__": _eq,
-        "__ne__": _ne,
-        "__neg__": negative,
-        "__pos__": _positive,
-        "__abs__": abs,
-        "__invert__": _inverted,
+        "__eq__": binary_operator(_eq),
+        "__ne__": binary_operator(_ne),
+        "__neg__": unary_operator(negative),
+        "__pos__": unary_operator(_positive),
+        "__abs__": unary_operator(abs),
+        "__invert__": unary_operator(_inverted),
         "__round__": _rounded,
-        "__trunc__": _truncated,
-        "__len__": _length,
-        "__iter__": _iterated,
-        "__getitem__": getitem,
+        "__trunc__": unary_operator(_truncated),
+        "__len__": unary_operator(_length),
+        "__iter__": unary_operator(_iterated),
+        "__getitem__": binary_operator(getitem),
         "__array_namespace__": _array_namespace,
         "__array_ufunc__": _ufunc,
         "get_shape": _shape,
@@ -470,6 +503,10 @@ class _NoMethod:
         fail_absent(name, fact, f"use {_FUNCTIONS[name]}")
 
 
+#: What Python asks for its own numbers.
+_CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
+
+
 def _listed(self: Any) -> list[str]:
     return [name for name in object.__dir__(self) if name not in _FUNCTIONS]
 
@@ -482,6 +519,9 @@ def install_operators() -> None:
             if own is None or own is getattr(object, name, None):
                 setattr(cls, name, method)
     for cls in (Tensor, Variable):
+        for name in _CONVERSIONS:
+            if name in cls.__dict__:
+                setattr(cls, name, unary_operator(cls.__dict__[name]))
         for name in _FUNCTIONS:
             setattr(cls, name, _NoMethod(name))
         setattr(cls, "__dir__", _listed)  # noqa: B010 - a checker takes it for an override

@@ -108,6 +108,35 @@ def asked(getter: PublicFunction) -> PublicFunction:
     return __getattr__  # type: ignore[return-value]
 
 
+def unary_operator(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """An operator of one operand, whose errors have the user's frames alone. It takes one argument,
+    so that a call costs less than one of `api_boundary`."""
+
+    @functools.wraps(function)
+    def operator(x: Any) -> Any:
+        try:
+            return function(x)
+        except Exception as error:
+            leave_out_our_frames_at_top_level(error)
+            raise
+
+    return operator
+
+
+def binary_operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An operator of two operands, as `unary_operator`."""
+
+    @functools.wraps(function)
+    def operator(x: Any, y: Any) -> Any:
+        try:
+            return function(x, y)
+        except Exception as error:
+            leave_out_our_frames_at_top_level(error)
+            raise
+
+    return operator
+
+
 def leave_out_our_frames_at_top_level(error: Exception) -> None:
     """As `leave_out_our_frames`; in a trace errors leave through the call that is traced."""
     if current().is_top_level:

@@ -21,14 +21,14 @@ def rewritten(graph: Graph, change: Rewrite, left: Container[Graph] = ()) -> Gra
         if inner in left:
             done[inner] = inner
             continue
-        ops = [change(node, with_graphs(node.op, done)) for node in inner.nodes]
+        ops = [change(node, _rewritten_op(node.op, done)) for node in inner.nodes]
         is_same = all(op is node.op for op, node in zip(ops, inner.nodes, strict=True))
         done[inner] = inner if is_same else _rebuilt(inner, ops)
     return done[graph]
 
 
-def with_graphs(op: Any, done: dict[Graph, Graph]) -> Op:
-    """The op with other graphs in the place of its own."""
+def _rewritten_op(op: Any, done: dict[Graph, Graph]) -> Op:
+    """The op with its graphs after the change."""
     if all(done[inner] is inner for inner in op.graphs()):
         return op
     return type(op)(*(done[v] if isinstance(v, Graph) else v for v in op.attributes))

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracegraph.control.rewrite import with_graphs
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import Mismatch
-from tracegraph.ir.builder import Builder, copy_inputs
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.passes.simplify import dead_code
@@ -38,32 +36,6 @@ def without_prints(graph: Graph) -> Graph:
     if not graph.cuts_runs:
         return graph
     return graph.cached("without_prints", lambda: _without_prints(graph))
-
-
-def without_any_print(graph: Graph) -> Graph:
-    """The graph without its prints and those of its branches, loops and calls, none of which does
-    more than print."""
-    return graph.cached("without_any_print", lambda: _without_any_print(graph))
-
-
-def _without_any_print(graph: Graph) -> Graph:
-    done: dict[Graph, Graph] = {}
-    for inner in graph.graphs():  # called graphs come first
-        done[inner] = _silent(inner, done) if inner.cuts_runs else inner
-    return done[graph]
-
-
-def _silent(graph: Graph, done: dict[Graph, Graph]) -> Graph:
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        for node in graph.nodes:
-            inputs = tuple(env[x] for x in node.inputs)
-            if isinstance(node.op, HostCall):
-                made: Sequence[Tensor] = inputs[:1]
-            else:
-                made = builder.add(with_graphs(node.op, done), inputs, node.source)
-            env.update(zip(node.outputs, made, strict=True))
-        return builder.finish([env[y] for y in graph.outputs])
 
 
 def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:

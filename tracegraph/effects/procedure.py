@@ -3,23 +3,19 @@ and reads the sizes that the next part is compiled for."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.without_prints import calls_python, without_any_print
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
-    has_calls_that_see,
     operands,
     split_at_cuts,
     variable_input,
 )
-from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
+from tracegraph.core.shapes import static_shape, substitute_shape
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
@@ -30,21 +26,26 @@ from tracegraph.eager.slots import (
     run_program,
     settle,
     state_lock,
-    store,
     store_together_if_same,
 )
-from tracegraph.effects.interpreted import interpret
+from tracegraph.effects.pieces import (
+    DoesNotFit,
+    PartProgram,
+    Piece,
+    Stopped,
+    interpret,
+    is_print,
+    shows_state,
+    types_known,
+)
 from tracegraph.effects.record import Record, ResultShapeError
 from tracegraph.errors import InvalidArgumentError, fail, message
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
-from tracegraph.padding.padded import Padded, padded
-from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.tracing.trace import CheckReport
 
-#: How many programs of one part are kept: one for each of the last sizes.
-_MOST_PROGRAMS = 128
 #: What a check of a range has: the smallest and the largest number, and the two bounds.
 _RANGE_OPERANDS = 4
 #: The value of a token: it orders effects, and says nothing.
@@ -68,14 +69,6 @@ def _token(made: Made) -> _Token:
 BucketOf: TypeAlias = Callable[[int], "int | None"]
 
 
-class _DoesNotFit(Exception):
-    """Something is longer than it would be with padding."""
-
-
-class _Stopped(Exception):
-    """A check failed, and what comes now does not happen: the rest of a run."""
-
-
 class Procedure:
     """A graph that is cut, ready to run: called with the buffers of its inputs, it returns those
     of its outputs, as a program does."""
@@ -95,14 +88,13 @@ class Procedure:
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         _tell_assigned(self.split, graph)
-        self._parts = [_PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
+        self._parts = [PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
         effects = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
         self._has_effects = bool(effects)
-        self._prints_between = self._may_print_between()
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -132,80 +124,80 @@ class Procedure:
         if self._may_find_other_shapes and record is None:
             record = Record()
         is_recording = is_tracing or self._may_find_other_shapes
-        run = _Run(by_input, record, is_recording, self._kept)
+        run = Run(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
         if not self._has_effects:
             self._compute_and_store(run, final_stores)
             return tuple(map(run.output, graph.outputs))
         try:
-            if self._prints_between:
-                self._print_and_store(run, final_stores)
-                return tuple(map(run.output, graph.outputs))
-            for part in self._parts[:-1]:
-                part.run(run, [])
-            self._parts[-1].run(run, final_stores)
-        except _Stopped:
+            self._run_parts(run, final_stores)
+        except Stopped as stop:
+            if stop.error is not None:
+                raise stop.error from None
             return tuple(map(run.env.get, graph.outputs))
         return tuple(map(run.output, graph.outputs))
 
-    def run_region(self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot]) -> Sequence[Any]:
+    def run_region(
+        self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot], piece: Piece | None
+    ) -> Sequence[Any]:
         """The buffers of the outputs, for those of all inputs: of a region of a branch or a loop.
-        `handles` are the Variables that inputs stand for. Raises what stops the run around it."""
+        `handles` are the Variables that inputs stand for, `piece` is what it is a part of, if its
+        calls do not look at Variables. Raises what stops the run around it."""
         graph = self.split.graph
-        run = _Run({}, None, False, self._kept)
+        run = Run({}, None, False, self._kept)
         run.handles = dict(handles)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         try:
-            for part in self._parts:
-                part.run(run, [])
-        except _Stopped:
-            self._report(run)
+            if piece is None:
+                self._run_parts(run, [])
+            else:
+                self._run_within(run, piece)
+        except Stopped as stop:
+            stop.error = stop.error or self._error_of_check(run)
             raise
         return tuple(map(run.value, graph.outputs))
 
-    def _report(self, run: _Run) -> None:
-        """Raises the error of the first check that has failed."""
+    def _error_of_check(self, run: Run) -> Exception | None:
+        """The error of the first check that has failed."""
         for node in self.split.graph.nodes:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
             if flag is not None and not np.asarray(flag):
                 text, operands = node.op.attributes[0], node.inputs[1:]
                 is_range = "{}" in text and len(operands) == _RANGE_OPERANDS
                 report = CheckReport(text, node.source, len(operands), is_range=is_range)
-                report.fail([np.asarray(run.value(x)) for x in operands])
+                try:
+                    report.fail([np.asarray(run.value(x)) for x in operands])
+                except InvalidArgumentError as error:
+                    return error
+        return None
 
-    def _may_print_between(self) -> bool:
-        """Whether there are several parts, and all that happens in between is prints of branches
-        and loops."""
-        parts = self.split.parts
-        nodes = [node for part in parts for node in part.effects]
-        return (
-            len(parts) > 1
-            and not any(part.loads or part.sizes for part in parts)
-            and not any(isinstance(node.op, Store) for node in nodes)
-            and not calls_python(self.split.graph)
-            and not any(isinstance(x.op, HostCall) and x.op.ends_runs for x in nodes)
-        )
-
-    @functools.cached_property
-    def _silent_program(self) -> Any:
-        with backend.compiling:
-            return backend.program(without_any_print(self.split.graph))
-
-    def _print_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
-        """Runs all parts, and stores when the last one has run. Where a Variable was assigned
-        meanwhile, all is computed anew, and nothing is printed twice."""
-        graph, known = self.split.graph, [*run.variables.values()]
+    def _run_parts(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+        """Runs the parts and makes their effects. What is read and what is stored between two
+        calls that may look at Variables is one piece."""
+        piece = Piece(run)
         for part in self._parts:
-            part.run(run, [])
-        olds = [run.env[handle] for handle in run.variables]
-        while final_stores and not _stored(run, final_stores, known, olds):
-            olds = run.values_of(known)
-            run.env.update(zip(run.variables, olds, strict=True))
-            values = run_program(self._silent_program, [*map(run.value, graph.inputs)])
-            run.env.update(zip(graph.outputs, values, strict=True))
+            piece.take(part)
+            for node in part.effects:
+                if not shows_state(node):
+                    piece.take(node)
+                    continue
+                piece.end()
+                run.make(node, None)
+                piece = Piece(run)
+        piece.end(final_stores)
 
-    def _compute_and_store(self, run: _Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    def _run_within(self, run: Run, piece: Piece) -> None:
+        """Runs the parts of a region inside a piece, which stores what they store."""
+        for part in self._parts:
+            part.compute(run)
+            for node in part.effects:
+                if isinstance(node.op, Store):
+                    piece.store(run, node)
+                elif not (piece.is_silent and is_print(node)):
+                    run.make(node, piece)
+
+    def _compute_and_store(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Computes all parts, and stores when the last one has run; anew where a Variable was
         assigned meanwhile, since no effect was made that would be made twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
@@ -216,7 +208,7 @@ class Procedure:
             try:
                 for part in self._parts:
                     part.compute(run)
-            except _DoesNotFit:  # this run is computed at its sizes themselves
+            except DoesNotFit:  # this run is computed at its sizes themselves
                 run.bucket_of = None
                 continue
             if not final_stores or _stored(run, final_stores, known, olds):
@@ -242,7 +234,7 @@ def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
                 yield node.inputs[0]
 
 
-class _Run:
+class Run:
     """The values and the state of one run."""
 
     def __init__(
@@ -331,7 +323,7 @@ class _Run:
         op = node.op.substitute(self._sizes) if self._sizes else node.op
         assert isinstance(op, HostCall)
         if op.ends_runs and not np.all(self.value(operands(node)[0])):
-            raise _Stopped
+            raise Stopped
         if op.function == STOP:  # it is no call of the user's, and none that was made before
             return
         made: Made | None = None
@@ -344,7 +336,7 @@ class _Run:
             keeps = node.outputs[0] in self._kept
             made = host_function(op, node.source).run(arrays, made, forward, keeps)
         if made is None:  # no iteration was made, so nothing tells the sizes of the results
-            raise _Stopped
+            raise Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
         if node.outputs[0] in self._kept:
             self.env[node.outputs[0]] = _token(made)
@@ -354,7 +346,15 @@ class _Run:
             types = [y.type for y in node.outputs[1:]]
             self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
 
-    def interpret(self, node: Node) -> None:
+    def make(self, node: Node, piece: Piece | None) -> None:
+        """Makes an effect that stores nothing. `piece` is what it is a part of, if it does not look
+        at Variables."""
+        if isinstance(node.op, HostCall):
+            self.call(node)
+        else:
+            self._interpret(node, piece)
+
+    def _interpret(self, node: Node, piece: Piece | None) -> None:
         """Runs a branch or a loop with effects, but for one that was run before."""
         if self.is_repeated:
             assert self._record is not None
@@ -365,11 +365,13 @@ class _Run:
 
             def run(graph: Graph, values: Sequence[Any], first: int) -> Sequence[Any]:
                 pairs = zip(graph.inputs, slots[first:])
-                return _run_region(graph, values, {x: v for x, v in pairs if v is not None})
+                return _run_region(graph, values, {x: v for x, v in pairs if v is not None}, piece)
 
             results = interpret(op, [self.value(x) for x in node.inputs], run)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
+        if piece is not None and piece.is_silent:
+            return
         self._count += 1
         if self._is_recording and self._record is not None and self._count > self._made:
             self._record.add(Made(results), list(self.variables.values()))
@@ -394,14 +396,16 @@ class _Run:
                 _refuse_shape(op, found[i], op.types[i], node, record)
 
 
-def _run_region(graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot]) -> Sequence[Any]:
+def _run_region(
+    graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: Piece | None
+) -> Sequence[Any]:
     types = types_known(graph.input_types, values)
     known = specialise(graph, types)
     program = known.cached("region", lambda: _region_program(known))
     if not isinstance(program, Procedure):
         return run_program(program, values)
     given = zip(graph.inputs, program.split.graph.inputs, strict=True)
-    return program.run_region(values, {y: slots[x] for x, y in given if x in slots})
+    return program.run_region(values, {y: slots[x] for x, y in given if x in slots}, piece)
 
 
 def _region_program(graph: Graph) -> Any:
@@ -436,151 +440,8 @@ def _refuse_shape(
     raise error
 
 
-class _PartProgram:
-    """A part, and its programs: one, or one for the sizes that are known when it begins."""
-
-    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
-        self._part = part
-        self._make = make
-        self._is_first = is_first
-        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
-        effects = part.effects
-        calls = [i for i, node in enumerate(effects) if not isinstance(node.op, Store)]
-        first = calls[0] if calls else len(effects)
-        #: Whether sizes in it are known only when it begins.
-        self._has_sizes = bool(part.names) or not part.graph.is_static
-        #: The sizes that are read when it ends, by name.
-        self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
-        #: What is stored together with the end of the part, and what comes then.
-        self._stores, self._rest = effects[:first], effects[first:]
-        #: Whether Python functions come then that may look at Variables.
-        self._shows_state = any(map(_shows_state, self._rest))
-
-    def programs(self) -> list[Any]:
-        """Its programs: those so far, where they are for sizes that runs find."""
-        if self._has_sizes:
-            return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
-        return [self._only_program] if self._part.outputs else []
-
-    def run(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
-        """Runs the program of the part, and makes its effects. `final_stores` are what Variables
-        get at the end of all."""
-        self._compute_and_store(run, [] if self._shows_state else final_stores)
-        for node in self._rest:
-            if isinstance(node.op, HostCall):
-                run.call(node)
-            elif not isinstance(node.op, Store):
-                run.interpret(node)
-            elif not run.is_repeated:
-                _store(run, [(node.inputs[2], self._slot(run, node))])
-        if self._shows_state:
-            _store(run, final_stores)
-
-    def _compute_and_store(self, run: _Run, final_stores: list[tuple[Tensor, Slot]]) -> None:
-        """What is computed of the values of Variables and stored is computed anew where an
-        interrupt or another thread assigned one of them meanwhile."""
-        reads = self._reads(run)
-        known = [slot for _, slot in reads]
-        while True:
-            olds = run.values_of(known)
-            run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
-            self.compute(run)
-            stores = [(x.inputs[2], self._slot(run, x)) for x in self._stores] + final_stores
-            if not stores or run.is_repeated:
-                return
-            if _stored(run, stores, known, olds):
-                return
-
-    def _reads(self, run: _Run) -> list[tuple[Tensor, Slot]]:
-        """What has the value of a Variable at the beginning of the part, and the Variable."""
-        found = list(run.variables.items()) if self._is_first else []
-        for node in self._part.loads:
-            slot = run.slot(node.inputs[1])
-            if slot is None:  # in a parallel loop: the value that its body was given
-                run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
-            else:
-                found.append((node.outputs[0], slot))
-        return found
-
-    def _slot(self, run: _Run, node: Node) -> Slot:
-        assert isinstance(node.op, Store)
-        slot = run.slot(node.inputs[1])
-        assert slot is not None, f"{node} stores in what stands for no Variable"
-        return slot
-
-    def compute(self, run: _Run) -> None:
-        """Runs the program of the part, and reads the sizes that it gives."""
-        part = self._part
-        if part.outputs:
-            buffers = [run.value(x) for x in part.inputs]
-            is_padded = run.bucket_of is not None and self._has_sizes
-            compute = self._compute_padded if is_padded else self._compute
-            run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
-        for name, node in self._sizes:
-            run.read_size(name, node)
-
-    def _compute(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
-        if not self._has_sizes:
-            return run_program(self._only_program, buffers)
-        sizes = {name: run.size(name) for name in self._part.names}
-        return run_program(self._program(self._part.graph, buffers, sizes), buffers)
-
-    def _compute_padded(self, run: _Run, buffers: Sequence[Any]) -> Sequence[Any]:
-        found = self._padded
-        true = {name: run.size(name) for name in found.names}
-        wide = {name: run.padded_size(name) for name in found.names}
-        for size in found.growing:
-            if substitute_size(size, true) > substitute_size(size, wide):
-                raise _DoesNotFit
-        given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
-        return run_program(self._program(found.graph, given, wide), given)
-
-    @functools.cached_property
-    def _only_program(self) -> Any:
-        """The program of a part all of whose sizes are known."""
-        with backend.compiling:
-            return self._make(self._part.graph)
-
-    @functools.cached_property
-    def _padded(self) -> Padded:
-        graph = self._part.graph
-        count, results = len(graph.inputs), range(len(graph.outputs))
-        return padded(graph, count, results, range(0), self._part.names)
-
-    def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:
-        types = graph.input_types
-        if not graph.is_static:
-            types = types_known(types, buffers)
-        key = (graph, types, *sizes.values())
-        program = self._programs.get(key)
-        if program is None:
-            with backend.compiling:
-                program = self._programs.get(key)
-                if program is None:
-                    known = with_known_sizes(graph, types, sizes)
-                    program = self._make(known.assigning_as(graph))
-                    self._programs.put(key, program)
-        return program
-
-
-def _shows_state(node: Node) -> bool:
-    """Whether Python functions are called that may look at Variables."""
-    if isinstance(node.op, HostCall):
-        return node.op.sees_variables
-    return any(has_calls_that_see(region.graph) for region in node.op.regions)
-
-
-def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
-    """The types that values have: Python functions have chosen the sizes that were open. What a run
-    that ended before did not compute has None, and keeps its type."""
-    return tuple(
-        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
-        for t, b in zip(types, buffers, strict=True)
-    )
-
-
 def _stored(
-    run: _Run,
+    run: Run,
     stores: Sequence[tuple[Tensor, Slot]],
     known: Sequence[Slot],
     olds: Sequence[Any],
@@ -589,11 +450,6 @@ def _stored(
     slots, new = [slot for _, slot in stores], [run.output(y) for y, _ in stores]
     with state_lock:
         return store_together_if_same(slots, new, known, olds)
-
-
-def _store(run: _Run, stores: Sequence[tuple[Tensor, Slot]]) -> None:
-    with state_lock:
-        store([slot for _, slot in stores], [run.value(y) for y, _ in stores])
 
 
 def program_of(graph: Graph) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from tracegraph.control.rewrite import rewritten
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
-from tracegraph.core.shapes import static_shape, substitute_size
+from tracegraph.core.shapes import Dim, dim_names, static_shape, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
@@ -21,12 +21,20 @@ from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.run_options import RunOptions
+from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, host_tensor
+from tracegraph.ops.constant import DimSize
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.layout import WithLayout
 from tracegraph.padding.padded import Padded, padded
-from tracegraph.passes.specialise import bind_sizes, check_types, specialise, with_sizes
+from tracegraph.passes.specialise import (
+    bind_sizes,
+    bound_names,
+    check_types,
+    specialise,
+    with_sizes,
+)
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import CheckReport, Traced
 
@@ -85,14 +93,17 @@ class _Plan:
     padded: tuple[TensorType, ...]
     #: The true sizes, which the program takes after the arguments.
     sizes: tuple[np.ndarray, ...]
-    #: The types of the results.
+    #: The types of the results; open are the sizes that the run finds, which are `found`.
     results: tuple[TensorType, ...]
+    found: tuple[str, ...]
 
     def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable]) -> list[Tensor]:
         pairs = zip(arguments, self.padded, strict=True)
         buffers = [_padded_buffer(x, type) for x, type in pairs]
-        found = self.execution.run([*buffers, *self.sizes], variables)
-        return [_cut(y, type) for y, type in zip(found, self.results, strict=True)]
+        outputs = self.execution.run([*buffers, *self.sizes], variables)
+        sizes = {x: int(host_array(y)) for x, y in zip(self.found, outputs[len(self.results) :])}
+        types = [with_sizes(type, sizes) for type in self.results]
+        return [_cut(y, type) for y, type in zip(outputs, types, strict=False)]
 
 
 class Bucketing:
@@ -104,6 +115,8 @@ class Bucketing:
         self._options = options
         self._padded: Padded | None = None
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
+        #: The sizes of results that only a run finds.
+        self._found: tuple[str, ...] = ()
         #: Plans of calls; each is small.
         self._plans: Memo[tuple[TensorType, ...], _Plan | None] = Memo()
 
@@ -122,7 +135,11 @@ class Bucketing:
         count, results = traced.argument_count, traced.result_count
         if self._padded is None:
             state = range(results, results + len(traced.assigned))
-            self._padded = padded(traced.graph, count, range(results), state)
+            made = padded(traced.graph, count, range(results), state)
+            self._found = _names_found(traced)
+            self._padded = dataclasses.replace(
+                made, graph=_telling(made.graph, results, self._found)
+            )
         check_types(traced.graph.cached("without_layouts", self._without_layouts), types)
         names = self._padded.names
         true = bind_sizes(traced.graph.input_types, types, assumes=True)
@@ -140,8 +157,8 @@ class Bucketing:
             return None
         sizes = tuple(np.asarray(true[name], np.int32) for name in names)
         of_results = traced.graph.output_types[:results]
-        found = tuple(with_sizes(type, true) for type in of_results)
-        return _Plan(execution, tuple(given), sizes, found)
+        cut = tuple(with_sizes(type, true) for type in of_results)
+        return _Plan(execution, tuple(given), sizes, cut, self._found)
 
     def _without_layouts(self) -> Graph:
         """The graph of the trace; it is with padding that devices must divide a size."""
@@ -162,6 +179,7 @@ class Bucketing:
                 self._traced,
                 graph=graph,
                 argument_count=count + len(names),
+                result_count=self._traced.result_count + len(self._found),
                 checks=tuple(_checks(self._traced, self._padded.outputs)),
             )
             scalars = graph.input_types[count : count + len(names)]
@@ -173,6 +191,26 @@ class Bucketing:
             found = Execution(traced, whole, self._options)
             self._executions[types] = found
         return found
+
+
+def _names_found(traced: Traced) -> tuple[str, ...]:
+    """The open sizes of results that no input has: those that a run finds."""
+    types = traced.graph.output_types[: traced.result_count]
+    shapes = [type.shape for type in types if isinstance(type.shape, tuple)]
+    used = {name for shape in shapes for size in shape for name in dim_names(size)}
+    return tuple(sorted(used.difference(*map(bound_names, traced.graph.input_types))))
+
+
+def _telling(graph: Graph, place: int, names: Sequence[str]) -> Graph:
+    """The graph with one more output for each size that a run finds, its number, at `place`."""
+    if not names:
+        return graph
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        replay(graph.nodes, env)
+        outputs = [env[y] for y in graph.outputs]
+        numbers = [DimSize(Dim.named(name))() for name in names]
+        return builder.finish([*outputs[:place], *numbers, *outputs[place:]])
 
 
 def _checks(traced: Traced, kept: Sequence[int]) -> Iterator[CheckReport]:

@@ -24,11 +24,8 @@ from tracegraph.eager.slots import (
     state_lock,
     store_together_if_same,
 )
-from tracegraph.effects.procedure import (
-    START,
-    Procedure,
-    types_known,
-)
+from tracegraph.effects.pieces import types_known
+from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.errors import TraceError, fail
 from tracegraph.functions.run_options import PLAIN, RunOptions

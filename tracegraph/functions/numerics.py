@@ -27,7 +27,7 @@ from tracegraph.eager.slots import (
     state_lock,
     store_together_if_same,
 )
-from tracegraph.effects.interpreted import interpret
+from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.functions.execute import Execution
 from tracegraph.ir.builder import operand_text

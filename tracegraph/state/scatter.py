@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.boundary.tracebacks import binary_operator
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.core.types import TensorType, int32, int64
@@ -224,6 +225,7 @@ def batch_scatter_update(
 # Slices.
 
 
+@binary_operator
 def _getitem(self: Variable, index: Any) -> Tensor:
     part = self.read_value()[index]  # type: ignore[index]
     part._slice_of = (self, index)

@@ -1,0 +1,287 @@
+"""What a procedure is made of: the programs of its parts, the pieces of a run in which parts are
+computed, and Variables stored, together, and the branches and loops that are run from Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracegraph.control.branch import Branch
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
+from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
+from tracegraph.core.lru_cache import LRUCache
+from tracegraph.core.shapes import static_shape, substitute_size
+from tracegraph.core.types import TensorType
+from tracegraph.eager import backend
+from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.effect import STOP, HostCall, Store
+from tracegraph.padding.padded import Padded, padded
+from tracegraph.passes.specialise import with_known_sizes
+
+if TYPE_CHECKING:
+    from tracegraph.effects.procedure import Run
+
+#: How many programs of one part are kept: one for each of the last sizes.
+_MOST_PROGRAMS = 128
+
+
+class DoesNotFit(Exception):
+    """Something is longer than it would be with padding."""
+
+
+class Stopped(Exception):
+    """A check failed, and what comes now does not happen: the rest of a run. `error` is what the
+    check raises, where it stands in a branch or a loop."""
+
+    error: Exception | None = None
+
+
+class PartProgram:
+    """A part, and its programs: one, or one for the sizes that are known when it begins."""
+
+    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
+        self._part = part
+        self._make = make
+        self._is_first = is_first
+        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
+        #: Whether sizes in it are known only when it begins.
+        self._has_sizes = bool(part.names) or not part.graph.is_static
+        #: The sizes that are read when it ends, by name.
+        self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
+        self.effects = part.effects
+
+    def programs(self) -> list[Any]:
+        """Its programs: those so far, where they are for sizes that runs find."""
+        if self._has_sizes:
+            return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
+        return [self._only_program] if self._part.outputs else []
+
+    def reads(self, run: Run) -> list[tuple[Tensor, Slot]]:
+        """What has the value of a Variable at the beginning of the part, and the Variable."""
+        found = list(run.variables.items()) if self._is_first else []
+        for node in self._part.loads:
+            slot = run.slot(node.inputs[1])
+            if slot is None:  # in a parallel loop: the value that its body was given
+                run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
+            else:
+                found.append((node.outputs[0], slot))
+        return found
+
+    def compute(self, run: Run) -> None:
+        """Runs the program of the part, and reads the sizes that it gives."""
+        part = self._part
+        if part.outputs:
+            buffers = [run.value(x) for x in part.inputs]
+            is_padded = run.bucket_of is not None and self._has_sizes
+            compute = self._compute_padded if is_padded else self._compute
+            run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
+        for name, node in self._sizes:
+            run.read_size(name, node)
+
+    def _compute(self, run: Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        if not self._has_sizes:
+            return run_program(self._only_program, buffers)
+        sizes = {name: run.size(name) for name in self._part.names}
+        return run_program(self._program(self._part.graph, buffers, sizes), buffers)
+
+    def _compute_padded(self, run: Run, buffers: Sequence[Any]) -> Sequence[Any]:
+        found = self._padded
+        true = {name: run.size(name) for name in found.names}
+        wide = {name: run.padded_size(name) for name in found.names}
+        for size in found.growing:
+            if substitute_size(size, true) > substitute_size(size, wide):
+                raise DoesNotFit
+        given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
+        return run_program(self._program(found.graph, given, wide), given)
+
+    @functools.cached_property
+    def _only_program(self) -> Any:
+        """The program of a part all of whose sizes are known."""
+        with backend.compiling:
+            return self._make(self._part.graph)
+
+    @functools.cached_property
+    def _padded(self) -> Padded:
+        graph = self._part.graph
+        count, results = len(graph.inputs), range(len(graph.outputs))
+        return padded(graph, count, results, range(0), self._part.names)
+
+    def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:
+        types = graph.input_types
+        if not graph.is_static:
+            types = types_known(types, buffers)
+        key = (graph, types, *sizes.values())
+        program = self._programs.get(key)
+        if program is None:
+            with backend.compiling:
+                program = self._programs.get(key)
+                if program is None:
+                    known = with_known_sizes(graph, types, sizes)
+                    program = self._make(known.assigning_as(graph))
+                    self._programs.put(key, program)
+        return program
+
+
+class Piece:
+    """What a run does between two calls that may look at Variables: it reads Variables, computes,
+    prints, and stores all together. Where another thread or a signal handler assigned one of them
+    meanwhile, all is computed anew, and nothing is printed twice."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        #: Parts, and the effects between them.
+        self._steps: list[PartProgram | Node] = []
+        #: The Variables that were read, and the values that they had.
+        self._known: list[Slot] = []
+        self._olds: list[Any] = []
+        #: What Variables get.
+        self._stores: list[tuple[Any, Slot]] = []
+        #: Prints that wait for what is stored, and so show what was computed last.
+        self._prints: list[Node] = []
+        #: Whether it is computed anew.
+        self.is_silent = False
+
+    def take(self, step: PartProgram | Node) -> None:
+        """Runs a part, or makes an effect that looks at no Variable. Where a check failed, what was
+        assigned before it is stored, and the run stops."""
+        self._steps.append(step)
+        if isinstance(step, Node) and is_print(step):
+            self._prints.append(step)
+            return
+        if not isinstance(step, Node) or step.op.regions:  # what was to be printed comes first
+            self._print()
+        stop = self._stop_of(step)
+        while stop is not None:
+            if self._is_stored(self._stores):
+                self._print()
+                raise stop
+            stop = self._stop_anew()
+
+    def end(self, final_stores: Sequence[tuple[Tensor, Slot]] = ()) -> None:
+        """Stores, and prints what is left."""
+        run, stop = self._run, None
+        while True:
+            final = [(run.output(y), slot) for y, slot in final_stores] if stop is None else []
+            if self._is_stored([*self._stores, *final]):
+                break
+            stop = self._stop_anew()
+        self._print()
+        if stop is not None:
+            raise stop
+
+    def store(self, run: Run, node: Node) -> None:
+        """Notes what a node of a run stores."""
+        slot = run.slot(node.inputs[1])
+        assert slot is not None, f"{node} stores in what stands for no Variable"
+        self._stores.append((run.output(node.inputs[2]), slot))
+
+    def _is_stored(self, stores: Sequence[tuple[Any, Slot]]) -> bool:
+        if not stores or self._run.is_repeated:
+            return True
+        new, slots = [value for value, _ in stores], [slot for _, slot in stores]
+        with state_lock:
+            return store_together_if_same(slots, new, self._known, self._olds)
+
+    def _stop_anew(self) -> Stopped | None:
+        """Computes all anew, up to a check that fails."""
+        self._known, self._olds, self._stores, self.is_silent = [], [], [], True
+        stops = (self._stop_of(step) for step in self._steps)
+        found = next((stop for stop in stops if stop is not None), None)
+        self.is_silent = False
+        return found
+
+    def _stop_of(self, step: PartProgram | Node) -> Stopped | None:
+        """Runs a part, or makes an effect. Returns what stops the run there, if a check failed."""
+        try:
+            if isinstance(step, PartProgram):
+                self._compute(step)
+            elif isinstance(step.op, Store):
+                self.store(self._run, step)
+            elif not is_print(step):
+                self._run.make(step, self)
+        except Stopped as stop:
+            return stop
+        return None
+
+    def _compute(self, part: PartProgram) -> None:
+        run, reads = self._run, part.reads(self._run)
+        known = [slot for _, slot in reads]
+        olds = run.values_of(known)
+        run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+        part.compute(run)
+        self._known += known
+        self._olds += olds
+
+    def _print(self) -> None:
+        for node in self._prints:
+            self._run.call(node)
+        self._prints = []
+
+
+def is_print(node: Node) -> bool:
+    """Whether it is a call that prints, among effects that look at no Variable."""
+    return isinstance(node.op, HostCall) and node.op.function != STOP
+
+
+def shows_state(node: Node) -> bool:
+    """Whether Python functions are called that may look at Variables."""
+    if isinstance(node.op, HostCall):
+        return node.op.sees_variables
+    return any(has_calls_that_see(region.graph) for region in node.op.regions)
+
+
+def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
+    """The types that values have: Python functions have chosen the sizes that were open. What a run
+    that ended before did not compute has None, and keeps its type."""
+    return tuple(
+        t if t.is_static or b is None else t.with_shape(tuple(b.shape))
+        for t, b in zip(types, buffers, strict=True)
+    )
+
+
+# Branches and loops with effects: each region is run by itself, so that effects are made in the
+# middle of it.
+
+#: Runs a region for the values of its inputs, which are those of the op from some place on.
+RunRegion = Callable[[Graph, Sequence[Any], int], Sequence[Any]]
+
+
+def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
+    """The values of the outputs of a branch or a loop, for those of its inputs."""
+    if isinstance(op, Branch):
+        return run(op.known_branch(np.asarray(values[0])), values[1:], 1)
+    if isinstance(op, Scan):
+        return _scanned(op, values, run)
+    assert isinstance(op, While), f"{op} has effects, and nothing runs it"
+    constants, states = values[: op.constants], values[op.constants :]
+    count = 0
+    while np.asarray(run(op.condition, [*constants, *states], 0)[0]):
+        states = run(op.body, [*constants, *states], 0)
+        count += 1
+    return [*states, np.int32(count)] if op.counts else states
+
+
+def _scanned(op: Scan, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
+    constants, states = values[: op.constants], values[op.constants : op.rows]
+    rows = [np.asarray(x) for x in values[op.rows :]]
+    types = op.body.output_types[op.states :]
+    stacked: list[list[np.ndarray]] = [[] for _ in types]
+    steps = range(static_shape((op.length,))[0])
+    for step in reversed(steps) if op.reverse else steps:
+        outputs = run(op.body, [*constants, *states, *(x[step] for x in rows)], 0)
+        states = outputs[: op.states]
+        for made, y in zip(stacked, outputs[op.states :], strict=True):
+            made.append(np.asarray(y))
+    whole = [
+        np.stack(made[:: -1 if op.reverse else 1])
+        if made
+        else np.zeros((0, *static_shape(type.shape)), type.dtype.numpy_dtype)
+        for made, type in zip(stacked, types, strict=True)
+    ]
+    return [*states, *whole]
