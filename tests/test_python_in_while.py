@@ -1,0 +1,156 @@
+"""Reverse mode through a while that calls Python functions: what they returned is kept."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.oracles import raises
+from tracegraph.errors import MissingRuleError, ShapeError
+
+
+def next_state(called):
+    """A Python function without a gradient, which notes what it is called with."""
+
+    def function(p):
+        called.append(float(p))
+        return 0.5 * p + 1.0
+
+    return lambda p: tg.numpy_function(function, [p], tg.TensorSpec([], tg.float64))
+
+
+def episode(called, x, steps):
+    """Rewards of at most so many steps, until the state is large."""
+    following = next_state(called)
+    state, total = tg.constant(1.0, tg.float64), tg.constant(0.0, tg.float64)
+    for _ in tg.range(steps):
+        p = x * state * tg.sin(total + x)
+        total += p * p
+        state = following(p)
+        if state > 2.9:
+            break
+    return total
+
+
+def episode_in_jax(x, steps):
+    state, total = 1.0, 0.0
+    for _ in range(steps):
+        p = x * state * jnp.sin(total + x)
+        total = total + p * p
+        state = 0.5 * jax.lax.stop_gradient(p) + 1.0
+        if state > 2.9:
+            break
+    return total
+
+
+def of_both_orders(compute):
+    """The value of a function, and its first and second derivative."""
+
+    def values(x, steps):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = compute(x, steps)
+            slope = tape.gradient(y, x)
+        return y, slope, outer.gradient(slope, x)
+
+    return tg.function(values)
+
+
+def in_jax(x, steps):
+    fn = functools.partial(episode_in_jax, steps=steps)
+    with jax.enable_x64(True):
+        return np.array([f(x) for f in (fn, jax.grad(fn), jax.grad(jax.grad(fn)))])
+
+
+def test_reverse_mode_through_a_while_keeps_what_python_returned():
+    called = []
+    values = of_both_orders(functools.partial(episode, called))
+    for x, steps in ((1.3, 5), (1.3, 1), (1.3, 2), (3.7, 9), (1.3, 0)):
+        called.clear()
+        found = values(tg.constant(x, tg.float64), tg.constant(steps))
+        if steps == 0:
+            assert [float(y) for y in found] == [0.0, 0.0, 0.0] and not called
+        else:
+            np.testing.assert_allclose(found, in_jax(x, steps), rtol=1e-10)
+            assert 1 <= len(called) <= steps
+
+
+def test_reverse_mode_at_top_level_and_through_calls_of_other_lengths():
+    called = []
+    inner = tg.function(lambda x, steps: episode(called, x, steps))
+    both = lambda x, steps: inner(x, steps) + 2.0 * inner(x, steps + 1)  # noqa: E731
+    expected = in_jax(1.3, 1) + 2.0 * in_jax(1.3, 2)
+    for whole in (of_both_orders(both), of_both_orders(tg.function(both)).python_function):
+        called.clear()
+        found = whole(tg.constant(1.3, tg.float64), tg.constant(1))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+        assert len(called) == 3
+
+
+@pytest.mark.parametrize("call", [lambda fn, x: fn(x), lambda fn, x: tg.function(fn)(x)])
+def test_reverse_mode_reads_variables_that_python_assigns_in_a_while(call):
+    w = tg.Variable(np.full((2, 2), 0.3))
+
+    def acted(z):
+        w.assign_add(0.1 * np.eye(2))
+        return np.tanh(z)
+
+    def step(i, h, total):
+        z = h @ w
+        h = tg.numpy_function(acted, [z], tg.TensorSpec([1, 2], tg.float64))
+        return i + 1, h, total + tg.reduce_sum(z**3)
+
+    def loss(steps):
+        start = (0, tg.ones([1, 2], tg.float64), tg.constant(0.0, tg.float64))
+        with tg.GradientTape() as tape:
+            _, _, total = tg.while_loop(lambda i, *_: i < steps, step, start)
+        return total, tape.gradient(total, w)
+
+    def in_jax(values):
+        h, total = jnp.ones((1, 2)), 0.0
+        for i in range(3):
+            z = h @ (values + 0.1 * i * jnp.eye(2))
+            h, total = jax.lax.stop_gradient(jnp.tanh(z)), total + (z**3).sum()
+        return total
+
+    total, slope = call(loss, tg.constant(3))
+    with jax.enable_x64(True):
+        expected, by_w = jax.value_and_grad(in_jax)(jnp.full((2, 2), 0.3))
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    np.testing.assert_allclose(slope, by_w, rtol=1e-12)
+
+
+def test_a_while_with_python_in_a_branch_runs_and_its_derivative_is_refused():
+    def chosen(x, steps):
+        return tg.cond(x > 0.0, lambda: episode([], x, steps), lambda: x)
+
+    x = tg.constant(1.3, tg.float64)
+    found = tg.function(chosen)(x, tg.constant(2))
+    np.testing.assert_allclose(found, in_jax(1.3, 2)[0], rtol=1e-12)
+    derived = lambda: of_both_orders(chosen)(x, tg.constant(2))  # noqa: E731
+    raises(MissingRuleError, "calls a Python function, which it would have to call again", derived)
+
+
+def test_what_has_another_shape_in_each_step_is_not_kept():
+    sizes = iter(range(1, 9))
+
+    def values(x, steps):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tg.range(steps):
+                made = tg.numpy_function(
+                    lambda _: np.ones(next(sizes), np.float32), [y], tg.TensorSpec([None])
+                )
+                y *= tg.reduce_sum(x * made)
+        return tape.gradient(y, x)
+
+    text = raises(
+        ShapeError, "cannot be kept", lambda: tg.function(values)(tg.constant(2.0), tg.constant(3))
+    )
+    assert "for _ in tg.range(steps)" in text
