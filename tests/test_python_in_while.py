@@ -154,3 +154,70 @@ def test_what_has_another_shape_in_each_step_is_not_kept():
         ShapeError, "cannot be kept", lambda: tg.function(values)(tg.constant(2.0), tg.constant(3))
     )
     assert "for _ in tg.range(steps)" in text
+
+
+def played(reward):
+    """An environment as users hand it to `tg.numpy_function`: it ends behind four actions."""
+    state, count = np.array([0.3, -0.2], np.float32), 0
+
+    def act(action):
+        nonlocal state, count
+        count += 1
+        state = np.float32(0.9) * state + np.float32(action)
+        return state, reward(count), np.array(count >= 4, np.int32)
+
+    return act
+
+
+def test_an_actor_critic_in_which_only_dtypes_of_results_are_declared():
+    """As in a tutorial: shapes are told by `set_shape`, by a write and by a condition."""
+    w = tg.Variable([[0.5, -0.3], [0.1, 0.4]])
+    act = played(lambda count: np.array(count * 10, np.int32))
+
+    @tg.function
+    def trained(initial, limit):
+        probabilities = tg.TensorArray(tg.float32, size=0, dynamic_size=True)
+        rewards = tg.TensorArray(tg.int32, size=0, dynamic_size=True)
+        with tg.GradientTape() as tape:
+            state = initial
+            for t in tg.range(limit):
+                probs = tg.nn.softmax(tg.linalg.matvec(w, state))
+                action = t % 2
+                probabilities = probabilities.write(t, probs[action])
+                state, reward, done = tg.numpy_function(
+                    act, [action], [tg.float32, tg.int32, tg.int32]
+                )
+                state.set_shape(initial.shape)
+                rewards = rewards.write(t, reward)
+                if tg.cast(done, tg.bool):
+                    break
+            loss = -tg.reduce_sum(tg.math.log(probabilities.stack()))
+        return loss, tape.gradient(loss, w), rewards.stack()
+
+    def in_jax(w):
+        state, loss = np.array([0.3, -0.2], np.float32), 0.0
+        for t in range(4):
+            loss -= jnp.log(jax.nn.softmax(w @ state)[t % 2])
+            state = np.float32(0.9) * state + np.float32(t % 2)
+        return loss
+
+    loss, slope, rewards = trained(tg.constant([0.3, -0.2]), 20)
+    expected, by_w = jax.value_and_grad(in_jax)(jnp.asarray(w.numpy()))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope, by_w, rtol=1e-5)
+    assert rewards.numpy().tolist() == [10, 20, 30, 40]
+
+
+def test_a_result_that_has_not_the_shape_it_was_taken_for_is_refused():
+    act = played(lambda count: np.zeros(3, np.int32))
+
+    @tg.function
+    def rewards(limit):
+        found = tg.TensorArray(tg.int32, size=9)
+        for t in tg.range(limit):
+            _, reward, _ = tg.numpy_function(act, [t], [tg.float32, tg.int32, tg.int32])
+            found = found.write(t, reward)
+        return found.stack()
+
+    error = tg.errors.InvalidArgumentError
+    raises(error, r"returned the shape \(3,\) and Tout says \(\)", lambda: rewards(tg.constant(2)))

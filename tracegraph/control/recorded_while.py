@@ -8,7 +8,7 @@ Behind the loop its reverse mode is that of a scan of this length.
 from __future__ import annotations
 
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.call import applied, depending_through, own_size
+from tracegraph.control.call import applied, depending_through, own_size, residual_plan
 from tracegraph.control.scan import Loop, Scan, swapped
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size
@@ -70,8 +70,7 @@ class RecordedWhile(Loop):
         return Scan(self.body, self.constants, self.states, self.length)
 
     def recorded(self):
-        body = self._as_scan().recorded().body
-        return RecordedWhile(body, self.constants, self.condition, self.length)
+        return recorded_while(self.body, self.constants, self.condition, self.length)
 
     def vjp(self, *values):
         count = len(self.body.outputs) + 1
@@ -124,3 +123,20 @@ class RecordedWhile(Loop):
         for masks in (values, derivatives):  # of the number of steps, which comes last there
             masks.insert(self.states, masks.pop())
         return Flow(tuple(values), tuple(derivatives))
+
+
+def recorded_while(body: Graph, constants: int, condition: Graph, length: Size) -> RecordedWhile:
+    """The forward form of a while whose body may return other outputs behind the states."""
+    body = body.cached(("records", constants), lambda: (_recording(body, constants),))[0]
+    return RecordedWhile(body, constants, condition, length)
+
+
+def _recording(body: Graph, constants: int) -> Graph:
+    """The body that returns, for stacking, what its rules read. Other results of Python functions
+    are not stacked: in each step they may have another shape."""
+    plan = residual_plan(body)
+    outputs = plan.forward.outputs[: len(body.outputs)]
+    known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}
+    missing = [x for x in plan.residuals if x not in known]
+    is_same = all(x is y for x, y in zip(plan.forward.inputs, body.inputs, strict=True))
+    return body if is_same and not missing else plan.forward.with_outputs((*outputs, *missing))

@@ -38,8 +38,8 @@ from tracegraph.control.call import (
     has_plan,
     own_size,
 )
-from tracegraph.control.recorded_while import RecordedWhile
-from tracegraph.control.scan import Flags, Loop, Scan, interleaved, kept_state, pushed_body
+from tracegraph.control.recorded_while import recorded_while
+from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
@@ -157,9 +157,7 @@ class While(Loop):
     def recorded(self):
         if self.length is None or keeps_no_results(self.body) or not has_plan(self.body):
             return While(*self.attributes[:-2], True, self.length)
-        states = len(self.condition.inputs) - self.constants
-        body = Scan(self.body, self.constants, states, self.length).recorded().body
-        return RecordedWhile(body, self.constants, self.condition, self.length)
+        return recorded_while(self.body, self.constants, self.condition, self.length)
 
     def vjp(self, *values):
         count = self.states + self.counts
