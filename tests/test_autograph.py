@@ -1518,3 +1518,19 @@ def test_largest_and_smallest_of_tensors_name_the_op_to_use(function, repair):
 def test_largest_and_smallest_of_numbers_stay_those_of_python():
     f = tg.function(lambda x: x * max(x.shape[0], 2) + min([3, 5]) + max([x]))
     assert f(tg.constant([1.0])).numpy().tolist() == [6.0]
+
+
+@pytest.mark.parametrize("kind", ["a step of a loop", "a branch"])
+def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
+    def loop(x):
+        total = 0.0
+        for v in x:
+            total += tg.reduce_sum(tg.boolean_mask(x, x > v))
+        return total
+
+    def branch(x):
+        return tg.reduce_sum(tg.boolean_mask(x, x > 1.0)) if x[0] > 3.0 else 0.0
+
+    function = tg.function(loop if kind == "a step of a loop" else branch)
+    with pytest.raises(TraceError, match=f"{kind} computes a size that only the run knows"):
+        function(tg.constant([1.0, 2.0]))
