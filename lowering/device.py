@@ -112,6 +112,19 @@ def from_dlpack(value: Any) -> Any:
         return jax.dlpack.from_dlpack(value)
 
 
+def in_device_memory(x: Any) -> Any:
+    """A traced array in the memory of the device, where programs compute."""
+    is_on_host = jax.typeof(x).memory_space == jax.memory.Space.Host
+    return jax.device_put(x, jax.memory.Space.Device) if is_on_host else x
+
+
+def copied_to_device_memory(buffer: Any) -> Any:
+    """A buffer of its own with the value of one that is in the memory of the host."""
+    (kind,) = {device.default_memory().kind for device in buffer.devices()}
+    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+        return jax.device_put(buffer, buffer.sharding.with_memory_kind(kind), may_alias=False)
+
+
 #: Kinds of buffers that were copied already, and those that there is a program for.
 _copied: set[tuple[Any, ...]] = set()
 _compiled: set[tuple[Any, ...]] = set()

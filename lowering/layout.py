@@ -96,7 +96,8 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
     the layouts in its graph. What each device has all of may move, so it decides only where there
     is nothing else. None for a program on one device. Raises InvalidArgumentError for two."""
     found: Home | None = None
-    for home in (*_homes_of_buffers(graph, buffers), *_homes_of_graph(graph)):
+    in_graph = graph.cached("homes", lambda: tuple(_homes_of_graph(graph)))
+    for home in (*_homes_of_buffers(graph, buffers), *in_graph):
         if found is None:
             found = home
         elif not _are_same(found.mesh, home.mesh):
@@ -124,11 +125,14 @@ def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
 
 
 def _homes_of_graph(graph: Graph) -> Iterator[Home]:
+    """Each mesh of a graph once, with the first line that names it."""
+    known: set[Any] = set()
     for inner in graph.graphs():
         for node in inner.nodes:
             if isinstance(node.op, ops.WithLayout):
                 mesh = jax_mesh(node.op.mesh, node.op.devices)
-                if mesh is not None:
+                if mesh is not None and mesh not in known:
+                    known.add(mesh)
                     yield Home(mesh, f"with_layout at {node.source}", node.source)
 
 
@@ -208,8 +212,8 @@ def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[A
             found[place] = sharding(Placement(op.mesh, op.devices, op.axes))
     for place, source in graph.cache.get(ASSIGNED, ()):
         if found[place] is None:
-            buffer = buffers[source] if source < len(buffers) else None
-            found[place] = named_sharding(buffer) or _whole(mesh)
+            given = () if source is None else buffers[source : source + 1]
+            found[place] = next(map(named_sharding, given), None) or _whole(mesh)
     return tuple(found)
 
 
@@ -220,7 +224,8 @@ def input_shardings(graph: Graph, buffers: Sequence[Any]) -> list[Any]:
     found = [*map(named_sharding, buffers)] or [None] * len(graph.inputs)
     outputs = output_shardings(graph, buffers, home_of(graph, buffers))
     for place, source in graph.cache.get(ASSIGNED, ()):
-        found[source] = found[source] or outputs[place]
+        if source is not None:
+            found[source] = found[source] or outputs[place]
     return found
 
 
@@ -237,6 +242,15 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
         return buffer
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(buffer, _whole(mesh), may_alias=False)
+
+
+def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
+    """Whether a buffer is divided as `wanted` says, on the same mesh: JAX has one object for equal
+    meshes."""
+    found = named_sharding(buffer)
+    if found is None or found.mesh is not wanted.mesh:
+        return False
+    return found.is_equivalent_to(wanted, buffer.ndim)
 
 
 def put(array: Any, placement: Placement) -> Any:

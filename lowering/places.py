@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from lowering.device import chosen_device, is_array
+from lowering.device import chosen_device, context_of, is_array
 from tracegraph.core.device_names import full_name
 
 #: What TensorFlow calls JAX's platforms; others have JAX's name in capitals.
@@ -47,6 +47,11 @@ def memory_kind_of(buffer: Any) -> str | None:
     return buffer.sharding.memory_kind
 
 
+def memory_kinds() -> list[str]:
+    """The kinds of memory that the usual device can reach."""
+    return sorted(memory.kind for memory in usual_device().addressable_memories())
+
+
 def process_index() -> int:
     """The number of this process among those that `jax.distributed` has joined."""
     return jax.process_index()
@@ -64,6 +69,15 @@ def kept_on(buffer: Any, device: Any) -> Any:
     """The array on a device, where it stays: programs that take it run there."""
     is_there = is_array(buffer) and buffer.committed and buffer.devices() == {device}
     return buffer if is_there else jax.device_put(buffer, device)
+
+
+def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
+    """The array in a kind of memory: that of a device, or if it is None of those that have it."""
+    array = buffer if is_array(buffer) and device is None else kept_on(buffer, device)
+    if array.committed and array.sharding.memory_kind == memory_kind:
+        return array
+    with context_of(array.dtype):
+        return jax.device_put(array, array.sharding.with_memory_kind(memory_kind))
 
 
 def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:

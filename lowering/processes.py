@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -81,21 +80,8 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
-#: How many seconds an exchange that broke waits for the end of the process: one that was lost is
-#: told by the thread that watches for it, which ends this process, too.
-_SECONDS_TO_BE_TOLD = 3.0
-
-
 def gathered(data: bytes) -> list[bytes]:
     """What each process gives, in the order of their numbers; every process must call it."""
-    try:
-        return _gathered(data)
-    except jax.errors.JaxRuntimeError:
-        time.sleep(_SECONDS_TO_BE_TOLD)
-        raise
-
-
-def _gathered(data: bytes) -> list[bytes]:
     sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
     wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     wide[: len(data)] = np.frombuffer(data, np.uint8)

@@ -19,7 +19,14 @@ import jax.numpy as jnp
 
 from lowering import disk, layout, memory, sizes
 from lowering.agreement import agree
-from lowering.device import WIDE, is_staging, memory_bytes, on_worker_thread_here, x64
+from lowering.device import (
+    WIDE,
+    in_device_memory,
+    is_staging,
+    memory_bytes,
+    on_worker_thread_here,
+    x64,
+)
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt, uncollected
@@ -76,7 +83,7 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         place = place_of_thread()
         source = place.source
         try:
-            return _lowered(graph, arrays, way)
+            return _lowered(graph, tuple(map(in_device_memory, arrays)), way)
         finally:
             place.source = source  # a plain store, which no interrupt can divide
 

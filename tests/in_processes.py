@@ -3,6 +3,7 @@
 The names of scenarios are the argument; what they print, and how they end, is what is tested.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -12,9 +13,10 @@ import jax
 import numpy as np
 
 import tracegraph as tg
-from tracegraph.archive import tensors
+from tracegraph.archive import directory, tensors
 
-TIMEOUT = 8
+#: Seconds that processes wait for each other. Only one scenario waits in vain.
+TIMEOUT, IN_VAIN = 100, 8
 
 
 def whole(count=8.0):
@@ -125,12 +127,18 @@ def gives_its_part(index):
 
 
 SHAPE = (64, 24)
+LARGER = (256, 512)
 
 
-def variables(generation):
+def counted(shape, first=0):
+    """An array of the numbers from `first` on."""
+    return np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape) + first
+
+
+def variables(generation, shape=SHAPE):
     """Variables that are divided in two ways, and one that is whole."""
     mesh = tg.distribute.Mesh({"data": len(jax.devices())})
-    value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + generation
+    value = counted(shape, generation)
     return {
         "rows": tg.Variable(value, layout=tg.distribute.Layout(mesh, ["data", None])),
         "columns": tg.Variable(value, layout=tg.distribute.Layout(mesh, [None, "data"])),
@@ -141,8 +149,8 @@ def variables(generation):
 def saves(index):
     """A checkpoint of all processes, which is read again with the rows as columns."""
     path = sys.argv[2]
-    tg.train.Checkpoint(**variables(1)).write(path)
-    found = variables(0)
+    tg.train.Checkpoint(**variables(1, LARGER)).write(path)
+    found = variables(0, LARGER)
     other = {"rows": found["columns"], "columns": found["rows"], "whole": found["whole"]}
     counts = []
     usual = tensors.TensorFile.read
@@ -155,10 +163,123 @@ def saves(index):
     tensors.TensorFile.read = read
     tg.train.Checkpoint(**other).restore(path).assert_consumed()
     for name in ("rows", "columns"):
-        value = np.arange(64 * 24, dtype=np.float32).reshape(SHAPE) + 1
+        value = counted(LARGER, 1)
         for shard in found[name].made_tensor().buffer.addressable_shards:
             np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
     print("whole", float(found["whole"]), "read", sum(counts), flush=True)
+
+
+def fails_to_save(index):
+    """A checkpoint of which one process cannot write its parts, nor the first one the manifest."""
+    path = sys.argv[2]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    checkpoint = tg.train.Checkpoint(**variables(1))
+    checkpoint.write(path)
+    after = tg.train.Checkpoint(**variables(2))
+    for owner, name, failing in ((tensors.Shard, "save", 1), (directory.Writer, "commit", 0)):
+        usual = getattr(owner, name)
+        if index == failing:
+            setattr(owner, name, full)
+        try:
+            after.write(path)
+        except (OSError, tg.errors.DistributedError) as error:
+            print(name, type(error).__name__, str(error).partition("\n")[0], flush=True)
+        setattr(owner, name, usual)
+        found = variables(0)
+        tg.train.Checkpoint(**found).restore(path).assert_consumed()
+        print(name, "kept", float(found["whole"]), flush=True)
+    after.write(path)
+
+
+def saves_a_model(index):
+    """A model of all processes, which is loaded again by all of them."""
+    path = sys.argv[2]
+    module = tg.Module()
+    module.parts = variables(1)
+    module.product = tg.function(
+        lambda x: tg.reduce_sum(module.parts["rows"] * module.parts["columns"]) * x,
+        input_signature=[tg.TensorSpec([])],
+    )
+    tg.saved_model.save(module, path)
+    loaded = tg.saved_model.load(path)
+    value = counted(SHAPE, 1)
+    for name, axes in (("rows", ("data", None)), ("columns", (None, "data"))):
+        found = loaded.parts[name]
+        assert found.layout.axes == axes
+        for shard in found.made_tensor().buffer.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), value[shard.index])
+    expected = float((value.astype(np.float64) ** 2).sum())
+    print("product", abs(float(loaded.product(1.0)) / expected - 1.0) < 1e-5, flush=True)
+
+
+def whole_value(value):
+    """The value of a tensor that is divided, in each process."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    layout = tg.distribute.Layout(mesh, [None] * value.ndim)
+    return tg.distribute.with_layout(value, layout).numpy()
+
+
+def trainer():
+    """A checkpoint of a model that is trained, all its Variables, and its step."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    tg.random.set_seed(3)
+    model = tg.layers.Sequential([tg.layers.Dense(24, activation="tanh"), tg.layers.Dense(8)])
+    optimizer, noise = tg.optimizers.Adam(0.01), tg.random.Generator.from_seed(5)
+    model(tg.zeros([1, 8]))
+    with mesh:
+        model.apply_layouts({"*/kernel": [None, "data"]})
+    optimizer.build(model.trainable_variables)
+    checkpoint = tg.train.Checkpoint(model=model, optimizer=optimizer, noise=noise)
+
+    @tg.function
+    def step(x):
+        x = tg.distribute.with_layout(x, tg.distribute.Layout(mesh, ["data", None]))
+        with tg.GradientTape() as tape:
+            y = model(x + 0.1 * noise.normal([16, 8]))
+            loss = tg.reduce_mean(tg.square(y - x))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+
+    return checkpoint, [*model.variables, *optimizer.variables, noise.state], step
+
+
+def batch(number):
+    return np.random.default_rng(number).normal(size=(16, 8)).astype(np.float32)
+
+
+def tell_bits(kind, state, step):
+    """Goes on for three steps, and prints the bits of the losses and of all values."""
+    losses = [step(batch(number)) for number in range(3, 6)]
+    bits = [whole_value(x).tobytes() for x in (*losses, *(v.read_value() for v in state))]
+    print("bits", kind, b"".join(bits).hex(), flush=True)
+
+
+def trains(index):
+    """Three steps, a checkpoint, its values in a file of NumPy's, and three steps more."""
+    checkpoint, state, step = trainer()
+    for number in range(3):
+        step(batch(number))
+    checkpoint.write(sys.argv[2])
+    values = [whole_value(v.read_value()) for v in state]
+    if index == 0:
+        np.savez(sys.argv[2] + ".npz", *values)
+    tell_bits("first", state, step)
+
+
+def trains_on(index):
+    """The three steps more, once from the checkpoint and once from the values."""
+    checkpoint, state, step = trainer()
+    checkpoint.restore(sys.argv[2]).assert_consumed()
+    tell_bits("restored", state, step)
+    _, state, step = trainer()
+    values = np.load(sys.argv[2] + ".npz")
+    for number, variable in enumerate(state):
+        variable.assign(values[f"arr_{number}"])
+    tell_bits("given", state, step)
 
 
 def preempted(index):
@@ -217,6 +338,8 @@ def works_alone(index):
 
 
 if __name__ == "__main__":
-    tg.distribute.initialize(timeout=TIMEOUT)
-    for name in sys.argv[1].split(","):
+    tg.config.set_compile_notes(False)  # they come where the machine is slow
+    names = sys.argv[1].split(",")
+    tg.distribute.initialize(timeout=IN_VAIN if "stays_away" in names else TIMEOUT)
+    for name in names:
         globals()[name](jax.process_index())

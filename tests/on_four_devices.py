@@ -100,6 +100,23 @@ def test_large_parts_are_cut_and_little_is_read_in_vain(tmp_path, bytes_read, mo
     assert sum(bytes_read) - 8 <= values().nbytes  # no part twice
 
 
+@pytest.mark.parametrize("axes", [["data", None], [None, "data"]])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_whichever_axis_is_divided_nothing_is_read_in_vain(count, axes, tmp_path, bytes_read):
+    value = values(shape=(512, 256))
+    path = save(tmp_path / "checkpoint", v=variable(value, axes))
+    stored = tensors_of(path)
+    assert len(rows_of(path)["v"]["parts"]) == 32, "no part is smaller than it must be"
+    for axis, size in enumerate(value.shape):
+        begin, end = [0, 0], list(value.shape)
+        begin[axis], end[axis] = size - size // count, size  # what the last of them holds
+        bytes_read.clear()
+        expected = value[begin[0] :, begin[1] :]
+        np.testing.assert_array_equal(stored.reader()(begin, end), expected)
+        most = 1.1 if count < 8 else 2.2  # 8 x 8 parts would be too small
+        assert sum(bytes_read) <= most * expected.nbytes
+
+
 def tensors_of(path):
     return open_checkpoint(str(path)).values["v"]
 

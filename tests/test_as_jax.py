@@ -295,8 +295,10 @@ def test_nested_custom_gradients_in_both_modes(name, modes):
         ours = forward(ours) if mode == "f" else tg.grad(ours)
         theirs = (jax.jacfwd if mode == "f" else jax.jacrev)(theirs)
     wanted = ours(tg.constant(0.75)).numpy()
-    for transform in (lambda f: f, jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])[0]):
-        close(transform(theirs)(jnp.float32(0.75)), wanted, 1e-4)
+    close(jax.jit(theirs)(jnp.float32(0.75)), wanted, 1e-4)
+    close(jax.jit(jax.vmap(theirs))(jnp.float32([0.75]))[0], wanted, 1e-4)
+    if len(modes) < 3:  # op by op, of which JAX compiles each by itself
+        close(theirs(jnp.float32(0.75)), wanted, 1e-4)
 
 
 def test_nested_custom_gradients_within_transformations():
@@ -450,7 +452,7 @@ WRAPPED = [
     and case.op.name != "adjust_contrast"
     and not getattr(case.op, "full_matrices", False)  # whose vectors have no derivative
 ]
-CHUNKS = [WRAPPED[k::16] for k in range(16)]
+CHUNKS = [WRAPPED[k::64] for k in range(64)]
 
 
 def dtype_of(case):

@@ -1,5 +1,6 @@
 """Branches and loops as users have them: values, every derivative, Variables, checks and errors."""
 
+import functools
 import inspect
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 import tracegraph as tg
 from tests.derivatives import gradient, jacobian
-from tests.oracles import assert_near, numbers, raises, tensor
+from tests.oracles import assert_near, by_jax, numbers, raises, tensor
 from tracegraph.control.call import Call
 from tracegraph.errors import (
     DTypeError,
@@ -916,13 +917,16 @@ def _grown(x):
 POINT = np.array([0.6, -0.5, 0.9])
 
 
+@functools.cache
 def wanted_of(name):
     """Value, Jacobian, and the Hessian of the sum of sines, by JAX."""
     plain = PLAIN[name]
-    with jax.enable_x64(True):
-        x = jnp.asarray(POINT)
+
+    def all_of(x):
         second = jax.hessian(lambda x: jnp.sum(jnp.sin(plain(x))))(x)
-        return [np.asarray(y) for y in (plain(x), jax.jacobian(plain)(x), second)]
+        return plain(x), jax.jacobian(plain)(x), second
+
+    return by_jax(all_of, POINT)
 
 
 def found_by(function, x):

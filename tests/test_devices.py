@@ -1,10 +1,13 @@
 """Devices: their names, and all that two of them show (`on_two_devices.py`)."""
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tracegraph as tg
@@ -89,6 +92,56 @@ def test_this_process_has_a_cpu():
     devices = []
     tg.function(lambda x: devices.append((x.device, x.memory_kind)) or x)(tg.constant(1.0))
     assert devices == [(CPU, None)]
+
+
+def steps_of_every_kind(v, w):
+    """Functions that change v by every way in which a program runs."""
+
+    def step(x):
+        v.assign_add(w * x)
+        w.assign(w + 1.0)
+        return v * w
+
+    def printed(x):
+        step(x)
+        tg.print(v, output_stream="file:///dev/null")
+
+    def called(x):
+        step(x)
+        v.assign(tg.ensure_shape(tg.numpy_function(lambda a: 2.0 * a, [v], tg.float32), [4]))
+
+    def recorded(x):
+        with tg.GradientTape() as tape:
+            y = tg.reduce_sum(tg.function(step)(x))
+        v.assign_add(tape.gradient(y, v))
+
+    eager = [step, called, recorded, lambda x: v.assign(v + x), lambda x: v.assign_sub(x)]
+    options = [{}, {"locate_numerics": True}, {"memory_budget": "1MiB"}]
+    traced = [tg.function(step, **chosen) for chosen in options]
+    return [*eager, *traced, tg.function(printed), tg.function(called)]
+
+
+def test_a_variable_is_kept_in_the_memory_of_the_host():
+    start = np.arange(4, dtype=np.float32)
+    found = []
+    for kind in (None, "pinned_host"):
+        v, w = tg.Variable(start, memory_kind=kind), tg.Variable(start)
+        values = []
+        for f in steps_of_every_kind(v, w):
+            for _ in range(3):  # the first run goes another way than those that follow
+                v.assign(start)
+                f(tg.constant(start + 0.5))
+                assert v.memory_kind == (kind or "device") and w.memory_kind == "device"
+                values.append(v.numpy())
+        found.append(values)
+    np.testing.assert_array_equal(*found)
+    again = pickle.loads(pickle.dumps(v))
+    assert copy.deepcopy(v).memory_kind == again.memory_kind == "pinned_host"
+
+
+def test_a_kind_of_memory_that_is_not_there():
+    with pytest.raises(ValueError, match="memory_kind is 'flash', and the device has device, pin"):
+        tg.Variable(1.0, memory_kind="flash")
 
 
 def test_a_scope_can_be_entered_again_and_not_twice():

@@ -1,5 +1,6 @@
 """The examples in a short form: what they write and print. train_digits has its own tests."""
 
+import json
 import os
 import re
 import subprocess
@@ -35,9 +36,16 @@ NOTE = re.compile(r"^tracegraph: the first run of .* slow compile\n", re.MULTILI
 
 
 def run(example, *arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(ROOT / f"examples/{example}.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    return run_python(str(ROOT / f"examples/{example}.py"), *arguments)
+
+
+def run_python(*arguments, **options):
+    folders = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    environment = {**os.environ, "PYTHONPATH": folders, "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-W", "error", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, env=environment, **options
+    )
 
 
 def run_short(example, out, *arguments):
@@ -173,17 +181,51 @@ def test_co2_ode(tmp_path):
     assert is_picture(tmp_path / "co2.png")
 
 
-@pytest.mark.parametrize("example", SHORT)
-def test_a_bad_value_gets_one_line(tmp_path, example):
+def bad_values(example):
+    """Arguments that are refused, and the words that say so."""
     number = [([SHORT[example][0], "0"], "0 is not a positive number")] if SHORT[example] else []
-    for arguments, words in (
-        *number,
-        (["--seed", "-1"], "-1"),
-        (["--out", __file__], "cannot be a folder"),
-    ):
-        done = run(example, "--out", str(tmp_path), *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.count("\n") == 1 and words in done.stderr
+    return [*number, (["--seed", "-1"], "-1"), (["--out", __file__], "cannot be a folder")]
+
+
+#: Runs examples one after another, as `__main__` each, and prints what became of them.
+SEVERAL = """
+import contextlib, io, json, runpy, sys
+
+def outcome(path, *arguments):
+    sys.argv = [path, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            try:
+                runpy.run_path(path, run_name="__main__")
+                code = 0
+            except SystemExit as end:
+                code = end.code
+    return code, out.getvalue(), err.getvalue()
+
+print(json.dumps([outcome(*command) for command in json.load(sys.stdin)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    """What each example says to each of its bad values; one process imports what they need."""
+    out = str(tmp_path_factory.mktemp("refused"))
+    commands = [
+        [str(ROOT / f"examples/{example}.py"), "--out", out, *arguments]
+        for example in SHORT
+        for arguments, _ in bad_values(example)
+    ]
+    done = run_python("-c", SEVERAL, input=json.dumps(commands))
+    assert (done.returncode, done.stderr) == (0, "")
+    found = iter(json.loads(done.stdout))
+    return {example: [next(found) for _ in bad_values(example)] for example in SHORT}
+
+
+@pytest.mark.parametrize("example", SHORT)
+def test_a_bad_value_gets_one_line(refusals, example):
+    for (_, words), (code, out, err) in zip(bad_values(example), refusals[example], strict=True):
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1 and words in err
 
 
 @pytest.mark.slow

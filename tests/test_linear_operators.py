@@ -247,7 +247,7 @@ def close(found, expected, slack=1e4):
 
 def in_jax(function, *arrays):
     with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, function(*map(jnp.asarray, arrays)))
+        return jax.tree.map(np.asarray, jax.jit(function)(*arrays))
 
 
 def answers(operator, x):

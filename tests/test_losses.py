@@ -254,11 +254,20 @@ def test_classes_reduce_what_the_functions_return(name, settings, data, formula)
         ("sum_over_batch_size", True): (rows * weights).sum() / counts.sum(),
         ("mean_with_sample_weight", True): (rows * weights).sum() / (weights * counts).sum(),
     }
-    for (reduction, has_weights), value in expected.items():
-        loss = class_of(name)(**settings, reduction=reduction)
-        found = loss(*data, sample_weight=weights if has_weights else None)
-        np.testing.assert_allclose(found.numpy(), value, rtol=2e-5, atol=1e-6)
-    whole = tg.function(class_of(name)(**settings))(*map(tg.constant, data))
+
+    @tg.function
+    def every(y, x, weights):
+        return [
+            class_of(name)(**settings, reduction=reduction)(
+                y, x, sample_weight=weights if has_weights else None
+            )
+            for reduction, has_weights in expected
+        ]
+
+    found = every(*map(tg.constant, (*data, weights)))
+    for loss, value in zip(found, expected.values(), strict=True):
+        np.testing.assert_allclose(loss.numpy(), value, rtol=2e-5, atol=1e-6)
+    whole = class_of(name)(**settings)(*data)
     np.testing.assert_allclose(
         whole.numpy(), expected["sum_over_batch_size", False], rtol=2e-5, atol=1e-6
     )

@@ -68,7 +68,7 @@ def args():
     return [tg.constant(a) for a in (X, *KERNELS)]
 
 
-# What it saves.
+# What it saves: the plan of buffers, which is that of users' programs where `optimised` stands.
 
 
 def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised, args):
@@ -111,7 +111,7 @@ def test_more_work_buys_less_memory(args):
 # What it keeps.
 
 
-def test_random_numbers_are_drawn_once(optimised):
+def test_random_numbers_are_drawn_once():
     def loss(h, *kernels):
         dropped = lambda h, kernel: tg.nn.dropout(block(h, kernel), 0.3)  # noqa: E731
         return gradients(h, *kernels, layer=dropped)
@@ -131,7 +131,7 @@ def test_random_numbers_are_drawn_once(optimised):
     assert small[2] == plain[2]
 
 
-def test_a_custom_gradient_and_a_registered_recomputation_stay(optimised):
+def test_a_custom_gradient_and_a_registered_recomputation_stay():
     calls = []
 
     @tg.custom_gradient
@@ -149,7 +149,7 @@ def test_a_custom_gradient_and_a_registered_recomputation_stay(optimised):
     close(f(*args), plain(*args))
 
 
-def test_second_derivatives(optimised):
+def test_second_derivatives():
     def penalty(x, *kernels):
         with tg.GradientTape() as outer:
             outer.watch(kernels)
@@ -167,7 +167,7 @@ def test_second_derivatives(optimised):
     assert f.memory(*args).again > 0
 
 
-def test_hessian_vector_products(optimised):
+def test_hessian_vector_products():
     def forward_over_reverse(x, *kernels):
         with tg.autodiff.ForwardAccumulator(list(kernels), list(kernels)) as accumulator:
             with tg.GradientTape() as tape:
@@ -183,7 +183,7 @@ def test_hessian_vector_products(optimised):
     assert f.memory(*args).again > 0
 
 
-def test_training_steps_are_the_same(optimised):
+def test_training_steps_are_the_same():
     def trained(**options):
         variables = [tg.Variable(kernel) for kernel in KERNELS[:6]]
         optimizer = tg.optimizers.Adam(0.01)
@@ -205,7 +205,7 @@ def test_training_steps_are_the_same(optimised):
     assert smaller.shared > 0.9 * 3 * 6 * 4 * WIDTH * WIDTH
 
 
-def test_a_nested_function_and_branches(optimised):
+def test_a_nested_function_and_branches():
     @tg.function
     def half(h, kernel):
         return tg.cond(tg.reduce_sum(h) > 0.0, lambda: block(h, kernel), lambda: h @ kernel)
@@ -216,7 +216,7 @@ def test_a_nested_function_and_branches(optimised):
     close(f(*args), plain(*args))
 
 
-def test_a_step_that_prints_keeps_to_the_budget(optimised, capsys):
+def test_a_step_that_prints_keeps_to_the_budget(capsys):
     def printing(x, *kernels):
         loss, found = gradients(x, *kernels)
         tg.print("loss", loss > 0.0)
@@ -314,7 +314,7 @@ def test_loops_keep_as_many_states_as_the_budget_has_room_for(optimised):
     assert checkpoints_of(plain, *args) == [63]
 
 
-def test_a_number_of_checkpoints_that_was_given_stays_while_that_holds(optimised):
+def test_a_number_of_checkpoints_that_was_given_stays_while_that_holds():
     args = tg.constant(X), tg.constant(KERNELS[0])
     f = tg.function(partial(looped, checkpoints=7), memory_budget="1GiB")
     assert checkpoints_of(f, *args) == [7]
@@ -347,7 +347,7 @@ def test_sizes_are_rounded_up():
     assert size_text((1 << 20) + 1) == "1.1 MiB"
 
 
-def test_a_budget_that_cannot_be_met_names_the_least(optimised, args):
+def test_a_budget_that_cannot_be_met_names_the_least(args):
     with pytest.raises(tg.errors.InvalidArgumentError) as caught:
         tg.function(gradients, memory_budget="1KiB")(*args)
     text = str(caught.value)
@@ -378,7 +378,7 @@ def test_several_traces_need_arguments():
 # What it tells.
 
 
-def test_the_table_has_the_lines_the_largest_first(optimised, args):
+def test_the_table_has_the_lines_the_largest_first(args):
     table = tg.function(gradients).memory(*args)
     assert [row.kept for row in table.rows] == sorted((r.kept for r in table.rows), reverse=True)
     assert all(row.file == __file__ for row in table.rows)

@@ -1,5 +1,6 @@
 """Losses and regressions of tg.nn against plain definitions: enumeration, SciPy, JAX."""
 
+import functools
 import itertools
 
 import jax
@@ -43,30 +44,44 @@ def ctc_by_enumeration(logits, labels, blank):
 ROWS = [([1, 2, 2], 3, 6), ([2, 0, 0], 1, 4), ([1, -1, -1], 1, 1), ([0, 0, 0], 0, 3)]
 
 
+COUNTS, FRAMES = ([row[k] for row in ROWS] for k in (1, 2))
+LOGITS = sample(6, len(ROWS), 4)
+
+
+def labels_of(blank):
+    shift = 0 if blank == 0 else 1  # the last class is the blank, so labels are below
+    return np.array([row for row, _, _ in ROWS]) - shift
+
+
+@functools.cache
+def by_enumeration(blank):
+    """The losses of LOGITS, and the gradient of the sum of their squares."""
+    labels = labels_of(blank)
+
+    def losses(x):
+        own = range(len(ROWS))
+        parts = [(x[: FRAMES[k], k], labels[k, : COUNTS[k]], blank % 4) for k in own]
+        return jnp.stack([ctc_by_enumeration(*part) for part in parts])
+
+    with jax.enable_x64(True):
+        both = jax.jit(lambda x: (losses(x), jax.grad(lambda x: jnp.sum(losses(x) ** 2))(x)))
+        return both(LOGITS)
+
+
 @pytest.mark.parametrize("blank", [0, 3, -1])
 @pytest.mark.parametrize("time_major", [True, False])
 def test_ctc_loss_is_the_sum_over_all_alignments(run, blank, time_major):
-    logits = sample(6, len(ROWS), 4)
-    shift = 0 if blank == 0 else 1  # the last class is the blank, so labels are below
-    labels = np.array([row for row, _, _ in ROWS]) - shift
-    counts, frames = ([row[k] for row in ROWS] for k in (1, 2))
+    labels = labels_of(blank)
 
     def loss(x):
         x = x if time_major else tg.transpose(x, [1, 0, 2])
         return tg.nn.ctc_loss(
-            labels, x, counts, frames, logits_time_major=time_major, blank_index=blank
+            labels, x, COUNTS, FRAMES, logits_time_major=time_major, blank_index=blank
         )
 
-    def expected(x):
-        own = range(len(ROWS))
-        parts = [(x[: frames[k], k], labels[k, : counts[k]], blank % 4) for k in own]
-        return jnp.stack([ctc_by_enumeration(*part) for part in parts])
-
-    with jax.enable_x64(True):
-        values = expected(jnp.asarray(logits))
-        slopes = jax.grad(lambda x: jnp.sum(expected(x) ** 2))(jnp.asarray(logits))
-    close(run(loss, tg.constant(logits)), values)
-    found = run(tg.grad(lambda x: tg.reduce_sum(loss(x) ** 2)), tg.constant(logits))
+    values, slopes = by_enumeration(blank)
+    close(run(loss, tg.constant(LOGITS)), values)
+    found = run(tg.grad(lambda x: tg.reduce_sum(loss(x) ** 2)), tg.constant(LOGITS))
     close(found, slopes)
 
 

@@ -186,6 +186,7 @@ def test_values(name):
     f = tg.function(program)
     for x in VECTORS:
         same(f(tg.constant(x)).numpy(), reference(x))
+    for x in VECTORS[:2]:  # at top level each size has programs of its own
         same(program(tg.constant(x)).numpy(), reference(x))
     assert f.experimental_get_tracing_count() == 1
 

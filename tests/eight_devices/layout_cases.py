@@ -2,7 +2,11 @@
 
 import contextlib
 import copy
+import os
 import pickle
+import re
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -12,6 +16,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import tracegraph as tg
 from tests.test_docs import ON_8_DEVICES, execute
+from tracegraph.archive import tensors
+from tracegraph.archive.layouts import read_layout
+from tracegraph.archive.manifest import Entry
+from tracegraph.core.types import TensorType
 from tracegraph.distribute import Layout, Mesh, with_layout
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
@@ -234,6 +242,30 @@ def test_layers_that_make_no_variables_are_not_waited_for():
         warnings.simplefilter("error")
         net.apply_layouts({"scale": Layout(MESH, ["data"])})
         dropout(X)
+
+
+def test_a_divided_variable_may_be_kept_in_the_memory_of_the_host(compiled):
+    v = tg.Variable(X, layout=ROWS, memory_kind="pinned_host")
+    w = tg.Variable(W, memory_kind="pinned_host")
+
+    @tg.function
+    def step(x):
+        y = with_layout(x * v, ROWS) @ w
+        v.assign_add(x)
+        w.assign(0.5 * w)
+        return y
+
+    for number in range(4):
+        np.testing.assert_allclose(
+            step(X).numpy(), X * X * (1 + number) @ W * 0.5**number, rtol=1e-4, atol=1e-5
+        )
+        assert v.layout == ROWS and w.layout == Layout(MESH, [None, None])
+        assert v.memory_kind == w.memory_kind == "pinned_host"
+        assert number < 2 or not compiled
+        compiled.clear()
+    v.take_layout(TILES)
+    assert v.layout == TILES and v.memory_kind == "pinned_host"
+    np.testing.assert_allclose(v.numpy(), 5.0 * X, rtol=1e-6)
 
 
 # Training.
@@ -465,6 +497,145 @@ def test_layouts_are_printed_parsed_and_saved(tmp_path):
         assert "axes=[none,none]" in tg.Graph.from_text(text).as_text()
 
 
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with a layer that was saved, whose kernel is divided, as is what is kept for it."""
+    layer, optimizer = tg.layers.Dense(6), tg.optimizers.SGD(0.1, momentum=0.9)
+    layer(X)
+    layer.apply_layouts({"kernel": TILES})
+    layer.kernel.assign(W)
+    optimizer.build(layer.trainable_variables)
+    module = tg.Module()
+    module.layer, module.optimizer = layer, optimizer
+    module.apply = tg.function(layer, input_signature=[tg.TensorSpec([8, 4])])
+    tg.saved_model.save(module, tmp_path)
+    return tmp_path
+
+
+def read_by(monkeypatch):
+    """The bytes of each tensor that is read from a file from now on."""
+    counts = []
+    usual = tensors.TensorFile.read
+
+    def read(self, key):
+        data = usual(self, key)
+        counts.append(data[0].nbytes)
+        return data
+
+    monkeypatch.setattr(tensors.TensorFile, "read", read)
+    return counts
+
+
+def test_variables_of_a_saved_model_keep_their_layouts(saved, monkeypatch):
+    counts = read_by(monkeypatch)
+    loaded = tg.saved_model.load(saved)
+    kernel, bias = loaded.layer.kernel, loaded.layer.bias
+    assert kernel.layout == TILES
+    assert not counts, "nothing is read before it is asked for"
+    buffer = kernel.read_value().buffer
+    assert len(counts) == 8 and sum(counts) == W.nbytes, "each part once"
+    for shard in buffer.addressable_shards:
+        np.testing.assert_array_equal(np.asarray(shard.data), W[shard.index])
+    assert buffer.sharding == jax_sharding("data", "model")
+    assert bias.layout is None
+    kept = [v.layout for v in loaded.optimizer.variables if v.shape == W.shape]
+    assert kept == [TILES]
+    np.testing.assert_allclose(loaded.apply(X).numpy(), X @ W, rtol=1e-5, atol=1e-6)
+    kernel.assign(2.0 * W)
+    assert kernel.layout == TILES
+
+
+def test_layouts_of_a_saved_model_mean_the_mesh_around(saved):
+    half = Mesh({"model": 2, "data": 2}, jax.devices()[4:])
+    with half:
+        loaded = tg.saved_model.load(saved)
+    assert loaded.layer.kernel.layout == Layout(half, ["data", "model"])
+    tg.saved_model.save(loaded, saved)
+    assert tg.saved_model.load(saved).layer.kernel.layout == Layout(half, ["data", "model"])
+    with Mesh({"rows": 8}) as mesh:
+        kernel = tg.saved_model.load(saved).layer.kernel
+    assert kernel.layout == Layout(mesh, [None, None])
+    np.testing.assert_array_equal(kernel.numpy(), W)
+    with Mesh({"data": 8}), pytest.raises(tg.errors.LoadError, match="'data' of 8 does not divide"):
+        tg.saved_model.load(saved)
+
+
+FEWER = """
+import sys, numpy as np, tracegraph as tg
+loaded = tg.saved_model.load(sys.argv[1])
+assert loaded.layer.kernel.layout is None
+np.save(sys.argv[2], loaded.layer.kernel.numpy())
+loaded.layer.kernel.assign_add(tg.ones([4, 6]))
+tg.saved_model.save(loaded, sys.argv[1])
+"""
+
+
+def test_a_model_comes_back_from_where_the_devices_are_not(saved, tmp_path):
+    environment = {**os.environ, "XLA_FLAGS": ""}
+    file = tmp_path.with_suffix(".npy")
+    command = [sys.executable, "-c", FEWER, str(saved), str(file)]
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    np.testing.assert_array_equal(np.load(file), W)
+    kernel = tg.saved_model.load(saved).layer.kernel
+    assert kernel.layout == TILES
+    np.testing.assert_array_equal(kernel.numpy(), W + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"mesh": "data=4,model=2", "axes": ["rows", None]}, "names the axis 'rows'"),
+        ({"mesh": "data=3", "axes": ["data", None]}, "'data' of 3 does not divide"),
+        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axes"),
+        ({"mesh": "data", "axes": [None, None]}, "'data' is no mesh"),
+        ({"mesh": "data=4", "axes": [None, None], "devices": ["x"]}, "an integer"),
+        ({"mesh": "data=2", "axes": [None, None], "devices": [1, 1]}, "the devices [1, 1]"),
+        ({"mesh": "data=4"}, "axes"),
+        ("data", "an object"),
+    ],
+)
+def test_a_layout_in_a_manifest_is_not_trusted(row, words):
+    entry = Entry({"layout": row}, "file").pairs()["layout"]
+    with pytest.raises(tg.errors.LoadError, match=re.escape(words)):
+        read_layout(entry, TensorType(tg.float32, (4, 6)))
+
+
+def test_an_input_signature_declares_layouts(tmp_path, compiled):
+    with MESH:
+        spec = tg.TensorSpec([None, 4], layout=["data", None], name="x")
+    assert spec.layout == ROWS and spec == pickle.loads(pickle.dumps(spec))
+    assert spec != tg.TensorSpec([None, 4], name="x") and "layout=Layout(Mesh(" in repr(spec)
+
+    @tg.function(input_signature=[spec])
+    def f(x):
+        return x * 2.0
+
+    assert str(f.get_concrete_function()).count("x: [data, -] of data=4,model=2") == 1
+    assert f(X).layout == f(tg.Variable(X)).layout == ROWS
+    laid_out, elsewhere = with_layout(X, ROWS), with_layout(X, Layout(MESH, [None, "model"]))
+    compiled.clear()
+    for given in (X, X.tolist(), tg.constant(X), laid_out, elsewhere, laid_out, tg.constant(X), X):
+        y = f(given)
+        assert y.layout == ROWS
+        np.testing.assert_array_equal(y.numpy(), 2.0 * X)
+    assert not compiled, "arguments always come in the same layout"
+    with tg.GradientTape() as tape:
+        x = tg.constant(X)
+        tape.watch(x)
+        y = f(x)
+    assert tape.gradient(y, x).layout == ROWS
+    outer = tg.function(lambda x: f(x) + 1.0)
+    assert outer(X).layout == ROWS
+    message = refused(ValueError, lambda: f(X[:6]))
+    assert "f: argument 'x': axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4" in message
+    tg.saved_model.save(f, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert loaded(X).layout == ROWS
+    assert loaded.content_.input_signature == (spec,)
+    with Mesh({"data": 2}) as half:
+        assert tg.saved_model.load(tmp_path)(X).layout == Layout(half, ["data", None])
+
+
 def test_a_signature_tells_the_layouts():
     w = tg.Variable(W, layout=TILES, name="w")
 
@@ -503,6 +674,54 @@ def test_effects_between_keep_layouts(capfd):
 
     assert f(X).layout == ROWS and v.layout == ROWS
     np.testing.assert_allclose(v.numpy(), 4.0 * X, rtol=1e-6)
+
+
+def called_in_python(values):
+    result = tg.numpy_function(lambda a: a, [values], tg.float32)
+    return tg.ensure_shape(result, values.shape)
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize(
+    ("between", "options"),
+    [
+        (lambda x: x, {}),
+        (lambda x: tg.print(x, output_stream="file:///dev/null") or x, {}),
+        (called_in_python, {}),
+        (lambda x: tg.ensure_shape(tg.boolean_mask(x, x < 1e9), [4]), {}),
+        (lambda x: x, {"locate_numerics": True}),
+        (lambda x: x, {"check_numerics": True}),
+        (lambda x: x, {"memory_budget": "100KiB"}),
+    ],
+    ids=["plain", "print", "call", "size", "located", "checked", "budget"],
+)
+def test_a_function_is_compiled_for_a_mesh_once(between, options, is_recorded, compiled):
+    w, v = tg.Variable(X[:4]), tg.Variable(X[:4], layout=ROWS)
+    bias, expected = tg.Variable(tg.zeros([4])), np.zeros(4, np.float32)
+
+    @tg.function(**options)
+    def step(x):
+        y = tg.tanh(with_layout(x, ROWS) @ w @ v) + bias
+        mean = between(tg.reduce_mean(y, axis=0))
+        bias.assign(0.5 * bias + mean)
+        w.assign(0.9 * w)
+        return tg.reduce_sum(y)
+
+    def recorded(x):
+        with tg.GradientTape() as tape:
+            y = step(x)
+        return tape.gradient(y, v)
+
+    now = X[:4].copy()
+    for run in range(3):
+        (recorded if is_recorded else step)(X)
+        y = np.tanh(X @ now @ X[:4]) + expected
+        expected, now = 0.5 * expected + y.mean(axis=0), np.float32(0.9) * now
+        np.testing.assert_allclose(bias.numpy(), expected, rtol=1e-4, atol=1e-5)
+        assert not compiled or run == 0, "the first run has the arrays of all others"
+        compiled.clear()
+    assert w.layout == Layout(MESH, [None, None]) and bias.layout == Layout(MESH, [None])
+    assert v.layout == ROWS
 
 
 # What XLA made of it.
@@ -634,6 +853,23 @@ def refused(kind, action):
         ),
         (
             ValueError,
+            "tg.TensorSpec: axis 0 of a tensor [6, d] has the size 6, which 'data' of 4 does not",
+            lambda: tg.TensorSpec([6, None], layout=ROWS),
+        ),
+        (
+            ValueError,
+            "tg.TensorSpec: a layout was given to a tensor whose rank is not known",
+            lambda: tg.TensorSpec(None, layout=ROWS),
+        ),
+        (
+            TypeError,
+            "and there is no input_signature",
+            lambda: tg.function(lambda x: x).get_concrete_function(
+                tg.TensorSpec([8, 4], layout=ROWS)
+            ),
+        ),
+        (
+            ValueError,
             "the axes ['data', None] were given as a layout, and there is no mesh",
             lambda: with_layout(X, ["data", None]),
         ),
@@ -654,6 +890,30 @@ def test_a_size_that_is_open_is_checked_when_it_is_known():
     f = tg.function(lambda x: with_layout(x, ROWS), input_signature=[tg.TensorSpec([None, 4])])
     assert f(X).layout == ROWS
     assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: f(X[:6]))
+
+
+def test_a_size_that_nothing_divides_is_padded_to_a_bucket():
+    w = tg.Variable(W)
+
+    @tg.function(bucket_sizes=[8, 16], input_signature=[tg.TensorSpec([None, 4])])
+    def f(x):
+        with tg.GradientTape() as tape:
+            y = tg.tanh(with_layout(x, ROWS) @ w)
+            loss = tg.reduce_mean(y * y)
+        return loss, y, tape.gradient(loss, w)
+
+    def plain(w, x):
+        return jax.numpy.mean(jax.numpy.tanh(x @ w) ** 2)
+
+    for count in (6, 8, 1, 5):
+        x = X[:count]
+        loss, y, slope = f(x)
+        np.testing.assert_allclose(loss.numpy(), plain(W, x), rtol=1e-5)
+        np.testing.assert_allclose(y.numpy(), np.tanh(x @ W), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(slope.numpy(), jax.grad(plain)(W, x), rtol=1e-4, atol=1e-6)
+    narrow = tg.function(lambda x: with_layout(x, ROWS), bucket_sizes=[7])
+    narrow.get_concrete_function(tg.TensorSpec([None, 4]))
+    assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: narrow(X[:6]))
 
 
 @pytest.mark.parametrize("devices", [None, slice(None, None, -1)])

@@ -31,7 +31,7 @@ import numpy as np
 from tracegraph.archive import manifest
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.parts import DividedArray, described, flat
-from tracegraph.archive.tensors import as_digest, checksum, description, file_digest, shards
+from tracegraph.archive.tensors import as_digest, description, file_digest, shards
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import (
@@ -169,7 +169,7 @@ class Writer:
         for number, shard in enumerate(cut, start=1):
             name = stem if len(cut) == 1 else f"{stem}-{number:05}-of-{len(cut):05}"
             # It hashes, which needs no Python, while files are written.
-            digests = Task(functools.partial(_checksums, shard.arrays))
+            digests = Task(shard.checksums)
             file = self.add(name, "safetensors", shard.save)
             for key, digest in digests.result().items():
                 found[key] = description(pieces[key], file, digest)
@@ -178,6 +178,11 @@ class Writer:
     def written_files(self) -> dict[str, dict[str, Any]]:
         """What the manifest says of the files that were added."""
         return dict(self._files)
+
+    def give_away(self) -> None:
+        """Leaves its files to a manifest that another process writes: from now on that may name
+        them, whatever happens here."""
+        self._made.clear()
 
     def adopt(self, files: Mapping[str, dict[str, Any]]) -> None:
         """Takes files that another process has added to the same directory for its own."""
@@ -269,10 +274,6 @@ class Writer:
         for path in _leftovers(self.root, {*places}):
             with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
                 path.unlink()
-
-
-def _checksums(arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    return {key: checksum(array) for key, array in arrays.items()}
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -2,11 +2,13 @@
 
 Of an array that is divided among devices, each process writes the parts that it owns; nobody has
 all of it. Whoever reads it, on other devices perhaps, reads the parts that it needs. Each part has
-a checksum of its own, and large ones are cut, so that little is read in vain.
+a checksum of its own, which tells of the whole part only. So parts are cut, along every axis and at
+places of the whole array, and whoever divides it along another axis reads little in vain.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,8 +26,14 @@ from tracegraph.archive.tensors import (
 )
 from tracegraph.core.types import TensorType
 
-#: Parts are cut between their rows where they have more bytes than this.
+#: The most bytes of a part.
 PART_BYTES = 2**24
+#: An axis is cut into so many equal pieces at most: as many devices may divide it, whichever axis
+#: it was that divided it before.
+_PIECES = 8
+#: No array is cut into more parts for that, or into smaller ones: what the manifest says of a part
+#: takes 200 bytes.
+_MOST_PARTS, LEAST_BYTES = 512, 2**14
 #: The parts of an array form a grid, which has at most this many times as many cells.
 _CELLS = 64
 
@@ -46,13 +54,36 @@ class DividedArray(NamedTuple):
 
 def divided_array(type: TensorType, parts: Iterable[tuple[tuple[int, ...], np.ndarray]]) -> Any:
     """An array of which these parts are written here."""
-    return DividedArray(type, [piece for begin, part in parts for piece in _cut(begin, part)])
+    steps = _steps(type)
+    pieces = (piece for begin, part in parts for piece in _cut(begin, part, steps))
+    return DividedArray(type, [*pieces])
 
 
-def _cut(begin: tuple[int, ...], array: np.ndarray) -> Iterator[Part]:
-    rows = max(PART_BYTES // max(array[:1].nbytes, 1), 1)
-    for first in range(0, max(len(array), 1), rows):
-        yield Part((begin[0] + first, *begin[1:]), array[first : first + rows])
+def _steps(type: TensorType) -> list[int]:
+    """After how many elements each axis of an array is cut."""
+    shape: Any = type.shape
+    counts = [1] * len(shape)
+    size = math.prod(shape) * type.dtype.size
+    while 2 * math.prod(counts) <= min(_MOST_PARTS, size // LEAST_BYTES):
+        halves = [
+            i for i, count in enumerate(counts) if count < _PIECES and shape[i] % (2 * count) == 0
+        ]
+        if not halves:
+            break
+        counts[min(halves, key=counts.__getitem__)] *= 2
+    steps = [max(n // count, 1) for n, count in zip(shape, counts, strict=True)]
+    row = math.prod(steps[1:]) * type.dtype.size
+    return [min(steps[0], max(PART_BYTES // max(row, 1), 1)), *steps[1:]]
+
+
+def _cut(begin: tuple[int, ...], array: np.ndarray, steps: Sequence[int]) -> Iterator[Part]:
+    cuts = [
+        [0, *range(step - first % step, size, step), size] if size else [0, 0]
+        for first, size, step in zip(begin, array.shape, steps, strict=True)
+    ]
+    for box in itertools.product(*map(itertools.pairwise, cuts)):
+        place = tuple(first + low for first, (low, _) in zip(begin, box, strict=True))
+        yield Part(place, array[tuple(itertools.starmap(slice, box))])
 
 
 def key_of(key: str, begin: Sequence[int]) -> str:

@@ -97,7 +97,7 @@ def checksum(array: np.ndarray) -> str:
 
 
 class Shard(NamedTuple):
-    """The arrays of one file, as storage views by name."""
+    """The arrays of one file by name. Each has its form in the file only while it is written."""
 
     arrays: dict[str, np.ndarray]
 
@@ -107,11 +107,15 @@ class Shard(NamedTuple):
         with open(path, "wb", buffering=0) as file:
             _write_all(file, _head([(name, self.arrays[name]) for name in order]))
             for name in order:
-                _write_all(file, bytes_of(self.arrays[name]))
+                _write_all(file, bytes_of(storage_view(self.arrays[name])))
+
+    def checksums(self) -> dict[str, str]:
+        """Those of the arrays."""
+        return {key: checksum(storage_view(array)) for key, array in self.arrays.items()}
 
     def _rank(self, name: str) -> int:
         """Larger elements come first, so that each array begins at a multiple of their size."""
-        return _ORDER.index(_FORMAT_NAMES[self.arrays[name].dtype.name])
+        return _ORDER.index(_stored_type(type_of_array(self.arrays[name]))[0])
 
 
 def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
@@ -120,8 +124,8 @@ def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
     end = 0
     for name, array in arrays:
         begin, end = end, end + array.nbytes
-        dtype = _FORMAT_NAMES[array.dtype.name]
-        rows[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
+        dtype, shape = _stored_type(type_of_array(array))
+        rows[name] = {"dtype": dtype, "shape": shape, "data_offsets": (begin, end)}
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -139,12 +143,11 @@ def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
     found: list[Shard] = []
     size = 0
     for name, array in arrays.items():
-        view = storage_view(array)
-        if not found or (size + view.nbytes > SHARD_BYTES and found[-1].arrays):
+        if not found or (size + array.nbytes > SHARD_BYTES and found[-1].arrays):
             found.append(Shard({}))
             size = 0
-        found[-1].arrays[name] = view
-        size += view.nbytes
+        found[-1].arrays[name] = array
+        size += array.nbytes
     return found
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.archive import limits
+from tracegraph.archive.layouts import LAYOUT_FIELDS, read_layout, written_layout
 from tracegraph.archive.manifest import Entry, excerpt, has_surrogates
 from tracegraph.core.shapes import Dim
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
@@ -114,7 +115,8 @@ def _int(value: int) -> Any:
 def _spec(spec: TensorSpec) -> Any:
     rank = spec.shape.rank
     shape = None if rank is None else [str(n) if isinstance(n, Dim) else n for n in spec.shape]
-    return {"spec": {"shape": shape, "dtype": spec.dtype.short, "name": spec.name}}
+    row = {"shape": shape, "dtype": spec.dtype.short, "name": spec.name}
+    return {"spec": {**row, **written_layout(spec.layout)}}
 
 
 def _shape(shape: TensorShape) -> Any:
@@ -320,10 +322,13 @@ def read_tensor_type(entry: Entry) -> TensorType:
 
 
 def _read_spec(entry: Entry) -> TensorSpec:
-    shape, dtype, name = entry.fields("shape", "dtype", "name")
+    shape, dtype, name, layout = entry.fields("shape", "dtype", "name", optional=LAYOUT_FIELDS)
     if dtype.choice(BY_SHORT) is token:
         dtype.fail("no tensor is a token")
-    return TensorSpec(_sizes(shape), dtype.choice(BY_SHORT), name.optional(Entry.text))
+    spec = TensorSpec(_sizes(shape), dtype.choice(BY_SHORT), name.optional(Entry.text))
+    if layout.is_null:
+        return spec
+    return TensorSpec(spec.shape, spec.dtype, spec.name, read_layout(layout, spec.open_type))
 
 
 def _read_shape(entry: Entry) -> TensorShape:

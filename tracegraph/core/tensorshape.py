@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
 
 import numpy as np
 
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
 from tracegraph.core.source import is_ours, stand_for_users
-from tracegraph.core.types import DType, as_dtype, float32
+from tracegraph.core.types import DType, TensorType, as_dtype, float32
 from tracegraph.errors import ShapeError, fail, shown
+
+if TYPE_CHECKING:
+    from tracegraph.eager.layouts import Layout
+    from tracegraph.typing import LayoutLike
 
 
 class TensorShape(tuple[int, ...]):
@@ -380,6 +384,20 @@ def _may_be_equal(left: Any, right: Any) -> bool:
     return left == right or not (type(left) is int and type(right) is int)
 
 
+#: What opens the module of layouts, which stands above.
+_above: dict[str, Callable[[], Any]] = {}
+
+
+def set_layouts(opened: Callable[[], Any]) -> None:
+    """Says what opens the module of layouts."""
+    _above["layouts"] = opened
+
+
+def layout_of_op(op: Any) -> Layout:
+    """The layout that a `with_layout` op states."""
+    return _above["layouts"]().layout_of_op(op)
+
+
 class TensorSpec:
     """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
 
@@ -387,17 +405,32 @@ class TensorSpec:
       wherever the name stands. The shape None leaves the rank open too.
     - `dtype`: anything that names a data type.
     - `name`: what the argument is called in dumps and signatures.
+    - `layout`: in an `input_signature`, how the argument is divided among the devices of a mesh,
+      see `tg.distribute.Layout`: each device is sent its part of what a call is given.
+
+    Raises ValueError for a layout that does not fit the shape.
 
     >>> tg.TensorSpec([None, 2], name="inp")
     TensorSpec(shape=(None, 2), dtype=tg.float32, name='inp')
     """
 
-    __slots__ = ("_dtype", "_name", "_shape")
+    __slots__ = ("_dtype", "_layout", "_name", "_shape")
 
-    def __init__(self, shape: Any, dtype: Any = float32, name: str | None = None) -> None:
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any = float32,
+        name: str | None = None,
+        layout: LayoutLike | None = None,
+    ) -> None:
         self._shape = TensorShape(shape)
         self._dtype = as_dtype(dtype)
         self._name = name
+        self._layout: Layout | None = None
+        if layout is not None:
+            layouts = _above["layouts"]()
+            self._layout = layouts.as_layout(layout, self._shape.rank or 0)
+            layouts.check_layout("tg.TensorSpec", self.open_type, self._layout)
 
     @property
     def shape(self) -> TensorShape:
@@ -411,6 +444,19 @@ class TensorSpec:
     def name(self) -> str | None:
         return self._name
 
+    @property
+    def layout(self) -> Layout | None:
+        """How the argument is divided among devices, where that is declared."""
+        return self._layout
+
+    @property
+    def open_type(self) -> TensorType:
+        """The type of what fits, in which all sizes that are open have one name."""
+        if self._shape.rank is None:
+            return TensorType(self._dtype, ShapeVariable("s"))
+        sizes = (size if isinstance(size, int) else Dim.named("d") for size in self._shape)
+        return TensorType(self._dtype, tuple(sizes))
+
     @classmethod
     def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
         """The spec that describes a tensor, a Variable or an array.
@@ -423,7 +469,7 @@ class TensorSpec:
     @classmethod
     def from_spec(cls, spec: TensorSpec, name: str | None = None) -> TensorSpec:
         """`spec` under another name."""
-        return cls(spec.shape, spec.dtype, name or spec.name)
+        return cls(spec.shape, spec.dtype, name or spec.name, spec.layout)
 
     def is_compatible_with(self, spec_or_tensor: Any) -> bool:
         """Whether something with `shape` and `dtype` fits.
@@ -441,12 +487,13 @@ class TensorSpec:
     def __hash__(self) -> int:
         return hash(self._parts())
 
-    def _parts(self) -> tuple[TensorShape, DType, str | None]:
-        return self._shape, self._dtype, self._name
+    def _parts(self) -> tuple[TensorShape, DType, str | None, Layout | None]:
+        return self._shape, self._dtype, self._name, self._layout
 
     def __repr__(self) -> str:
         shape, dtype, name = self._shape, self._dtype, self._name
-        return f"TensorSpec(shape={shape}, dtype={dtype!r}, name={name!r})"
+        layout = "" if self._layout is None else f", layout={self._layout!r}"
+        return f"TensorSpec(shape={shape}, dtype={dtype!r}, name={name!r}{layout})"
 
     def __reduce__(self) -> Any:
         return TensorSpec, self._parts()

@@ -25,8 +25,11 @@ from tracegraph.errors import DistributedError, fail
 LOST = 70
 #: How often a process tries to reach the first one, in seconds.
 _RETRY = 0.05
-#: How long a process that another one's error ends may still tell its own, in seconds.
-_LAST_WORDS = 0.5
+#: How long a process that another one's error ends may still tell its own, in seconds; and how long
+#: one whose exchange broke waits to hear of a process that was lost.
+_LAST_WORDS = 2.0
+#: Errors of runs, which an exchange with a lost process ends with.
+_OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
 
 class Peer:
@@ -81,9 +84,11 @@ class Watch:
             thread.start()
         previous = sys.excepthook
 
-        def note_failure(*exception: Any) -> None:
+        def note_failure(kind: Any, *exception: Any) -> None:
+            if kind.__name__ in _OF_RUNS:  # `_listen` ends this process if another one was lost
+                time.sleep(_LAST_WORDS)
             self._failed = True
-            previous(*exception)
+            previous(kind, *exception)
 
         sys.excepthook = note_failure
         atexit.register(self.leave)
@@ -126,10 +131,16 @@ class Watch:
     def _tell_loss(self, lost: int, has_failed: bool) -> None:
         for peer in self.peers.values():
             peer.tell(lost=lost, has_failed=has_failed)
-        if self.index == 0:  # JAX's service ends with it, which ends the others without a word
-            deadline = time.monotonic() + 4 * _LAST_WORDS
-            while len(self._gone) < len(self.peers) and time.monotonic() < deadline:
-                time.sleep(_RETRY)
+        self._end_last()
+
+    def _end_last(self) -> None:
+        """Lets the first process wait for the end of the others: JAX's service ends with it, which
+        would end them without a word."""
+        deadline = time.monotonic() + 2 * _LAST_WORDS
+        while self.index == 0 and len(self._gone) < len(self.peers):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_RETRY)
 
     def part(self) -> None:
         """Says that this process leaves, and waits until those that it is connected to have said
@@ -137,6 +148,7 @@ class Watch:
         self.leave()
         while len(self._left | self._gone) < len(self.peers):
             time.sleep(_RETRY)
+        self._end_last()
 
     def leave(self) -> None:
         """Called when the interpreter ends. After an error the others must not wait for this

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.later import opened
+from tracegraph.core.tensorshape import set_layouts
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
@@ -125,6 +126,9 @@ def layouts() -> Any:
     return opened("tracegraph.eager.layouts")
 
 
+set_layouts(layouts)
+
+
 def devices() -> list[Any]:
     """All devices, those of other processes among them."""
     return _lowering().layout.devices()
@@ -157,6 +161,11 @@ def placement_of_array(array: Any) -> Any:
     return _lowering().layout.placement_of_array(array)
 
 
+def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
+    """JAX's mesh on which a graph runs for these inputs; None for one device."""
+    return _lowering().layout.home_of(graph, buffers)
+
+
 def whole_on(buffer: Any, mesh: Any) -> Any:
     """A buffer of one device on every device of JAX's mesh; one that is divided as it is."""
     return _lowering().layout.whole_on(buffer, mesh)
@@ -166,6 +175,11 @@ def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Se
     """A buffer of its own with a layout; each device is sent what it holds, and no more."""
     layout = _lowering().layout
     return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))
+
+
+def has_sharding(buffer: Any, sharding: Any) -> bool:
+    """Whether a buffer is divided as a sharding of JAX's says, on its mesh."""
+    return _lowering().layout.has_sharding(buffer, sharding)
 
 
 def from_dlpack(value: Any) -> Any:
@@ -229,6 +243,21 @@ def on_device(device: Any) -> Any:
 def device_changed() -> None:
     """Called when another device was chosen on this thread."""
     _lowering().program.device_changed()
+
+
+def memory_kinds() -> list[str]:
+    """The kinds of memory that the usual device can reach."""
+    return _lowering().places.memory_kinds()
+
+
+def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
+    """A buffer that stays in a kind of memory, of a device or, for None, of those that have it."""
+    return _lowering().places.kept_in(buffer, device, memory_kind)
+
+
+def copied_to_device_memory(buffer: Any) -> Any:
+    """A buffer of its own with the value of one that is in the memory of the host."""
+    return _lowering().device.copied_to_device_memory(buffer)
 
 
 def kept_on(buffer: Any, device: Any) -> Any:

@@ -214,6 +214,11 @@ class Layout:
         return backend.sharding(*self.placement)
 
     @property
+    def is_here(self) -> bool:
+        """Whether there are the devices."""
+        return backend.jax_mesh(*self._mesh.placement) is not None
+
+    @property
     def placement(self) -> tuple[str, tuple[int, ...] | None, tuple[Any, ...]]:
         """The layout as data; see `Mesh.placement`."""
         return (*self._mesh.placement, self._axes)
@@ -287,6 +292,11 @@ def _layout(placement: Any) -> Layout:
     return Layout(Mesh.of_text(mesh, numbers), axes)
 
 
+def layout_of_op(op: WithLayout) -> Layout:
+    """The layout that an op states, for devices that may not be there."""
+    return _layout((op.mesh, op.devices, op.axes))
+
+
 def layout_of_buffer(buffer: Any) -> Layout | None:
     """The layout of a buffer; None for one that is on one device, or on the host."""
     found = None if type(buffer) is np.ndarray else backend.placement_of_array(buffer)
@@ -302,7 +312,7 @@ def layout_of(tensor: Tensor) -> Layout | None:
             return None
         return layout_of_buffer(device_buffer(tensor))
     op = node.op
-    return _layout((op.mesh, op.devices, op.axes)) if isinstance(op, WithLayout) else None
+    return layout_of_op(op) if isinstance(op, WithLayout) else None
 
 
 def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
@@ -324,6 +334,20 @@ def placed(tensor: Tensor, layout: Layout) -> Tensor:
     is_on_host = getattr(tensor, "host", None) is not None
     content = host_value(tensor) if is_on_host else device_buffer(tensor)
     return Tensor(tensor.type, backend.put_on_mesh(content, *layout.placement))
+
+
+class DividedInFile:
+    """The value of a Variable in a file. When it is asked for, each device reads what it holds."""
+
+    __slots__ = ("_layout", "_stored")
+
+    def __init__(self, stored: Any, layout: Layout) -> None:
+        self._stored, self._layout = stored, layout
+
+    def sent(self) -> Any:
+        """The buffer."""
+        sharding, reader = self._layout.sharding, self._stored.reader()
+        return backend.from_parts(self._stored.type, sharding, reader)
 
 
 def check_layout(what: str, type: TensorType, layout: Layout) -> None:

@@ -426,11 +426,18 @@ def device_buffer(tensor: Tensor) -> Any:
         try:
             buffer = tensor.buffer
         except AttributeError:
-            buffer = tensor.buffer = backend.put(host_value(tensor))
+            buffer = tensor.buffer = _sent(tensor)
             del tensor.host
     if type(buffer) is Failure:
         raise buffer.error
     return buffer
+
+
+def _sent(tensor: Tensor) -> Any:
+    """The buffer of a value that is on the host, or in a file: of the latter each device may have a
+    part."""
+    divide = getattr(tensor.host, "sent", None)
+    return backend.put(host_value(tensor)) if divide is None else divide()
 
 
 def host_value(tensor: Tensor) -> Any:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, compress, repeat, starmap
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
 
@@ -23,7 +23,7 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import here
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
-from tracegraph.ir.tensor import Tensor, get_buffer
+from tracegraph.ir.tensor import Graph, Tensor, get_buffer
 
 #: Guards the slots of all Variables against other threads.
 state_lock = threading.RLock()
@@ -36,11 +36,22 @@ class Slot:
 
     #: An array of the device, a Tensor whose value is not made yet, or a StackRow.
     buffer: Any
-    #: The device that keeps it; None for the one that has computed it.
+    #: The device that keeps it, or a `MemoryPlace`; None for the device that has computed it.
     place: Any
 
     def __init__(self, buffer: Any = None) -> None:
         self.buffer, self.place = buffer, None
+
+
+class MemoryPlace:
+    """Memory that keeps the value of a slot beside that in which programs compute: its kind, and
+    the device; None for those that have computed the value."""
+
+    __slots__ = ("device", "kind")
+
+    def __init__(self, device: Any, kind: str) -> None:
+        self.device, self.kind = device, kind
+        _given.memory_places += 1
 
 
 class StackRow:
@@ -58,11 +69,14 @@ class _Given:
     Variables each time. A run that it misleads fails, and looks then."""
 
     pending = 0
+    #: How many slots were given a `MemoryPlace`, so that a run need not look for one.
+    memory_places = 0
 
 
 _given = _Given()
 _UNMADE = {Tensor, StackRow}
 
+_get_place = attrgetter("place")
 _put: Callable[[Slot, Any], None] = Slot.__dict__["buffer"].__set__
 _exhaust = deque(maxlen=0).extend
 
@@ -99,11 +113,15 @@ def own_content(slot: Slot) -> Any:
 def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
     """The contents on the devices that keep those of the slots; what is not made yet stays so."""
     return [
-        content
-        if slot.place is None or type(content) is Tensor
-        else backend.kept_on(content, slot.place)
+        content if slot.place is None or type(content) is Tensor else _kept(content, slot.place)
         for slot, content in zip(slots, contents, strict=True)
     ]
+
+
+def _kept(buffer: Any, place: Any) -> Any:
+    if type(place) is MemoryPlace:
+        return backend.kept_in(buffer, place.device, place.kind)
+    return backend.kept_on(buffer, place)
 
 
 def store(slots: Sequence[Slot], contents: Iterable[Any]) -> None:
@@ -193,10 +211,13 @@ class Step:
     ) -> tuple[Any, ...]:
         """The outputs. Raises the error of an argument that failed before, or LoweringError."""
         program = self.program
-        if program.has_run_in is not program.life or program.may_be_left:
+        is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
+        if is_moved or program.has_run_in is not program.life or program.may_be_left:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
+            if is_moved:
+                return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
             return self.run(buffers, variables, rest, assigned)
@@ -248,13 +269,7 @@ class Step:
         """Where several devices run the program, Variables that are on one move to all of them: a
         later run then has the same kind of arrays as the first."""
         contents = contents_of(variables)
-        mesh = self.program.moves_to((*others, *contents))
-        if mesh is None:
-            return
-        for slot, content in zip(variables, contents):
-            moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
-            if moved is not content:
-                store_if_same(slot, content, moved)
+        _move(variables, contents, self.program.moves_to((*others, *contents)))
 
     def _run_first(
         self,
@@ -276,7 +291,9 @@ class Step:
             places = {id(variable): i for i, variable in enumerate(variables)}
             for variable in assigned:
                 place = places[id(variable)]
-                given[place] = backend.copy(state[place])
+                is_moved = type(variable.place) is MemoryPlace
+                copied = backend.copied_to_device_memory if is_moved else backend.copy
+                given[place] = copied(state[place])
         outputs = run_program(self.program, (*buffers, *given, *rest))
         if not assigned:
             return outputs
@@ -308,6 +325,32 @@ class Step:
         # device, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
+
+
+def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
+    """Moves to a mesh what one device has of these contents; nothing if it is None."""
+    if mesh is None:
+        return
+    for slot, content in zip(slots, contents):
+        moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+        if moved is not content:
+            store_if_same(slot, content, moved)
+
+
+def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
+    """Where several devices run a graph, Variables that are on one move to all of them: see
+    `Step._settle`. `slots` are those that inputs stand for, by position; `buffers` those of all
+    inputs, whatever they have for these."""
+    if not slots:
+        return
+    variables = [*slots.values()]
+    with state_lock:
+        materialise_slots(variables)  # what is pending cannot move
+        contents = contents_of(variables)
+        given = [*buffers]
+        for place, content in zip(slots, contents):
+            given[place] = content
+        _move(variables, contents, backend.home_of(graph, given))
 
 
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:

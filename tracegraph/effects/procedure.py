@@ -29,6 +29,7 @@ from tracegraph.eager.slots import (
     Slot,
     gathered,
     run_program,
+    settle,
     state_lock,
     store,
     store_together_if_same,
@@ -37,7 +38,7 @@ from tracegraph.effects.interpreted import interpret
 from tracegraph.effects.record import Record, ResultShapeError
 from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
 from tracegraph.ir.builder import operand_text, raise_mismatch
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, specialise, with_known_sizes
@@ -94,6 +95,7 @@ class Procedure:
         gives the program of a graph."""
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
+        _tell_assigned(self.split, graph)
         self._parts = [_PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
@@ -126,6 +128,7 @@ class Procedure:
         - `record`: what was done already; while the call is being traced, what is done is added.
         """
         graph = self.split.graph
+        settle(graph, buffers, variables)
         by_input = {graph.inputs[i]: v for i, v in variables.items()}
         if self._may_find_other_shapes and record is None:
             record = Record()
@@ -219,6 +222,18 @@ class Procedure:
                 continue
             if not final_stores or _stored(run, final_stores, known, olds):
                 return
+
+
+def _tell_assigned(split: SplitGraph, graph: Graph) -> None:
+    """Notes for each part which of its outputs become values of Variables, as `graph`, which was
+    split, knows it for the end of a run: where several devices run it, they come out as they came
+    in."""
+    assigned = {split.graph.outputs[place] for place, _ in graph.cache.get(ASSIGNED, ())}
+    stores = [x for part in split.parts for x in part.effects if isinstance(x.op, Store)]
+    assigned.update(node.inputs[2] for node in stores)
+    for part in split.parts:
+        places = [(i, None) for i, y in enumerate(part.outputs) if y in assigned]
+        part.graph.cache.setdefault(ASSIGNED, places)
 
 
 def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
@@ -549,7 +564,8 @@ class _PartProgram:
             with backend.compiling:
                 program = self._programs.get(key)
                 if program is None:
-                    program = self._make(with_known_sizes(graph, types, sizes))
+                    known = with_known_sizes(graph, types, sizes)
+                    program = self._make(known.assigning_as(graph))
                     self._programs.put(key, program)
         return program
 

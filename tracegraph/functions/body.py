@@ -113,10 +113,13 @@ def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, 
     leaves: list[Any] = []
     variables: dict[Any, Variable] = {}
     stand_ins: dict[int, StandIn] = {}
-    keywords = iter(request.tensor_keywords)
+    declared = iter(zip(request.tensor_keywords, request.tensor_specs, strict=True))
     for place, (leaf, key) in enumerate(zip(request.leaves, request.keys, strict=True)):
         if isinstance(key, TensorType):
-            leaf = trace.argument(key, next(keywords))
+            keyword, spec = next(declared)
+            leaf = trace.argument(key, keyword)
+            if spec is not None and spec.layout is not None:
+                leaf = spec.layout.op(leaf)
         elif isinstance(key, VariableKey):
             if key not in variables:
                 variables[key] = leaf.stand_in()

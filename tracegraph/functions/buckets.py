@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tracegraph.control.rewrite import rewritten
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import static_shape, substitute_size
@@ -20,7 +21,10 @@ from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.run_options import RunOptions
-from tracegraph.ir.tensor import Tensor, host_tensor
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Graph, Node, Tensor, host_tensor
+from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.layout import WithLayout
 from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, check_types, specialise, with_sizes
 from tracegraph.state.variable import Variable
@@ -119,7 +123,7 @@ class Bucketing:
         if self._padded is None:
             state = range(results, results + len(traced.assigned))
             self._padded = padded(traced.graph, count, range(results), state)
-        check_types(traced.graph, types)
+        check_types(traced.graph.cached("without_layouts", self._without_layouts), types)
         names = self._padded.names
         true = bind_sizes(traced.graph.input_types, types, assumes=True)
         wide: dict[str, Any] = dict(true)
@@ -138,6 +142,14 @@ class Bucketing:
         of_results = traced.graph.output_types[:results]
         found = tuple(with_sizes(type, true) for type in of_results)
         return _Plan(execution, tuple(given), sizes, found)
+
+    def _without_layouts(self) -> Graph:
+        """The graph of the trace; it is with padding that devices must divide a size."""
+
+        def change(node: Node, op: Op) -> Op:
+            return IDENTITY if isinstance(op, WithLayout) else op
+
+        return rewritten(self._traced.graph, change)
 
     def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
         """The program for padded inputs of these types; None if they are none it can have."""

@@ -5,28 +5,38 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import TensorType
+from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
 from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution
 from tracegraph.ir.tensor import Tensor
-from tracegraph.signatures.signature import LITERALS, Request, Signature, leaf_key
+from tracegraph.signatures.signature import (
+    LITERALS,
+    Request,
+    Signature,
+    layouts_here,
+    leaf_key,
+)
+
+if TYPE_CHECKING:
+    from tracegraph.eager.layouts import Layout
 
 
 class CallPlan:
     """What the hot path needs of a call that was seen before."""
 
     __slots__ = (
-        *("arranged", "assigned", "callee", "captured", "execution", "is_one_tensor", "pack"),
-        *("positions", "program", "step", "types", "variables"),
+        *("arranged", "assigned", "callee", "captured", "execution", "is_one_tensor", "layouts"),
+        *("pack", "positions", "program", "step", "types", "variables"),
     )
 
     def __init__(
@@ -37,13 +47,15 @@ class CallPlan:
         self.positions = positions
         #: The leaves in that order, where all are tensors; None where they are.
         self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
+        #: The layouts that are declared for arguments, None for the others; empty without any.
+        self.layouts = layouts_here(concrete.request)
         #: The compiled program itself where there is neither state nor a check to see to.
         self.program: Any = None
-        if execution.is_simple:
+        if execution.is_simple and not self.layouts:
             self.program = execution.program
             self.program.open_entry()
         #: The step, where there is state and nothing else to see to.
-        self.step = execution.step_alone()
+        self.step = None if self.layouts else execution.step_alone()
         self.variables, self.assigned = execution.variables, execution.assigned
         #: What the program takes after the arguments.
         self.captured = tuple(map(device_buffer, execution.traced.captures))
@@ -61,6 +73,8 @@ class CallPlan:
 
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """The packed results for the buffers of the arguments."""
+        if self.layouts:
+            buffers = [*map(_laid_out, buffers, self.layouts)]
         step = self.step
         if step is None:
             tensors = self.execution.run(buffers)
@@ -134,6 +148,13 @@ def _leaf_key(leaf: Any) -> Any:
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
     raise UnknownValue(f"a {kind.__name__} is no leaf of the short way")
+
+
+def _laid_out(buffer: Any, layout: Layout | None) -> Any:
+    """A buffer with the layout that is declared for it."""
+    if layout is None or backend.has_sharding(buffer, layout.sharding):
+        return buffer
+    return backend.put_on_mesh(buffer, *layout.placement)
 
 
 def _buffer_of(leaf: Any) -> Any:

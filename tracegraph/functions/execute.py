@@ -16,7 +16,14 @@ from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import COUNTS_ARE_TRUSTED, device_buffer
 from tracegraph.eager.provenance import Callee
-from tracegraph.eager.slots import Step, gathered, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import (
+    Step,
+    gathered,
+    run_program,
+    settle,
+    state_lock,
+    store_together_if_same,
+)
 from tracegraph.effects.procedure import (
     START,
     Procedure,
@@ -318,6 +325,9 @@ def run_and_record(
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
     token = [host_tensor(TOKEN, START)] if traced.has_token else []
+    by_place = dict(zip(places, variables, strict=True))
+    given = (*map(device_buffer, arguments), *variables, *map(device_buffer, traced.captures))
+    settle(traced.graph, given, by_place)
     while True:
         reads = [variable.read_value() for variable in variables]
         inputs = (*arguments, *reads, *traced.captures, *token)
@@ -325,7 +335,6 @@ def run_and_record(
         if isinstance(program, Procedure):
             bind_stand_ins(traced, variables)
             stored = list(zip(itertools.count(traced.result_count), assigned))
-            by_place = dict(zip(places, variables, strict=True))
             outputs = program.run(buffers, by_place, stored, record)
             break
         outputs = run_program(program, buffers)

@@ -20,7 +20,13 @@ from tracegraph.control_passes import locate_numerics as search
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
-from tracegraph.eager.slots import gathered, run_program, state_lock, store_together_if_same
+from tracegraph.eager.slots import (
+    gathered,
+    run_program,
+    settle,
+    state_lock,
+    store_together_if_same,
+)
 from tracegraph.effects.interpreted import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.functions.execute import Execution
@@ -71,7 +77,13 @@ class LocatedExecution(Execution):
         rest: Sequence[Any],
         assigned: Sequence[Variable],
     ) -> Sequence[Any]:
+        places = range(len(buffers), len(buffers) + len(variables))
         while True:
+            settle(
+                self.graph,
+                (*buffers, *variables, *rest),
+                dict(zip(places, variables, strict=True)),
+            )
             with state_lock:
                 state = gathered(variables)
             given = (*buffers, *state, *rest)

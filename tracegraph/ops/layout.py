@@ -51,6 +51,7 @@ class WithLayout(Movement):
 
     def infer(self, x):
         shape = parsed_mesh(self.mesh)
+        check_devices(shape, self.devices)
         check_axes(shape, self.axes)
         check_division(shape, self.axes, x.shape)
         return x
@@ -108,6 +109,15 @@ def check_mesh(shape: Mapping[str, Any]) -> None:
         raise Mismatch(
             f"the mesh {mesh_text(shape)} has {math.prod(shape.values()):,} devices",
             fix="use smaller axes",
+        )
+
+
+def check_devices(shape: Mapping[str, int], numbers: Sequence[int] | None) -> None:
+    """Raises Mismatch where a mesh does not have each of its devices once."""
+    if numbers is not None and len(set(numbers)) != math.prod(shape.values()):
+        raise Mismatch(
+            f"the mesh {mesh_text(shape)} is on the devices {list(numbers)}",
+            fix="name each device once, and as many as the product of the sizes",
         )
 
 

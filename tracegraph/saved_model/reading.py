@@ -12,6 +12,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.archive import limits, manifest
 from tracegraph.archive.directory import Reader, as_path, read_whole
+from tracegraph.archive.layouts import LAYOUT_FIELDS, read_layout
 from tracegraph.archive.manifest import Entry, excerpt, label_problem
 from tracegraph.archive.value_encoding import Decoder, Records, read_tensor_type
 from tracegraph.boundary.tracebacks import api_boundary
@@ -125,6 +126,7 @@ def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
 _VARIABLE_FIELDS = (
     *("weight", "name", "type", "trainable", "plain_name", "random_state", "created"),
 )
+_OPTIONAL_FIELDS = (*LAYOUT_FIELDS, *REPLICA_FIELDS)
 _TRACE_FIELDS = (
     *("graph", "arguments", "results", "variables", "assigned", "captures", "token", "checks"),
 )
@@ -235,7 +237,7 @@ class Loader:
     def _read_variables(self, entry: Entry) -> list[Variable]:
         """The Variables by their numbers, created in the order in which they were once."""
         items = entry.items()
-        rows = [item.fields(*_VARIABLE_FIELDS, optional=REPLICA_FIELDS) for item in items]
+        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in items]
         places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
         order = [place.count(len(items)) for place in places]
         if len(set(order)) < len(order):
@@ -252,8 +254,8 @@ class Loader:
         return [made[i] for i in range(len(items))]
 
     def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random, _, *replicas = entry.fields(
-            *_VARIABLE_FIELDS, optional=REPLICA_FIELDS
+        weight, name, type_, trainable, plain, random, _, layout, *replicas = entry.fields(
+            *_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS
         )
         stored = self._files.weights.get(weight.text())
         if stored is None:
@@ -266,7 +268,7 @@ class Loader:
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         read_replicas(variable, replicas)
-        self._files.fill(variable, stored)
+        self._files.fill(variable, stored, read_layout(layout, variable.tensor_type))
         return variable
 
     def _variable_of(self, entry: Entry) -> Variable:

@@ -50,8 +50,8 @@ class Storage:
         """The graphs of a file by their names."""
         raise NotImplementedError
 
-    def fill(self, variable: Variable, stored: Any) -> None:
-        """Gives a Variable its value."""
+    def fill(self, variable: Variable, stored: Any, layout: Any) -> None:
+        """Gives a Variable its value, and its layout if it has one."""
         raise NotImplementedError
 
     def asset(self, entry: Entry) -> str | os.PathLike[str]:
@@ -98,8 +98,8 @@ class DirectoryStorage(Storage):
             fact = f"{self._reader.path(entry)}: {fact_of(error)}"
             fail(LoadError, fact, fix=fix_of(error) or SAVE_AGAIN, cause=error)
 
-    def fill(self, variable: Variable, stored: Any) -> None:
-        variable.keep_in_file(stored)
+    def fill(self, variable: Variable, stored: Any, layout: Any) -> None:
+        variable.keep_in_file(stored, layout)
 
     def asset(self, entry: Entry) -> Path:
         return self._reader.asset(entry)
@@ -146,7 +146,7 @@ class MemoryStorage(Storage):
     def graphs(self, entry: Entry) -> dict[str, Graph]:
         return self._graphs
 
-    def fill(self, variable: Variable, stored: Any) -> None:
+    def fill(self, variable: Variable, stored: Any, layout: Any) -> None:
         """Its value would only be read."""
 
     def asset(self, entry: Entry) -> str:

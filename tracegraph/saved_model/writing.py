@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer, as_path
+from tracegraph.archive.layouts import written_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.value_encoding import NoData, encoded
 from tracegraph.boundary.tracebacks import api_boundary
@@ -60,6 +62,7 @@ from tracegraph.saved_model.signatures import (
 )
 from tracegraph.saved_model.storage import MemoryStorage, manifest_fields
 from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_declared
+from tracegraph.saved_model.values import write_values
 from tracegraph.state.module import Module, variables_and_modules_in
 from tracegraph.state.variable import Reference, Variable, values_now
 from tracegraph.text.printer import graph_symbols, module_text
@@ -116,8 +119,7 @@ def save(
         fact = "what is saved is nested too deep: lists, dicts or modules in each other, or a list "
         fact += "that holds itself"
         fail(SignatureError, fact, fix="keep them side by side", cause=error)
-    with Writer(path) as writer:
-        saver.write(writer, content, text)
+    write_values(path, "weights", saver.values(), partial(saver.write, content, text))
 
 
 #: What safetensors keeps for itself among the names of a file.
@@ -199,8 +201,13 @@ class _Saver:
             "custom_gradients": not any(map(lacks_custom_gradients, self._graphs)),
         }
 
-    def write(self, writer: Writer, content: dict[str, Any], text: bytes) -> None:
-        """Writes the files, and the manifest that makes them count."""
+    def values(self) -> dict[str, Tensor]:
+        """The values of all Variables at one moment."""
+        return values_now(self._weights)
+
+    def write(self, content: dict[str, Any], text: bytes, writer: Writer, weights: Any) -> None:
+        """Writes the other files, and the manifest that makes all count; `weights` is what it says
+        of the values of Variables."""
         for name, concrete in self._programs.items():
             data = stablehlo(concrete, platforms=self._options.stablehlo)
             content["signatures"][name]["program"] = writer.add_program(data)
@@ -208,14 +215,12 @@ class _Saver:
             place["asset"] = writer.add_asset(path)
         for name, data in self._options.extra.items():
             writer.add_extra(name, data)
-        values = values_now(self._weights)
-        weights = {key: host_array(value) for key, value in values.items()}
         writer.commit(
             {
                 **self._head(),
                 "graphs": writer.add_bytes("graph", "tgir", text),
                 **content,
-                "weights": writer.add_arrays("weights", weights),
+                "weights": weights,
                 "constants": writer.add_arrays("constants", self._arrays),
             }
         )
@@ -376,6 +381,7 @@ class _Saver:
             "plain_name": variable.has_plain_name,
             "random_state": variable.is_random_state,
             **written_replicas(variable),
+            **written_layout(variable.saved_layout),
         }
 
     # Functions.

@@ -9,7 +9,7 @@ import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.source import caller_of
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import PYTHON_DTYPES, TensorType, type_of_array
+from tracegraph.eager import backend
 from tracegraph.errors import (
     DTypeError,
     DTypeMismatch,
@@ -31,11 +32,15 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.ir.builder import current
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:
+    from tracegraph.eager.layouts import Layout
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -340,8 +345,20 @@ class Signature:
             leaves, structure = nest.flatten_structure((args, kwargs))
         except Mismatch:
             self._refuse_structure(args, kwargs)
+        self._check_layouts(leaves)
         keys = self.keys(leaves, structure)
         return Request(tuple(leaves), structure, canonical_keys(keys), self)
+
+    def _check_layouts(self, leaves: Iterable[Any]) -> None:
+        """Raises TraceError for a layout that only calls by an `input_signature` would keep to."""
+        for leaf in leaves:
+            if isinstance(leaf, TensorSpec) and leaf.layout is not None:
+                fail(
+                    TraceError,
+                    f"{self.name}: a layout was given in {leaf!r}, and there is no input_signature",
+                    fix="declare it: @tg.function(input_signature=[...]); or use "
+                    "tg.distribute.with_layout(x, layout) in the function",
+                )
 
     def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """Raises the error for the argument that is no structure."""
@@ -590,7 +607,18 @@ class InputSignature:
         if not spec.shape.is_compatible_with(_shape(value)):
             fix = "pass a tensor of the declared shape, or declare None for a size that varies"
             self._refuse_leaf(value, spec, name, fix)
+        if spec.layout is not None and type(value) is Tensor:
+            return self._laid_out(value, spec.layout, name)
         return value
+
+    def _laid_out(self, value: Tensor, layout: Layout, name: str) -> Tensor:
+        """An argument with the layout that is declared for it, if there are the devices. While
+        something is being traced the graph of the function sees to that."""
+        backend.layouts().check_layout(
+            f"{self._signature.name}: argument {name!r}", value.type, layout
+        )
+        may_move = layout.is_here and current().is_top_level
+        return backend.layouts().laid_out(value, layout) if may_move else value
 
     def _as_spec(self, leaf: Any, spec: TensorSpec, name: str) -> Tensor:
         try:
@@ -608,6 +636,14 @@ class InputSignature:
             f"{self._signature.name}: the arguments do not fit the input_signature: {fact}",
             fix=fix,
         )
+
+
+def layouts_here(request: Request) -> list[Layout | None]:
+    """The layouts that are declared for the tensors of a request; empty where there are none, or
+    not the devices for them."""
+    given = (None if spec is None else spec.layout for spec in request.tensor_specs)
+    found = [layout if layout is not None and layout.is_here else None for layout in given]
+    return found if any(found) else []
 
 
 def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:

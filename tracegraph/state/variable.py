@@ -22,6 +22,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
+    MemoryPlace,
     Slot,
     contents_of,
     gathered,
@@ -42,6 +43,7 @@ from tracegraph.errors import (
     fact_of,
     fail,
     fix_of,
+    shown,
 )
 from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Tensor, host_tensor
@@ -143,6 +145,8 @@ class Variable(Slot, TensorMethods):
     - `layout`: how the value is divided among the devices of a mesh, and every later one; see
       `tg.distribute.Layout`. What a function returns as initial value is made in place: each
       device computes what it holds. By default that of the initial value.
+    - `memory_kind`: the memory that keeps the value, as JAX calls it, such as "pinned_host": that
+      of the host. Programs copy it to the device, and what they assign back.
 
     Raises ValueError without an initial value, and where a traced function creates a Variable on
     a call that is not its first or from one of its arguments.
@@ -153,7 +157,8 @@ class Variable(Slot, TensorMethods):
     """
 
     __slots__ = (
-        *("__weakref__", "_layout", "_stands_for", "_trainable", "aggregation", "base_name"),
+        *("__weakref__", "_layout", "_layout_elsewhere", "_stands_for", "_trainable"),
+        *("aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
         *("regularizer", "synchronization", "tensor_type"),
     )
@@ -176,6 +181,7 @@ class Variable(Slot, TensorMethods):
         aggregation: VariableAggregation | None = None,
         shape: ShapeLike | None = None,
         layout: LayoutLike | None = None,
+        memory_kind: str | None = None,
     ) -> None:
         if initial_value is None:
             fail(
@@ -199,6 +205,8 @@ class Variable(Slot, TensorMethods):
         # A table of layouts may wait for it: it is then made in place.
         is_left = bool(waiting) and value.node is not None
         self.place = None if self._layout is not None else device_scope.device
+        if memory_kind is not None:
+            self.place = MemoryPlace(self.place, _checked_kind(memory_kind))
         store((self,), (_content(value) if is_left else device_buffer(value),))
         if trace is not None:
             trace.created.append(weakref.ref(self))
@@ -227,6 +235,8 @@ class Variable(Slot, TensorMethods):
         self.is_random_state = False
         #: How the value is divided among devices, where it is said; every later one is, too.
         self._layout: Layout | None = None
+        #: What a file says of that, where the devices for it are not here.
+        self._layout_elsewhere: Layout | None = None
         self.tensor_type = type
         self.handle = host_tensor(type, None)
         self.handle.name = name
@@ -297,10 +307,15 @@ class Variable(Slot, TensorMethods):
         new._begin(type, name, trainable)
         return new
 
-    def keep_in_file(self, stored: Any) -> None:
-        """Takes the value of an array that stands in a file, and is read at the first use."""
+    def keep_in_file(self, stored: Any, layout: Layout | None = None) -> None:
+        """Takes the value of an array that stands in a file, and is read at the first use: by parts
+        if there is a layout, and the devices for it."""
         note_pending()
-        self.buffer = host_tensor(stored.type, stored)
+        if layout is not None and not layout.is_here:
+            self._layout_elsewhere, layout = layout, None
+        self._layout = layout
+        content = stored if layout is None else backend.layouts().DividedInFile(stored, layout)
+        self.buffer = host_tensor(stored.type, content)
 
     # What it is.
 
@@ -345,6 +360,11 @@ class Variable(Slot, TensorMethods):
         return backend.memory_kind(buffer)
 
     @property
+    def _memory_kind(self) -> str | None:
+        """The memory that was asked for."""
+        return self.place.kind if type(self.place) is MemoryPlace else None
+
+    @property
     def layout(self) -> Layout | None:
         """How the value is divided among the devices of a mesh; None if it is on one device."""
         if self._stands_for is not None:
@@ -356,6 +376,11 @@ class Variable(Slot, TensorMethods):
         """The layout that the Variable was given, which every later value takes."""
         return self._layout
 
+    @property
+    def saved_layout(self) -> Layout | None:
+        """The layout that goes to files: what was declared here, or where the value came from."""
+        return self._layout or self._layout_elsewhere
+
     def take_layout(self, layout: Layout) -> None:
         """Divides the value, and every later one, as `layout` says. Raises ShapeError."""
         backend.layouts().check_layout(
@@ -363,9 +388,11 @@ class Variable(Slot, TensorMethods):
         )
         with state_lock, at_top_level():
             value = self._placed(self.made_tensor(), layout)
-            self._layout, self.place = layout, None
+            self._layout = layout
+            kind = self._memory_kind
+            self.place = None if kind is None else MemoryPlace(None, kind)
             note_pending()
-            self.buffer = device_buffer(value)
+            store((self,), (device_buffer(value),))
 
     def _placed(self, value: Tensor, layout: Layout | None = None) -> Tensor:
         """The value on the devices of the layout, in a buffer of its own."""
@@ -660,6 +687,7 @@ class Variable(Slot, TensorMethods):
             aggregation=self.aggregation,
             shape=None if self.tensor_type.is_static else self.tensor_type.shape,
             layout=self._layout,
+            memory_kind=self._memory_kind,
         )
         copied.has_plain_name, copied.regularizer = self.has_plain_name, self.regularizer
         copied.is_random_state = self.is_random_state
@@ -672,7 +700,8 @@ class Variable(Slot, TensorMethods):
         flags = (self.has_plain_name, self.is_random_state)
         replicas = (self.synchronization, self.aggregation)
         value = np.array(self.numpy())
-        return _rebuild, (value, *state, *flags, *replicas, self.regularizer, self._layout)
+        places = (self._layout, self._memory_kind)
+        return _rebuild, (value, *state, *flags, *replicas, self.regularizer, *places)
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -709,14 +738,33 @@ def _rebuild(
     aggregation: VariableAggregation = VariableAggregation.NONE,
     regularizer: Callable[[Any], Any] | None = None,
     layout: Layout | None = None,
+    memory_kind: str | None = None,
 ) -> Variable:
     new = Variable(
-        array, trainable=trainable, name=name, constraint=constraint, shape=shape, layout=layout
+        array,
+        trainable=trainable,
+        name=name,
+        constraint=constraint,
+        shape=shape,
+        layout=layout,
+        memory_kind=memory_kind,
     )
     new.synchronization, new.aggregation = synchronization, aggregation
     new.has_plain_name, new.is_random_state = has_plain_name, is_random_state
     new.regularizer = regularizer
     return new
+
+
+def _checked_kind(kind: Any) -> str:
+    """A kind of memory that is here. Raises SignatureError for others."""
+    kinds = backend.memory_kinds()
+    if kind not in kinds:
+        fail(
+            SignatureError,
+            f"tg.Variable: memory_kind is {shown(kind)}, and the device has {', '.join(kinds)}",
+            fix="use one of these, or leave it out",
+        )
+    return kind
 
 
 def _layout_for(value: Tensor, layout: Any) -> Layout | None:

@@ -12,14 +12,11 @@ Object 0 is the root. What an optimizer keeps for a Variable stands beside its p
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tracegraph.archive.directory import (
     MANIFEST,
@@ -31,22 +28,11 @@ from tracegraph.archive.directory import (
     removing,
 )
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.parts import (
-    DividedArray,
-    StoredParts,
-    divided_array,
-    merged,
-    stored_arrays,
-    unlisted,
-)
+from tracegraph.archive.parts import StoredParts, stored_arrays, unlisted
 from tracegraph.archive.tensors import Stored, TensorFile
 from tracegraph.core.settings import settings
-from tracegraph.eager import backend
-from tracegraph.eager.pending import device_buffer
-from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import NothingSavedError, fail
-from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import is_divided
+from tracegraph.saved_model.values import write_values
 from tracegraph.state.variable import Variable, values_now
 from tracegraph.train.checkpoint_state import is_whole
 from tracegraph.train.object_graph import ObjectGraph
@@ -63,51 +49,20 @@ _VALUES = re.compile(_STEM + r"-[a-z0-9-]*\.safetensors")
 
 def write_checkpoint(path: str, graph: ObjectGraph) -> None:
     """Writes the values that the Variables of a graph have now to a directory. Of several processes
-    each writes the parts that it owns, and the first one what is whole; all of them call this."""
+    all call this: see `write_values`."""
     held = values_now(graph.variables())
-    is_first = settings.process_index == 0
     remove_torn(Path(path))
-    forms = {key: _form(value) for key, value in held.items()}
-    arrays = {k: x for k, x in forms.items() if is_first or isinstance(x, DividedArray)}
     content = {
         "format": FORMAT,
         "version": VERSION,
         "producer": PRODUCER,
         "objects": [_written(graph, number) for number in range(len(graph.objects))],
     }
-    if settings.process_count == 1:
-        with Writer(path) as writer:
-            writer.commit({**content, "values": writer.add_arrays(_STEM, arrays)})
-    else:
-        _write_together(path, content, arrays)
 
+    def commit(writer: Writer, rows: Any) -> None:
+        writer.commit({**content, "values": rows})
 
-def _form(value: Tensor) -> np.ndarray | DividedArray:
-    """A value as it is written: divided as it is, or as a whole."""
-    buffer = device_buffer(value)
-    if not is_divided(buffer) or buffer.is_fully_replicated:
-        return host_array(value)
-    return divided_array(value.type, backend.own_parts(buffer))
-
-
-def _write_together(
-    path: str, content: dict[str, Any], arrays: dict[str, np.ndarray | DividedArray]
-) -> None:
-    """Writes the files of all processes, and then the one manifest that makes them count."""
-    is_first = settings.process_index == 0
-    if is_first:
-        with Writer(path):  # makes the folder, or refuses it
-            pass
-    backend.gathered_from_processes(b"")
-    with Writer(path) as writer:
-        rows = writer.add_arrays(f"{_STEM}-{settings.process_index}", arrays)
-        told = json.dumps([rows, writer.written_files()]).encode()
-        tables, files = zip(*map(json.loads, backend.gathered_from_processes(told)), strict=True)
-        if is_first:
-            for others in files:
-                writer.adopt(others)
-            writer.commit({**content, "values": merged(tables)})
-    backend.gathered_from_processes(b"")  # it counts when anybody goes on
+    write_values(path, _STEM, held, commit)
 
 
 def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:

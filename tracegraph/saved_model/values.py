@@ -1,0 +1,98 @@
+"""The values of Variables as files: whole, or in parts that the processes write together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tracegraph.archive.directory import Writer
+from tracegraph.archive.parts import DividedArray, divided_array, merged
+from tracegraph.core.settings import settings
+from tracegraph.eager import backend
+from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.tensor_methods import host_array
+from tracegraph.errors import DistributedError, fact_of, fail
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import is_divided
+
+
+def write_values(
+    path: str, stem: str, values: Mapping[str, Tensor], commit: Callable[[Writer, Any], None]
+) -> None:
+    """Writes values to the files `stem` of a directory, and has `commit` write the manifest, given
+    what that says of them. Of several processes, which all call this, each writes the parts that it
+    owns, and the first one what is whole, and the manifest."""
+    is_first = settings.process_index == 0
+    forms = {key: _form(value) for key, value in values.items()}
+    arrays = {k: x for k, x in forms.items() if is_first or isinstance(x, DividedArray)}
+    if settings.process_count == 1:
+        with Writer(path) as writer:
+            commit(writer, writer.add_arrays(stem, arrays))
+    else:
+        _write_together(path, f"{stem}-{settings.process_index}", arrays, commit)
+
+
+def _write_together(
+    path: str,
+    stem: str,
+    arrays: Mapping[str, np.ndarray | DividedArray],
+    commit: Callable[[Writer, Any], None],
+) -> None:
+    """Writes the files of all processes, and then the one manifest that makes them count."""
+    is_first = settings.process_index == 0
+
+    def make_folder() -> None:  # or refuses it
+        if is_first:
+            with Writer(path):
+                pass
+
+    _in_each_process(path, make_folder)
+    with Writer(path) as writer:
+
+        def write() -> Any:
+            rows = writer.add_arrays(stem, arrays)
+            if not is_first:
+                writer.give_away()
+            return rows, writer.written_files()
+
+        def make_count() -> None:
+            if is_first:
+                for _, files in written[1:]:
+                    writer.adopt(files)
+                commit(writer, merged([rows for rows, _ in written]))
+
+        written = _in_each_process(path, write)
+        _in_each_process(path, make_count)  # it counts when anybody goes on
+
+
+def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
+    """What a step of saving returns in each process. Where it fails in some, all raise: they would
+    wait for each other for ever."""
+    result, failure = None, None
+    try:
+        result = step()
+    except Exception as error:
+        failure = error
+    told = [result, None if failure is None else fact_of(failure)]
+    answers = [*map(json.loads, backend.gathered_from_processes(json.dumps(told).encode()))]
+    if failure is not None:
+        raise failure
+    for index, (_, fact) in enumerate(answers):
+        if fact is not None:
+            fail(
+                DistributedError,
+                f"nothing was saved to {path}, since process {index} failed: {fact}",
+                fix="see to that process, and save again",
+            )
+    return [result for result, _ in answers]
+
+
+def _form(value: Tensor) -> np.ndarray | DividedArray:
+    """A value as it is written: divided as it is, or as a whole."""
+    buffer = device_buffer(value)
+    if not is_divided(buffer) or buffer.is_fully_replicated:
+        return host_array(value)
+    return divided_array(value.type, backend.own_parts(buffer))
