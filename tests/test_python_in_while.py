@@ -221,3 +221,22 @@ def test_a_result_that_has_not_the_shape_it_was_taken_for_is_refused():
 
     error = tg.errors.InvalidArgumentError
     raises(error, r"returned the shape \(3,\) and Tout says \(\)", lambda: rewards(tg.constant(2)))
+
+
+@pytest.mark.parametrize("option", ["check_numerics", "locate_numerics"])
+def test_numerics_name_the_step_of_a_loop_that_is_recorded(option):
+    def values(x, steps):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tg.range(steps):
+                y = tg.math.log(y - 1.0)
+                y += 0.0 * next_state([])(y)
+        return tape.gradient(y, x)
+
+    error = tg.errors.NumericsError
+    call = tg.function(values, **{option: True})
+    text = raises(
+        error, "in step 1 of the loop", lambda: call(tg.constant(1.3, tg.float64), tg.constant(3))
+    )
+    assert "y = tg.math.log(y - 1.0)" in text

@@ -69,6 +69,9 @@ class RecordedWhile(Loop):
     def _as_scan(self) -> Scan:
         return Scan(self.body, self.constants, self.states, self.length)
 
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> RecordedWhile:
+        return RecordedWhile(body, constants, condition, self.length)
+
     def recorded(self):
         return recorded_while(self.body, self.constants, self.condition, self.length)
 
