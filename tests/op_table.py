@@ -1034,7 +1034,8 @@ CASES = [
 #: Ops whose contract other tests hold: they take tokens, Python functions or graphs.
 ELSEWHERE = frozenset(
     [
-        *("check", "first_token", "host_call", "load", "runtime_size", "store"),
+        *("check", "first_token", "host_call", "load", "recorded_while"),
+        *("runtime_size", "store"),
         *("undifferentiable_call", "while_gradient"),
     ]
 )

@@ -22,6 +22,7 @@ from tracegraph.autograph import conversion
 from tracegraph.control.branch import Cond
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
+from tracegraph.errors import TraceError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -1498,3 +1499,38 @@ def test_lambdas_that_return_constants():
     chosen = tg.function(lambda k: tg.switch_case(k, several))
     assert [float(choose(x, low)) for low in (1.0, 3.0)] == [1.0, 2.0]
     assert [int(chosen(tg.constant(k))) for k in range(3)] == [20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("function", "repair"),
+    [
+        (lambda x: max(x, 4.0), r"use tg\.maximum\(x, y\)"),
+        (lambda x: min([x, 2.0 * x]), r"use tg\.minimum\(x, y\)"),
+        (lambda x: max(tg.stack([x, x])), r"use tg\.reduce_max\(x\)"),
+    ],
+)
+def test_largest_and_smallest_of_tensors_name_the_op_to_use(function, repair):
+    with pytest.raises(TraceError, match=repair) as caught:
+        tg.function(function)(tg.constant(1.0))
+    assert "test_autograph.py" in str(caught.value)
+
+
+def test_largest_and_smallest_of_numbers_stay_those_of_python():
+    f = tg.function(lambda x: x * max(x.shape[0], 2) + min([3, 5]) + max([x]))
+    assert f(tg.constant([1.0])).numpy().tolist() == [6.0]
+
+
+@pytest.mark.parametrize("kind", ["a step of a loop", "a branch"])
+def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
+    def loop(x):
+        total = 0.0
+        for v in x:
+            total += tg.reduce_sum(tg.boolean_mask(x, x > v))
+        return total
+
+    def branch(x):
+        return tg.reduce_sum(tg.boolean_mask(x, x > 1.0)) if x[0] > 3.0 else 0.0
+
+    function = tg.function(loop if kind == "a step of a loop" else branch)
+    with pytest.raises(TraceError, match=f"{kind} computes a size that only the run knows"):
+        function(tg.constant([1.0, 2.0]))

@@ -218,3 +218,33 @@ def test_explaining_makes_no_effect_again(w):
     assert float(gradient) == 0.0
     assert found.reason == "connected"  # what decided is not computed again
     assert calls == [1]
+
+
+@pytest.mark.parametrize(("start", "slope"), [(1.0, 0.0), (99.0, 101.0)])
+def test_a_branch_that_no_step_of_a_while_took(w, start, slope):
+    @tg.function
+    def grown(y, n):
+        for _ in tg.range(n):
+            if y > 100.0:  # the if of a step
+                y = y * w
+            else:
+                y += 1.0
+        return y
+
+    found, gradient = explained(lambda: grown(tg.constant(start), tg.constant(3)), w)
+    assert float(gradient) == slope
+    assert found.reason == ("connected" if slope else "branch_not_taken")
+    if not slope:
+        line = line_of("the if of a step", test_a_branch_that_no_step_of_a_while_took)
+        assert found.line == line
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"), [([-1.0, -2.0], "branch_not_taken"), ([-1.0, 2.0], "connected")]
+)
+def test_a_branch_that_no_step_of_a_scan_took(w, rows, reason):
+    def step(total, x):
+        return tg.cond(x > 0.0, lambda: total * w, lambda: total + x)
+
+    found, gradient = explained(lambda: tg.foldl(step, tg.constant(rows), tg.constant(2.0)), w)
+    assert (found.reason, float(gradient) == 0.0) == (reason, reason != "connected")

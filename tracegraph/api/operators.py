@@ -26,6 +26,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.eager.pending import refuse_value
 from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
@@ -284,11 +285,14 @@ def _inverted(x: Any) -> Tensor:
 def _set_shape(self: Any, shape: Any) -> None:
     """Checks that the shape of a tensor is `shape`, in which None stands for any size. Raises
     ShapeError where it is not, and where a size is open that `shape` knows: that is for
-    `tg.ensure_shape`, which returns a tensor of the shape.
+    `tg.ensure_shape`, which returns a tensor of the shape. Of what a Python function returns, and
+    `Tout` does not say the rank, it is the declaration, before the first use.
 
     >>> tg.zeros([2, 3]).set_shape([None, 3])
     """
     x = as_tensor(self)
+    if declare_result(x, TensorShape(shape)):
+        return
     own, checked = x.type.shape, ensure_shape(x, shape)
     if checked.type.shape != own:
         fact = f"the sizes of {x.type} are open, and a tensor keeps its type"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
@@ -9,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.source import Source, here, sourced, unsourced
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import TensorType, as_dtype, type_of_array
 from tracegraph.differentiation.tape import GradientTape
 from tracegraph.eager.pending import in_host_call
 from tracegraph.eager.tensor_methods import HOST_CALL, host_array, tell_tapes
-from tracegraph.effects.host_calls import HostFunction, host_call
+from tracegraph.effects.host_calls import HostFunction, declared_type, host_call
 from tracegraph.effects.prefix import calls_before, results_of_call, traces_around
 from tracegraph.effects.record import current_record
 from tracegraph.errors import DTypeError, InvalidArgumentError, TraceError, fail, kind_of, shown
@@ -101,11 +102,19 @@ class ArrayFunction(HostFunction):
     def __init__(self, function: Any, specs: Sequence[TensorSpec], source: Source) -> None:
         self._function = function
         self._source = source
+        self._declare(specs)
+        #: What the text of a graph calls it.
+        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def _declare(self, specs: Sequence[TensorSpec]) -> None:
         self.specs = specs
         #: The places of the results whose rank `Tout` leaves open.
         self.undeclared = tuple(i for i, spec in enumerate(specs) if spec.shape.rank is None)
-        #: What the text of a graph calls it.
-        self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
+
+    def declaring(self, place: int, spec: TensorSpec) -> ArrayFunction:
+        declared = copy.copy(self)
+        declared._declare([spec if i == place else old for i, old in enumerate(self.specs)])
+        return declared
 
     def __call__(self, *arrays: np.ndarray) -> list[Tensor]:
         return self.run(arrays)[0]
@@ -297,7 +306,7 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
     being traced is made now, so that tracing can go on."""
     trace = current_trace()
     assert trace is not None
-    types = [_declared_type(spec, inputs) for spec in function.specs]
+    types = [declared_type(spec) for spec in function.specs]
     if any(isinstance(type.shape, ShapeVariable) for type in types):
         types = _types_returned(trace, function, inputs, types)
     return list(host_call(function, inputs, types, function.is_differentiable))
@@ -319,16 +328,7 @@ def _types_returned(
     if place not in record.shapes:
         return [*map(type_of_array, found)]
     pairs = zip(record.shapes[place], types, strict=True)
-    return [_declared_type(TensorSpec(shape, type.dtype), inputs) for shape, type in pairs]
-
-
-def _declared_type(spec: TensorSpec, inputs: Sequence[Tensor]) -> TensorType:
-    """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
-    if spec.shape.rank is None:
-        return TensorType(spec.dtype, ShapeVariable(current().new_size_name()))
-    sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
-    sizes = [Dim.named(current().new_size_name()) if n is None else n for n in sizes]
-    return TensorType(spec.dtype, tuple(sizes))
+    return [declared_type(TensorSpec(shape, type.dtype)) for shape, type in pairs]
 
 
 __all__ = ["numpy_function", "py_function"]

@@ -240,7 +240,7 @@ def _content(cell: CellType) -> Any:
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_")
 #: Python's functions that do something else with tensors of a graph, by name.
-_HOOKED = ("print",)
+_HOOKED = ("print", "max", "min")
 _UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
 
 

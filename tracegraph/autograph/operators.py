@@ -38,8 +38,9 @@ from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
-from tracegraph.errors import SignatureError, fail
-from tracegraph.ir.builder import current
+from tracegraph.errors import SignatureError, TraceError, fail
+from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.tensor import Tensor
 from tracegraph.tracing.trace import current_trace
 from tracegraph.tracing.unrolled_loops import WHILE, Unrolled, counted_items, over_range
 
@@ -251,7 +252,7 @@ def called(f: Any) -> Any:
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
             return functools.partial(_grow, f)
-        return _OF_TENSORS.get(f, f) if f in (print, len) else f
+        return _OF_TENSORS.get(f, f) if f in (print, len, max, min) else f
     if isinstance(f, type):
         return f
     inner = converted(f)
@@ -314,8 +315,36 @@ def _len(value: Any) -> Any:
     return value.size() if is_counted else len(value)
 
 
+def _extreme(function: Callable[..., Any], long_name: str) -> Callable[..., Any]:
+    """`max` or `min`, which compare: of values of a graph that is refused with the op to use."""
+
+    def extreme(*values: Any, **options: Any) -> Any:
+        compared = (
+            values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
+        )
+        tensors = [x for x in compared if isinstance(x, Tensor) and in_graph(x)]
+        is_whole = values is compared and len(values) == 1
+        if tensors and "key" not in options and (len(compared) > 1 or is_whole):
+            ops = f"tg.reduce_{function.__name__}(x)" if is_whole else f"tg.{long_name}(x, y)"
+            fail(
+                TraceError,
+                f"{function.__name__} compares tensors, and a tensor of a graph has no value while "
+                "tracing",
+                operands=[*map(operand_text, tensors)],
+                fix=f"use {ops}",
+            )
+        return function(*values, **options)
+
+    return extreme
+
+
 #: What stands for functions of Python's in converted code.
-_OF_TENSORS: dict[Any, Callable[..., Any]] = {print: _print, len: _len}
+_OF_TENSORS: dict[Any, Callable[..., Any]] = {
+    print: _print,
+    len: _len,
+    max: _extreme(max, "maximum"),
+    min: _extreme(min, "minimum"),
+}
 
 
 # Functions.

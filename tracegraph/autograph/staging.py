@@ -41,7 +41,9 @@ from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
 from tracegraph.control_flow.tensor_array import TensorArray, TensorList
 from tracegraph.core.source import here
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType
+from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
@@ -73,6 +75,7 @@ class LoopOptions:
 def predicate(value: Any) -> Tensor:
     """A value as the truth value that decides. Raises ShapeError for a tensor with axes."""
     tensor = as_tensor(value)
+    declare_result(tensor, TensorShape([]))
     if tensor.type.shape != ():
         fail(
             ShapeError,

@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     residual_plan,
     tangent_graph,
 )
-from tracegraph.control.without_prints import calls_differentiable, without_prints, without_tokens
+from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -97,7 +97,7 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self):
-        if any(map(calls_differentiable, self.branches)):
+        if any(map(keeps_no_results, self.branches)):
             return self
         plans = [residual_plan(branch) for branch in self.branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
@@ -109,7 +109,7 @@ class Branch(Op, abstract=True):
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or any(map(calls_differentiable, self.branches)):
+        if recorded is not self or any(map(keeps_no_results, self.branches)):
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(decider, *xs))

@@ -73,7 +73,7 @@ class Call(Op):
         present = tuple(g is not None for g in gs)
         if not any(present):
             return (None,) * len(xs)
-        if not all(present) and not _has_plan(self.body):
+        if not all(present) and not has_plan(self.body):
             # The derivative that is missing may be that of another output.
             needed = self.body.cached(("needed", present), lambda: _with_some(self.body, present))
             pairs = [(g, y) for g, y in zip(gs, ys, strict=True) if g is not None]
@@ -223,10 +223,11 @@ def residual_plan(body: Graph) -> ResidualPlan:
 def forward_form(body: Graph) -> Graph:
     """The forward form of a body. Where a rule is missing it is the body itself: recording needs no
     derivative, and asking for one raises the error."""
-    return residual_plan(body).forward if _has_plan(body) else body
+    return residual_plan(body).forward if has_plan(body) else body
 
 
-def _has_plan(body: Graph) -> bool:
+def has_plan(body: Graph) -> bool:
+    """Whether all of a body has the rules that reverse mode asks for."""
     try:
         residual_plan(body)
     except MissingRuleError:

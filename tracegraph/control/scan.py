@@ -23,7 +23,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.without_prints import calls_differentiable, without_prints, without_tokens
+from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import DType, TensorType, float32
@@ -174,7 +174,7 @@ class Scan(Loop):
     # Derivatives.
 
     def recorded(self):
-        if calls_differentiable(self.body):
+        if keeps_no_results(self.body):
             return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
         return self if body is self.body else self.with_body(body, self.constants, self.states)
@@ -204,20 +204,21 @@ class Scan(Loop):
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or calls_differentiable(self.body):
+        if recorded is not self or keeps_no_results(self.body):
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
-        return recorded._pulled_back(gs, ys, xs)
+        return recorded.pulled_back(gs, ys, xs)
 
     def _without_prints(self) -> Scan:
         """The op without its prints, for what is computed again."""
         return self.with_body(without_prints(self.body), self.constants, self.states)
 
-    def _pulled_back(
+    def pulled_back(
         self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
+        """The cotangents of the inputs, from those of the outputs of the op, a forward form."""
         present = self._states_with_cotangents(tuple(g is not None for g in gs))
         back = self.body.cached(
             ("scan_backward", self.constants, self.states, present),
@@ -278,13 +279,13 @@ class Scan(Loop):
         inputs = [
             (stack(x, n) if is_wide and not was_wide else x)
             if i < self.rows
-            else _swapped(x, is_wide)
+            else swapped(x, is_wide)
             for i, (x, was_wide, is_wide) in enumerate(zip(xs, batched, flags, strict=True))
         ]
         op = self.with_body(stacked_outputs(wide, has, wanted, size), self.constants, self.states)
         outputs = applied(op, inputs)
         rows = zip(outputs[self.states :], wanted[self.states :], strict=True)
-        return (*outputs[: self.states], *(_swapped(y, flag) for y, flag in rows)), wanted
+        return (*outputs[: self.states], *(swapped(y, flag) for y, flag in rows)), wanted
 
     # What depends on what.
 
@@ -350,7 +351,7 @@ def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
     return given.with_shape(shape)
 
 
-def _swapped(x: Tensor, is_wide: bool) -> Tensor:
+def swapped(x: Tensor, is_wide: bool) -> Tensor:
     """The tensor with its first two axes exchanged: that of a loop around, and the steps."""
     return Transpose((1, 0, *range(2, x.ndim)))(x) if is_wide else x
 

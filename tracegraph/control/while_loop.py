@@ -35,11 +35,13 @@ from tracegraph.control.call import (
     as_tuple,
     depending_through,
     derived_name,
+    has_plan,
     own_size,
 )
+from tracegraph.control.recorded_while import recorded_while
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
-from tracegraph.control.without_prints import without_prints, without_tokens
-from tracegraph.core.shapes import element_count
+from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
@@ -86,6 +88,8 @@ class While(Loop):
     condition: Graph
     checkpoints: int
     counts: bool = False
+    #: Where it calls Python, the size that reverse mode knows the number of steps by.
+    length: Size | None = None
 
     takes_zero_cotangents = True
     repetitions = None
@@ -110,6 +114,10 @@ class While(Loop):
 
     def how_often(self, region):
         return "until it ends"
+
+    @property
+    def sizes_of_runs(self):
+        return set() if self.length is None else {str(self.length)}
 
     @property
     def may_never_end(self):
@@ -142,12 +150,14 @@ class While(Loop):
         return (*states, COUNT) if self.counts else states
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
-        return While(body, constants, condition, self.checkpoints, self.counts)
+        return While(body, constants, condition, self.checkpoints, self.counts, self.length)
 
     # Derivatives.
 
     def recorded(self):
-        return While(*self.attributes[:-1], True)
+        if self.length is None or keeps_no_results(self.body) or not has_plan(self.body):
+            return While(*self.attributes[:-2], True, self.length)
+        return recorded_while(self.body, self.constants, self.condition, self.length)
 
     def vjp(self, *values):
         count = self.states + self.counts
@@ -249,7 +259,7 @@ class While(Loop):
         (body,), _ = narrowed([self.body], wanted, keep)
         (condition,), _ = narrowed([self.condition], (True,), keep)
         constants = sum(keep[: self.constants])
-        return While(body, constants, condition, self.checkpoints, counts), keep, has
+        return (While(body, constants, condition, self.checkpoints, counts, self.length), keep, has)
 
     def _needed(self, used: Flags) -> Flags:
         """The states that are used, or that another or the condition is computed from."""

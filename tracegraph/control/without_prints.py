@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.passes.simplify import dead_code
@@ -21,13 +22,19 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
-def calls_differentiable(graph: Graph) -> bool:
-    """Whether it calls Python functions that have derivatives."""
+def keeps_no_results(graph: Graph) -> bool:
+    """Whether reverse mode through a branch or a loop around it cannot keep what the Python
+    functions in it returned: they have derivatives, or a loop of unknown length calls them."""
     return graph.cuts_runs and any(
-        isinstance(node.op, HostCall) and node.op.is_differentiable
-        for inner in graph.graphs()
-        for node in inner.nodes
+        _keeps_none(node.op) for inner in graph.graphs() for node in inner.nodes
     )
+
+
+def _keeps_none(op: Op) -> bool:
+    if isinstance(op, HostCall):
+        return op.is_differentiable
+    is_unknown = bool(op.regions) and op.repetitions is None
+    return is_unknown and any(calls_python(region.graph) for region in op.regions)
 
 
 def without_prints(graph: Graph) -> Graph:
@@ -49,8 +56,8 @@ def _without_prints(graph: Graph) -> Graph:
             f"this derivative of @{graph.name} is not known, since it calls a Python function, "
             "which it would have to call again",
             fix="call the Python function outside of the loop or branch, or stop the gradient: "
-            "tg.stop_gradient; reverse mode goes through branches and loops of known length that "
-            "call tg.numpy_function",
+            "tg.stop_gradient; reverse mode goes through branches and loops that call "
+            "tg.numpy_function, but not through a while that is inside of one",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

@@ -11,6 +11,7 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
+from tracegraph.control.without_prints import calls_python
 from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     Region,
@@ -24,7 +25,7 @@ from tracegraph.control_flow.regions import (
     traced_region,
 )
 from tracegraph.control_passes.stacked_writes import with_stacked_writes
-from tracegraph.core.shapes import Size, same_shape, same_size
+from tracegraph.core.shapes import Dim, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
 from tracegraph.errors import (
@@ -187,7 +188,9 @@ class _WhileLoop:
         if self.is_counted:
             states.insert(0, constant(0, int32))
         condition, body = self._graph("cond", self._condition), self._graph("body", self._body)
-        op = While(body, len(constants), condition, slots)
+        calls = calls_python(body)
+        length = Dim.named(current().new_size_name()) if calls else None
+        op = While(body, len(constants), condition, slots, False, length)
         first = self.is_counted + self.tests_act
         arrays.measure(op, [*constants, *states], first)
         outputs = appended(op, [*constants, *states])[first:]

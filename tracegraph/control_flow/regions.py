@@ -89,7 +89,7 @@ def traced_region(
             traced = trace.traced([y for y in leaves if y is not None])
         if trace.created and outer.is_top_level:  # once more, now that the Variables exist
             return run(begins_anew, False)
-        _refuse_sizes(traced.graph)
+        _refuse_sizes(traced.graph, is_repeated)
         return Region(name, traced, Results(structure, leaves))
 
     def run_as_often_as_needed() -> Region:
@@ -101,12 +101,13 @@ def traced_region(
     return restored(run_as_often_as_needed)
 
 
-def _refuse_sizes(graph: Graph) -> None:
+def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
+    what = "a step of a loop" if is_repeated else "a branch"
     for node in (node for inner in graph.graphs() for node in inner.nodes):
         if isinstance(node.op, RuntimeSize):
             fail(
                 TraceError,
-                f"{graph.name} computes a size that only the run knows, and what branches and "
+                f"{what} computes a size that only the run knows, and what branches and "
                 "loops of a graph compute has the same shape in every run",
                 source=node.source,
                 fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",

@@ -27,6 +27,7 @@ from tracegraph.core.shapes import (
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32
 from tracegraph.effects.checks_and_prints import check
+from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,
@@ -408,6 +409,8 @@ class TensorArray:
                 operands=[operand_text(x)],
                 fix=f"convert it: tg.cast(x, tg.{self._dtype.name})",
             )
+        if not rows:
+            declare_result(x, TensorShape(self._shape_of_unknown()))
         if rows and x.type.shape == ():
             fail(
                 ShapeError,
@@ -425,6 +428,12 @@ class TensorArray:
                 fix="give all elements one shape, or make the array with infer_shape=False",
             )
         return self._copy(), x
+
+    def _shape_of_unknown(self) -> Shape:
+        """The shape that an element is taken to have whose rank is not known, as of what a Python
+        function returns in a loop: that of the others, or (). Every call checks it."""
+        known = tuple(self.element_shape) if self.element_shape.rank is not None else ()
+        return known if all(type(size) is int for size in known) else ()
 
     # Indices.
 

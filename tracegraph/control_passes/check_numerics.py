@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tracegraph.control.branch import Branch
+from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control.scan import Loop, Scan
 from tracegraph.control.while_loop import COUNT, While
 from tracegraph.core.recursion_limit import headroom
@@ -142,10 +143,10 @@ class _Watch:
             return outputs[:count]
         assert isinstance(op, Loop)
         first, end = op.states, op.states + 3 + _depth_inside(op)
-        if isinstance(op, While):
+        if isinstance(op, While | RecordedWhile):
             self.walk(op.condition, dict(zip(op.condition.inputs, inputs, strict=True)))
         body = self._body(op, node.source)
-        if isinstance(op, While):
+        if isinstance(op, While | RecordedWhile):
             op = op.with_graphs(_while_all_is_well(op, body), body, op.constants)
         else:
             assert isinstance(op, Scan)
@@ -177,7 +178,7 @@ class _Watch:
             watch = _Watch(builder, self.sites, (*self._loops, source))
             watch.walk(body, env)
             outputs = [env[y] for y in body.outputs]
-            if isinstance(op, While):
+            if isinstance(op, While | RecordedWhile):
                 constants = [env[x] for x in body.inputs[: op.constants]]
                 given = [*constants, *outputs[: op.states]]
                 watch.walk(op.condition, dict(zip(op.condition.inputs, given, strict=True)))
@@ -259,7 +260,9 @@ def _nothing(depth: int) -> list[Tensor]:
 def _depth(graph: Graph) -> int:
     """How many loops stand one in the other in a graph, at most."""
     ops = (node.op for node in graph.nodes if node.op.regions)
-    return max((isinstance(op, (Scan, While)) + _depth_inside(op) for op in ops), default=0)
+    return max(
+        (isinstance(op, (Scan, While, RecordedWhile)) + _depth_inside(op) for op in ops), default=0
+    )
 
 
 def _depth_inside(op: Op) -> int:
@@ -268,7 +271,7 @@ def _depth_inside(op: Op) -> int:
 
 def _has_sites_inside(node: Node) -> bool:
     """Whether a node is a branch or a loop that computes what may be nan or infinite."""
-    is_entered = isinstance(node.op, (Branch, Scan, While))
+    is_entered = isinstance(node.op, (Branch, Scan, While, RecordedWhile))
     return is_entered and any(_has_sites(region.graph) for region in node.op.regions)
 
 
@@ -280,7 +283,7 @@ def _has_sites(graph: Graph) -> bool:
     )
 
 
-def _while_all_is_well(loop: While, body: Graph) -> Graph:
+def _while_all_is_well(loop: While | RecordedWhile, body: Graph) -> Graph:
     """The condition of a loop that ends with the first step in which something failed."""
     with Builder(loop.condition.name) as builder:
         inputs = [builder.input_like(x) for x in body.inputs]

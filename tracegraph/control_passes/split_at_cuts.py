@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.control.call import Call
-from tracegraph.core.types import TOKEN, int32
+from tracegraph.control.recorded_while import RecordedWhile
+from tracegraph.core.shapes import Dim
+from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Iota, RuntimeSize
@@ -73,15 +75,20 @@ def with_own_sizes(graph: Graph) -> Graph:
     sizes: dict[str, Any] = {}
     names = iter(current().new_size_name, None)
     for inner in graph.graphs():
-        for y in _bound_by_runs(inner):
-            if not bound_names(y.type) <= sizes.keys():
-                sizes.update(new_names(y.type, names))
+        for type in _bound_by_runs(inner):
+            if not bound_names(type) <= sizes.keys():
+                sizes.update(new_names(type, names))
     return renamed(graph, sizes, {}) if sizes else graph
 
 
-def _bound_by_runs(graph: Graph) -> list[Tensor]:
-    ops = (HostCall, RuntimeSize)
-    return [y for node in graph.nodes if isinstance(node.op, ops) for y in node.outputs]
+def _bound_by_runs(graph: Graph) -> list[TensorType]:
+    """Types that have the sizes and shapes that only runs know, those of derivatives included."""
+    found = [y.type for y in _results_of_calls(graph)]
+    for node in graph.nodes:
+        if isinstance(node.op, RuntimeSize):
+            found += [y.type for y in node.outputs]
+        found += [TensorType(int32, (Dim.named(name),)) for name in node.op.sizes_of_runs]
+    return found
 
 
 def split_at_cuts(graph: Graph) -> SplitGraph:
@@ -187,7 +194,13 @@ def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
 
 
 def _results_of_calls(graph: Graph) -> list[Tensor]:
-    return [y for node in graph.nodes if isinstance(node.op, HostCall) for y in node.outputs]
+    found: list[Tensor] = []
+    for node in graph.nodes:
+        if isinstance(node.op, HostCall):
+            found += node.outputs
+        elif isinstance(node.op, RecordedWhile):
+            found.append(node.op.steps_of(node))
+    return found
 
 
 def _sizes_read(graph: Graph) -> dict[str, Tensor]:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.core.settings import settings
-from tracegraph.core.shapes import static_shape
+from tracegraph.core.shapes import Dim, ShapeVariable, static_shape
 from tracegraph.core.source import Source, sourced
-from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import TensorType
 from tracegraph.eager.pending import in_host_call
 from tracegraph.eager.tensor_methods import host_array
@@ -19,8 +19,9 @@ from tracegraph.effects.printing import Template
 from tracegraph.effects.record import recorded_call
 from tracegraph.errors import InvalidArgumentError, TraceError, fail
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.effect import HostCall, Loop, Made, set_host_runner
+from tracegraph.ops.elementwise import Cast
 from tracegraph.tracing.trace import Trace, init_scope
 
 
@@ -259,3 +260,46 @@ _FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
 set_host_runner(_Runner)
 
 __all__ = ["HostFunction", "host_call"]
+
+
+def declared_type(spec: TensorSpec) -> TensorType:
+    """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
+    if spec.shape.rank is None:
+        return TensorType(spec.dtype, ShapeVariable(current().new_size_name()))
+    sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
+    sizes = [Dim.named(current().new_size_name()) if n is None else n for n in sizes]
+    return TensorType(spec.dtype, tuple(sizes))
+
+
+def declare_result(x: Tensor, shape: TensorShape) -> bool:
+    """Declares the shape of a result of a Python function that `Tout` left out, or of that result
+    in another dtype, if nothing has used it yet: each call checks it. Returns whether it could."""
+    if not isinstance(x.type.shape, ShapeVariable) or shape.rank is None:
+        return False
+    return not current().is_top_level and _declared(x, shape, None)
+
+
+def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
+    node, builder = x.node, current()
+    if node is None or node.builder is not builder:
+        return False
+    behind = builder.nodes[builder.nodes.index(node) + 1 :]
+    if any(x is used for other in behind if other is not user for used in other.inputs):
+        return False
+    if isinstance(node.op, Cast):
+        (operand,) = node.inputs
+        if not _declared(operand, shape, node):
+            return False
+        x.type = operand.type.with_dtype(x.dtype)
+        return True
+    op = node.op
+    declaring = getattr(op.function, "declaring", None) if isinstance(op, HostCall) else None
+    if declaring is None or not isinstance(op, HostCall):
+        return False
+    place = next(i for i, y in enumerate(node.outputs[1:]) if y is x)
+    spec = TensorSpec(shape, x.dtype)
+    type_ = declared_type(spec)
+    types = tuple(type_ if i == place else old for i, old in enumerate(op.types))
+    node.op = HostCall(declaring(place, spec), types, *op.attributes[2:])
+    x.type = type_
+    return True

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegraph.control.branch import Branch
-from tracegraph.control.scan import Scan
+from tracegraph.control.recorded_while import RecordedWhile
+from tracegraph.control.scan import Loop, Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import static_shape, substitute_size
-from tracegraph.core.types import TensorType
+from tracegraph.core.shapes import ShapeVariable, static_shape, substitute_shape, substitute_size
+from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
+from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
 from tracegraph.padding.padded import Padded, padded
-from tracegraph.passes.specialise import with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
 if TYPE_CHECKING:
     from tracegraph.effects.procedure import Run
@@ -258,6 +260,8 @@ def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
         return run(op.known_branch(np.asarray(values[0])), values[1:], 1)
     if isinstance(op, Scan):
         return _scanned(op, values, run)
+    if isinstance(op, RecordedWhile):
+        return _recorded(op, values, run)
     assert isinstance(op, While), f"{op} has effects, and nothing runs it"
     constants, states = values[: op.constants], values[op.constants :]
     count = 0
@@ -270,18 +274,56 @@ def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
 def _scanned(op: Scan, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
     constants, states = values[: op.constants], values[op.constants : op.rows]
     rows = [np.asarray(x) for x in values[op.rows :]]
-    types = op.body.output_types[op.states :]
-    stacked: list[list[np.ndarray]] = [[] for _ in types]
+    stacked: list[list[np.ndarray]] = [[] for _ in op.body.outputs[op.states :]]
     steps = range(static_shape((op.length,))[0])
     for step in reversed(steps) if op.reverse else steps:
         outputs = run(op.body, [*constants, *states, *(x[step] for x in rows)], 0)
         states = outputs[: op.states]
         for made, y in zip(stacked, outputs[op.states :], strict=True):
             made.append(np.asarray(y))
-    whole = [
-        np.stack(made[:: -1 if op.reverse else 1])
-        if made
-        else np.zeros((0, *static_shape(type.shape)), type.dtype.numpy_dtype)
-        for made, type in zip(stacked, types, strict=True)
+    return [*states, *_whole(op, values[: op.rows], stacked, op.reverse)]
+
+
+def _recorded(op: RecordedWhile, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
+    constants, states = values[: op.constants], values[op.constants :]
+    stacked: list[list[np.ndarray]] = [[] for _ in op.body.outputs[op.states :]]
+    count = 0
+    while np.asarray(run(op.condition, [*constants, *states], 0)[0]):
+        outputs = run(op.body, [*constants, *states], 0)
+        states = outputs[: op.states]
+        for made, y in zip(stacked, outputs[op.states :], strict=True):
+            made.append(np.asarray(y))
+        count += 1
+    return [*states, np.arange(count, dtype=np.int32), *_whole(op, values, stacked)]
+
+
+def _whole(
+    op: Loop, values: Sequence[Any], stacked: Sequence[list[np.ndarray]], is_reverse: bool = False
+) -> list[np.ndarray]:
+    """The rows of all steps, in the order of the steps or in the other one."""
+    return [
+        _stacked(made[:: -1 if is_reverse else 1]) if made else _no_rows(op, values, place)
+        for place, made in enumerate(stacked)
     ]
-    return [*states, *whole]
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    for row in rows:
+        if row.shape != rows[0].shape:
+            raise Mismatch(
+                f"what one step computes has the shape {[*rows[0].shape]}, and what another one "
+                f"computes {[*row.shape]}, so it cannot be kept for derivatives or stacked",
+                fix="let the Python function return one shape in all steps",
+            )
+    return np.stack(rows)
+
+
+def _no_rows(op: Loop, values: Sequence[Any], place: int) -> np.ndarray:
+    """The rows of no step: sizes that the run knows, and 0 for those that a step would choose."""
+    formal = op.body.input_types
+    pairs = zip(formal, values)
+    known = [x if x is TOKEN else type_of_array(np.asarray(value)) for x, value in pairs]
+    type = op.body.output_types[op.states + place]
+    shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
+    rest = () if isinstance(shape, ShapeVariable) else shape
+    return np.zeros((0, *(n if isinstance(n, int) else 0 for n in rest)), type.dtype.numpy_dtype)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
@@ -39,8 +40,8 @@ from tracegraph.effects.pieces import (
     types_known,
 )
 from tracegraph.effects.record import Record, ResultShapeError
-from tracegraph.errors import InvalidArgumentError, fail, message
-from tracegraph.ir.builder import operand_text
+from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
+from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
 from tracegraph.passes.specialise import bind_sizes, specialise
@@ -367,9 +368,15 @@ class Run:
                 pairs = zip(graph.inputs, slots[first:])
                 return _run_region(graph, values, {x: v for x, v in pairs if v is not None}, piece)
 
-            results = interpret(op, [self.value(x) for x in node.inputs], run)
+            try:
+                results = interpret(op, [self.value(x) for x in node.inputs], run)
+            except Mismatch as mismatch:
+                raise_mismatch(op.name, node.inputs, mismatch, node.source)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
+        if isinstance(node.op, RecordedWhile):
+            steps = node.op.steps_of(node)
+            self._sizes.update(bind_sizes([steps.type], [type_of_array(self.env[steps])]))
         if piece is not None and piece.is_silent:
             return
         self._count += 1

@@ -6,28 +6,36 @@ that the ops at top level were given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tracegraph.control.scan import Scan
+from tracegraph.control.while_loop import While
 from tracegraph.control_passes.dataflow import Flows
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.eager.pending import device_buffer, program_of
+from tracegraph.effects.pieces import interpret
 from tracegraph.ir.op import Flow, Op, Region
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
+
+#: A loop of more steps is taken to choose everything.
+_MOST_STEPS = 256
 
 #: The values of the inputs of an op or of a graph.
 Values = Sequence[Any]
 
 
 class RegionRun(NamedTuple):
-    """A region of an op in one run of the op: the values that its graph was given are known where
-    it ran once."""
+    """A region of an op in one run of the op, and what its graph was given each time that it ran,
+    where that is known."""
 
     region: Region
     has_run: bool
-    values: Values | None
+    values: Sequence[Values] | None
 
 
 class Choices:
@@ -50,7 +58,16 @@ class Choices:
             return Flow(nothing, nothing)
         if run.values is None or not _has_choices(graph):
             return self._flows.of_graph(graph)
-        return self._flows.walked(graph, self.flow_of_nodes(values_inside(graph, run.values)))
+        found = [
+            self._flows.walked(graph, self.flow_of_nodes(values_inside(graph, values)))
+            for values in run.values
+        ]
+        return Flow(_together(x.values for x in found), _together(x.derivatives for x in found))
+
+
+def _together(masks: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """What reaches each output in one of several runs."""
+    return tuple(functools.reduce(operator.or_, column) for column in zip(*masks, strict=True))
 
 
 def can_choose(op: Op) -> bool:
@@ -69,7 +86,36 @@ def region_runs(op: Op, values: Values) -> Iterator[RegionRun]:
         given = [values[i] for i in region.inputs]
         is_given_them = op.types_inside(region, types) == _types_of(given)
         is_once = op.repetitions == 1 and is_given_them
-        yield RegionRun(region, has_run, given if is_once else None)
+        if is_once:
+            yield RegionRun(region, has_run, [given])
+        elif has_run and isinstance(op, Scan | While) and region.graph is op.body:
+            yield RegionRun(region, has_run, _steps(op, values))
+        else:
+            yield RegionRun(region, has_run, None)
+
+
+class _TooManyError(Exception):
+    """A loop has more steps than are looked at."""
+
+
+def _steps(op: Scan | While, values: Values) -> Sequence[Values] | None:
+    """What the body of a loop was given in each step, where something in it chooses."""
+    if not _has_choices(op.body) or not (isinstance(op, While) or isinstance(op.length, int)):
+        return None
+    steps: list[Values] = []
+
+    def run(graph: Graph, given: Values, first: int) -> Values:
+        if graph is op.body:
+            if len(steps) == _MOST_STEPS:
+                raise _TooManyError
+            steps.append(given)
+        return computed(graph, given)
+
+    try:
+        interpret(op, values, run)
+    except _TooManyError:
+        return None
+    return steps
 
 
 def values_inside(graph: Graph, values: Values) -> dict[Node, Values]:

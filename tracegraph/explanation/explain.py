@@ -347,11 +347,10 @@ class _Window:
                 continue
             if not run.has_run:
                 return _LeftOut(edge.node, before, window.lines(way))
-            if run.values is None:
-                continue
-            found = window.left_out(way, choices, values_inside(run.region.graph, run.values))
-            if found is not None:
-                return _LeftOut(found.node, [*before, *found.before], found.inside)
+            for values in run.values or ():
+                found = window.left_out(way, choices, values_inside(run.region.graph, values))
+                if found is not None:
+                    return _LeftOut(found.node, [*before, *found.before], found.inside)
         return None
 
     def ancestors(self, target: Any, source: int | None = None) -> dict[int, int]:

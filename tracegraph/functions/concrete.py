@@ -30,7 +30,6 @@ from tracegraph.functions.execute import (
     run_recorded,
 )
 from tracegraph.functions.jax_function import Binding, jax_function
-from tracegraph.functions.recompiling import Recompiling
 from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
@@ -102,7 +101,7 @@ class ConcreteFunction:
         self.__signature__ = request.signature.parameters
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
-        self._recompiling: Recompiling | None = None
+        self._recompiling: Any = None  # a `Recompiling`, where sizes are open
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
         self._options, buckets = options, options.buckets
@@ -111,7 +110,8 @@ class ConcreteFunction:
             self.bucketing = bucketing(traced, buckets, options)
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
-            self._recompiling = Recompiling(self.name, types, names, buckets is not None)
+            recompiling = opened("tracegraph.functions.recompiling").Recompiling
+            self._recompiling = recompiling(self.name, types, names, buckets is not None)
 
     # What it is.
 

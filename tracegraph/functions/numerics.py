@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.control.branch import Branch
+from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_passes import locate_numerics as search
@@ -153,7 +154,7 @@ class _Search:
 
     def _at(self, node: Node, operands: Sequence[Any]) -> _Blame | None:
         """The node itself, or what inside of it is to blame."""
-        if not isinstance(node.op, (Branch, Scan, While)):
+        if not isinstance(node.op, (Branch, Scan, While, RecordedWhile)):
             return _Blame(node, tuple(operands))
         step = 0
 

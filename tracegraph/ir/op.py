@@ -195,6 +195,11 @@ class Op(metaclass=_Interning):
         """Whether a run of it ends for some values only, as far as its graphs say."""
         return any(inner.may_never_end for inner in self.graphs())
 
+    @property
+    def sizes_of_runs(self) -> set[str]:
+        """The names of the sizes among its attributes that only a run of it knows."""
+        return set()
+
     # What ops with graphs among their attributes say of them.
 
     @property

@@ -73,7 +73,7 @@ def names_chosen(node: Node) -> set[str]:
     if not node.op.cuts_runs:
         return set()
     given = set().union(*(_names_in(x.type) for x in node.inputs))
-    return set().union(*(bound_names(y.type) for y in node.outputs)) - given
+    return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in node.outputs)) - given
 
 
 def names_used(node: Node) -> set[str]:

@@ -1,0 +1,242 @@
+"""Reverse mode through a while that calls Python functions: what they returned is kept."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.oracles import raises
+from tracegraph.errors import MissingRuleError, ShapeError
+
+
+def next_state(called):
+    """A Python function without a gradient, which notes what it is called with."""
+
+    def function(p):
+        called.append(float(p))
+        return 0.5 * p + 1.0
+
+    return lambda p: tg.numpy_function(function, [p], tg.TensorSpec([], tg.float64))
+
+
+def episode(called, x, steps):
+    """Rewards of at most so many steps, until the state is large."""
+    following = next_state(called)
+    state, total = tg.constant(1.0, tg.float64), tg.constant(0.0, tg.float64)
+    for _ in tg.range(steps):
+        p = x * state * tg.sin(total + x)
+        total += p * p
+        state = following(p)
+        if state > 2.9:
+            break
+    return total
+
+
+def episode_in_jax(x, steps):
+    state, total = 1.0, 0.0
+    for _ in range(steps):
+        p = x * state * jnp.sin(total + x)
+        total = total + p * p
+        state = 0.5 * jax.lax.stop_gradient(p) + 1.0
+        if state > 2.9:
+            break
+    return total
+
+
+def of_both_orders(compute):
+    """The value of a function, and its first and second derivative."""
+
+    def values(x, steps):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = compute(x, steps)
+            slope = tape.gradient(y, x)
+        return y, slope, outer.gradient(slope, x)
+
+    return tg.function(values)
+
+
+def in_jax(x, steps):
+    fn = functools.partial(episode_in_jax, steps=steps)
+    with jax.enable_x64(True):
+        return np.array([f(x) for f in (fn, jax.grad(fn), jax.grad(jax.grad(fn)))])
+
+
+def test_reverse_mode_through_a_while_keeps_what_python_returned():
+    called = []
+    values = of_both_orders(functools.partial(episode, called))
+    for x, steps in ((1.3, 5), (1.3, 1), (1.3, 2), (3.7, 9), (1.3, 0)):
+        called.clear()
+        found = values(tg.constant(x, tg.float64), tg.constant(steps))
+        if steps == 0:
+            assert [float(y) for y in found] == [0.0, 0.0, 0.0] and not called
+        else:
+            np.testing.assert_allclose(found, in_jax(x, steps), rtol=1e-10)
+            assert 1 <= len(called) <= steps
+
+
+def test_reverse_mode_at_top_level_and_through_calls_of_other_lengths():
+    called = []
+    inner = tg.function(lambda x, steps: episode(called, x, steps))
+    both = lambda x, steps: inner(x, steps) + 2.0 * inner(x, steps + 1)  # noqa: E731
+    expected = in_jax(1.3, 1) + 2.0 * in_jax(1.3, 2)
+    for whole in (of_both_orders(both), of_both_orders(tg.function(both)).python_function):
+        called.clear()
+        found = whole(tg.constant(1.3, tg.float64), tg.constant(1))
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+        assert len(called) == 3
+
+
+@pytest.mark.parametrize("call", [lambda fn, x: fn(x), lambda fn, x: tg.function(fn)(x)])
+def test_reverse_mode_reads_variables_that_python_assigns_in_a_while(call):
+    w = tg.Variable(np.full((2, 2), 0.3))
+
+    def acted(z):
+        w.assign_add(0.1 * np.eye(2))
+        return np.tanh(z)
+
+    def step(i, h, total):
+        z = h @ w
+        h = tg.numpy_function(acted, [z], tg.TensorSpec([1, 2], tg.float64))
+        return i + 1, h, total + tg.reduce_sum(z**3)
+
+    def loss(steps):
+        start = (0, tg.ones([1, 2], tg.float64), tg.constant(0.0, tg.float64))
+        with tg.GradientTape() as tape:
+            _, _, total = tg.while_loop(lambda i, *_: i < steps, step, start)
+        return total, tape.gradient(total, w)
+
+    def in_jax(values):
+        h, total = jnp.ones((1, 2)), 0.0
+        for i in range(3):
+            z = h @ (values + 0.1 * i * jnp.eye(2))
+            h, total = jax.lax.stop_gradient(jnp.tanh(z)), total + (z**3).sum()
+        return total
+
+    total, slope = call(loss, tg.constant(3))
+    with jax.enable_x64(True):
+        expected, by_w = jax.value_and_grad(in_jax)(jnp.full((2, 2), 0.3))
+    np.testing.assert_allclose(total, expected, rtol=1e-12)
+    np.testing.assert_allclose(slope, by_w, rtol=1e-12)
+
+
+def test_a_while_with_python_in_a_branch_runs_and_its_derivative_is_refused():
+    def chosen(x, steps):
+        return tg.cond(x > 0.0, lambda: episode([], x, steps), lambda: x)
+
+    x = tg.constant(1.3, tg.float64)
+    found = tg.function(chosen)(x, tg.constant(2))
+    np.testing.assert_allclose(found, in_jax(1.3, 2)[0], rtol=1e-12)
+    derived = lambda: of_both_orders(chosen)(x, tg.constant(2))  # noqa: E731
+    raises(MissingRuleError, "calls a Python function, which it would have to call again", derived)
+
+
+def test_what_has_another_shape_in_each_step_is_not_kept():
+    sizes = iter(range(1, 9))
+
+    def values(x, steps):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tg.range(steps):
+                made = tg.numpy_function(
+                    lambda _: np.ones(next(sizes), np.float32), [y], tg.TensorSpec([None])
+                )
+                y *= tg.reduce_sum(x * made)
+        return tape.gradient(y, x)
+
+    text = raises(
+        ShapeError, "cannot be kept", lambda: tg.function(values)(tg.constant(2.0), tg.constant(3))
+    )
+    assert "for _ in tg.range(steps)" in text
+
+
+def played(reward):
+    """An environment as users hand it to `tg.numpy_function`: it ends behind four actions."""
+    state, count = np.array([0.3, -0.2], np.float32), 0
+
+    def act(action):
+        nonlocal state, count
+        count += 1
+        state = np.float32(0.9) * state + np.float32(action)
+        return state, reward(count), np.array(count >= 4, np.int32)
+
+    return act
+
+
+def test_an_actor_critic_in_which_only_dtypes_of_results_are_declared():
+    """As in a tutorial: shapes are told by `set_shape`, by a write and by a condition."""
+    w = tg.Variable([[0.5, -0.3], [0.1, 0.4]])
+    act = played(lambda count: np.array(count * 10, np.int32))
+
+    @tg.function
+    def trained(initial, limit):
+        probabilities = tg.TensorArray(tg.float32, size=0, dynamic_size=True)
+        rewards = tg.TensorArray(tg.int32, size=0, dynamic_size=True)
+        with tg.GradientTape() as tape:
+            state = initial
+            for t in tg.range(limit):
+                probs = tg.nn.softmax(tg.linalg.matvec(w, state))
+                action = t % 2
+                probabilities = probabilities.write(t, probs[action])
+                state, reward, done = tg.numpy_function(
+                    act, [action], [tg.float32, tg.int32, tg.int32]
+                )
+                state.set_shape(initial.shape)
+                rewards = rewards.write(t, reward)
+                if tg.cast(done, tg.bool):
+                    break
+            loss = -tg.reduce_sum(tg.math.log(probabilities.stack()))
+        return loss, tape.gradient(loss, w), rewards.stack()
+
+    def in_jax(w):
+        state, loss = np.array([0.3, -0.2], np.float32), 0.0
+        for t in range(4):
+            loss -= jnp.log(jax.nn.softmax(w @ state)[t % 2])
+            state = np.float32(0.9) * state + np.float32(t % 2)
+        return loss
+
+    loss, slope, rewards = trained(tg.constant([0.3, -0.2]), 20)
+    expected, by_w = jax.value_and_grad(in_jax)(jnp.asarray(w.numpy()))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope, by_w, rtol=1e-5)
+    assert rewards.numpy().tolist() == [10, 20, 30, 40]
+
+
+def test_a_result_that_has_not_the_shape_it_was_taken_for_is_refused():
+    act = played(lambda count: np.zeros(3, np.int32))
+
+    @tg.function
+    def rewards(limit):
+        found = tg.TensorArray(tg.int32, size=9)
+        for t in tg.range(limit):
+            _, reward, _ = tg.numpy_function(act, [t], [tg.float32, tg.int32, tg.int32])
+            found = found.write(t, reward)
+        return found.stack()
+
+    error = tg.errors.InvalidArgumentError
+    raises(error, r"returned the shape \(3,\) and Tout says \(\)", lambda: rewards(tg.constant(2)))
+
+
+@pytest.mark.parametrize("option", ["check_numerics", "locate_numerics"])
+def test_numerics_name_the_step_of_a_loop_that_is_recorded(option):
+    def values(x, steps):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tg.range(steps):
+                y = tg.math.log(y - 1.0)
+                y += 0.0 * next_state([])(y)
+        return tape.gradient(y, x)
+
+    error = tg.errors.NumericsError
+    call = tg.function(values, **{option: True})
+    text = raises(
+        error, "in step 1 of the loop", lambda: call(tg.constant(1.3, tg.float64), tg.constant(3))
+    )
+    assert "y = tg.math.log(y - 1.0)" in text

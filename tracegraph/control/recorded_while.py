@@ -1,0 +1,145 @@
+"""The forward form of a while that calls Python functions, which reverse mode must not call again.
+
+Such a loop is run step by step from Python, so each step hands out what the rules of the body read,
+and that is stacked as it is by a scan. The number of steps is an open size that the run binds.
+Behind the loop its reverse mode is that of a scan of this length.
+"""
+
+from __future__ import annotations
+
+from tracegraph.control.branch import stacked_outputs
+from tracegraph.control.call import applied, depending_through, own_size, residual_plan
+from tracegraph.control.scan import Loop, Scan, swapped
+from tracegraph.control.without_prints import without_prints, without_tokens
+from tracegraph.core.shapes import Size
+from tracegraph.core.types import TensorType, int32
+from tracegraph.errors import Mismatch
+from tracegraph.ir.op import Flow, MissingRule, Region
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.broadcast import stack
+from tracegraph.passes.vectorise import vectorise
+
+
+class RecordedWhile(Loop):
+    """The states behind the last step, the numbers of the steps, and the other outputs of all
+    steps, stacked: `(*constants, *states) -> (*states, i32[length], *stacked)`.
+
+    `condition` and `body` take the constants and the states; the body runs as long as the condition
+    holds, and `length` is how often it ran, which the run tells.
+    """
+
+    condition: Graph
+    length: Size
+
+    takes_zero_cotangents = True
+    leaves_out_regions = True
+    repetitions = None
+    counts = True
+
+    @property
+    def states(self) -> int:
+        return len(self.condition.inputs) - self.constants
+
+    @property
+    def regions(self):
+        inputs = tuple(range(len(self.body.inputs)))
+        stacked = range(self.states, len(self.body.outputs))
+        places = (*range(self.states), *(1 + i for i in stacked))
+        return (
+            Region(self.body, inputs, places, self.carried),
+            Region(self.condition, inputs, ()),
+        )
+
+    def regions_run(self, values, compute):
+        (begins,) = compute(self.condition, values)
+        return bool(begins), True
+
+    def how_often(self, region):
+        return "until it ends"
+
+    def steps_of(self, node: Node) -> Tensor:
+        """The numbers of the steps among the outputs of a node, by which the length is known."""
+        return node.outputs[self.states]
+
+    def infer(self, *types):
+        found = self._as_scan().infer(*types)
+        steps = TensorType(int32, (self.length,))
+        return (*found[: self.states], steps, *found[self.states :])
+
+    def _as_scan(self) -> Scan:
+        return Scan(self.body, self.constants, self.states, self.length)
+
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> RecordedWhile:
+        return RecordedWhile(body, constants, condition, self.length)
+
+    def recorded(self):
+        return recorded_while(self.body, self.constants, self.condition, self.length)
+
+    def vjp(self, *values):
+        count = len(self.body.outputs) + 1
+        gs, ys = self._without_steps(values[:count]), self._without_steps(values[count : 2 * count])
+        return self._as_scan().pulled_back(gs, ys, without_tokens(values[2 * count :]))
+
+    def _without_steps(self, values):
+        return (*values[: self.states], *values[self.states + 1 :])
+
+    def jvp(self, tangents, *values):
+        without_prints(self.body)  # which says what is wrong
+        raise MissingRule(self, "forward")
+
+    def batch(self, n, batched, *xs):
+        size = own_size(self.body, n)
+        flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
+        condition, (ends_apart,) = vectorise(self.condition, flags, size)
+        if ends_apart:
+            raise Mismatch(
+                "a loop calls Python, and in a parallel loop each iteration runs it another number "
+                "of times",
+                fix="use tg.map_fn, which runs one iteration after the other",
+            )
+        wide, has = vectorise(self.body, flags, size)
+        wanted = (*flags[self.constants :], *has[self.states :])
+        pairs = zip(xs, batched, flags, strict=True)
+        inputs = [stack(x, n) if is_wide and not was else x for x, was, is_wide in pairs]
+        body = stacked_outputs(wide, has, wanted, size)
+        op = RecordedWhile(body, self.constants, condition, self.length)
+        outputs = applied(op, inputs)
+        rows = zip(outputs[self.states + 1 :], wanted[self.states :], strict=True)
+        stacked = [swapped(y, is_wide) for y, is_wide in rows]
+        return (*outputs[: self.states + 1], *stacked), (
+            *wanted[: self.states],
+            False,
+            *wanted[self.states :],
+        )
+
+    def depends(self, *patterns):
+        raise MissingRule(self, "sparsity")
+
+    def depending(self, inputs):
+        through = lambda flags: depending_through(self.body, flags)  # noqa: E731
+        found = through(self.with_states(inputs, through))
+        return (*found[: self.states], False, *found[self.states :])
+
+    def flow(self, flows):
+        found = super().flow(flows)
+        values, derivatives = [*found.values], [*found.derivatives]
+        for masks in (values, derivatives):  # of the number of steps, which comes last there
+            masks.insert(self.states, masks.pop())
+        return Flow(tuple(values), tuple(derivatives))
+
+
+def recorded_while(body: Graph, constants: int, condition: Graph, length: Size) -> RecordedWhile:
+    """The forward form of a while whose body may return other outputs behind the states."""
+    body = body.cached(("records", constants), lambda: (_recording(body, constants),))[0]
+    return RecordedWhile(body, constants, condition, length)
+
+
+def _recording(body: Graph, constants: int) -> Graph:
+    """The body that returns, for stacking, what its rules read. Other results of Python functions
+    are not stacked: in each step they may have another shape."""
+    plan = residual_plan(body)
+    outputs = plan.forward.outputs[: len(body.outputs)]
+    known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}
+    missing = [x for x in plan.residuals if x not in known]
+    is_same = all(x is y for x, y in zip(plan.forward.inputs, body.inputs, strict=True))
+    return body if is_same and not missing else plan.forward.with_outputs((*outputs, *missing))
