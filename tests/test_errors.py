@@ -2996,23 +2996,6 @@ def test_operands_that_are_variables_have_names(is_traced):
     assert "operand 1: f32[3,2]  (Variable 'kernel')" in str(caught.value)
 
 
-class Blocks(tg.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = [tg.layers.Dense(3), tg.layers.Dense(3)]
-
-    def __call__(self, x):
-        return self.blocks[1](self.blocks[0](x))
-
-
-def test_operands_of_traces_have_the_names_that_graphs_give_them():
-    blocks = Blocks()
-    blocks(tg.ones([2, 4]))
-    with pytest.raises(ShapeError) as caught:
-        tg.function(blocks)(tg.ones([2, 9]))
-    assert "operand 1: f32[4,3]  (Variable 'blocks.0.kernel')" in str(caught.value)
-
-
 # ---------------------------------------------------------------- transformations of functions
 
 

@@ -123,7 +123,7 @@ def _called_by_its_handle(handle: Tensor) -> str | None:
     """What errors call the Variable that a tensor stands for, of a trace or at top level."""
     variable = variable_behind(handle)
     if variable is not None:
-        return told_name(variable) if variable.is_unnamed else dotted(handle.name or "")
+        return told_name(variable) if variable.is_unnamed else variable.base_name
     name = handle.name or ""
     path = called_at_this_place(handle) if is_no_name(name) else None
     return dotted(path) if path else name
