@@ -34,7 +34,7 @@ class Settings:
     #: Ends the process with a message, from any thread.
     end: Callable[[str], Any] = _end
     #: Waits until all processes let each other end.
-    part: Callable[[], Any] = lambda: None
+    leave_together: Callable[[], Any] = lambda: None
 
 
 settings = Settings()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests.counting_reads import bytes_of_reads
 from tracegraph.archive import parts, tensors
 from tracegraph.archive.manifest import Entry
 from tracegraph.train.checkpoint_files import open_checkpoint
@@ -39,16 +40,7 @@ def save(path, **variables):
 @pytest.fixture
 def bytes_read(monkeypatch):
     """The bytes of tensors that were read."""
-    counts = []
-    usual = tensors.TensorFile.read
-
-    def read(self, key):
-        found = usual(self, key)
-        counts.append(found[0].nbytes)
-        return found
-
-    monkeypatch.setattr(tensors.TensorFile, "read", read)
-    return counts
+    return bytes_of_reads(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "complex128", "int8", "bool"])

@@ -15,8 +15,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import tracegraph as tg
+from tests.counting_reads import bytes_of_reads
 from tests.test_docs import ON_8_DEVICES, execute
-from tracegraph.archive import tensors
 from tracegraph.archive.layouts import read_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.core.types import TensorType
@@ -512,22 +512,8 @@ def saved(tmp_path):
     return tmp_path
 
 
-def read_by(monkeypatch):
-    """The bytes of each tensor that is read from a file from now on."""
-    counts = []
-    usual = tensors.TensorFile.read
-
-    def read(self, key):
-        data = usual(self, key)
-        counts.append(data[0].nbytes)
-        return data
-
-    monkeypatch.setattr(tensors.TensorFile, "read", read)
-    return counts
-
-
 def test_variables_of_a_saved_model_keep_their_layouts(saved, monkeypatch):
-    counts = read_by(monkeypatch)
+    counts = bytes_of_reads(monkeypatch.setattr)
     loaded = tg.saved_model.load(saved)
     kernel, bias = loaded.layer.kernel, loaded.layer.bias
     assert kernel.layout == TILES

@@ -259,7 +259,8 @@ class While(Loop):
         (body,), _ = narrowed([self.body], wanted, keep)
         (condition,), _ = narrowed([self.condition], (True,), keep)
         constants = sum(keep[: self.constants])
-        return (While(body, constants, condition, self.checkpoints, counts, self.length), keep, has)
+        loop = While(body, constants, condition, self.checkpoints, counts, self.length)
+        return loop, keep, has
 
     def _needed(self, used: Flags) -> Flags:
         """The states that are used, or that another or the condition is computed from."""

@@ -61,7 +61,7 @@ def initialize(
         _check_address(address, count, index)
         watch, port = meet(address, count, index, timeout, _free_port)
         _watches.append(watch)
-        backend.set_ends_of_process(watch.end, watch.part)
+        backend.set_ends_of_process(watch.end, watch.leave_together)
         address = f"{address.rpartition(':')[0]}:{port}"
     try:
         backend.join_processes(address, count, index, local_device_ids, max(int(timeout), 1))

@@ -142,7 +142,7 @@ class Watch:
                 return
             time.sleep(_RETRY)
 
-    def part(self) -> None:
+    def leave_together(self) -> None:
         """Says that this process leaves, and waits until those that it is connected to have said
         so too. Then it may end in any way, and is not called lost."""
         self.leave()

@@ -300,16 +300,16 @@ def on_host(buffer: Any) -> np.ndarray:
     return _lowering().processes.on_host(buffer)
 
 
-def set_ends_of_process(end: Any, part: Any) -> None:
+def set_ends_of_process(end: Any, leave_together: Any) -> None:
     """Takes what ends this process where it waits for others in vain, a function of a message, and
     what waits until all processes let each other end."""
     settings = _lowering().processes.settings
-    settings.end, settings.part = end, part
+    settings.end, settings.leave_together = end, leave_together
 
 
-def part_from_processes() -> None:
+def leave_together() -> None:
     """Waits until all processes let each other end; all of them must call this."""
-    _lowering().processes.settings.part()
+    _lowering().processes.settings.leave_together()
 
 
 def joined_as() -> tuple[int, int]:

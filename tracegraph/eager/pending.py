@@ -304,7 +304,9 @@ class _Batch:
             return
         kept.provenance.remember(self.nodes, self.inputs, self.values)
         for slot, buffer in zip(self.held, outputs, strict=True):
-            set_buffer(self.values[slot], buffer)
+            value = self.values[slot]
+            if value.node is not None:  # another thread may have computed it: it has its bits
+                set_buffer(value, buffer)
 
     def release(self) -> None:
         """Drops at once the values that nobody holds, and what they were computed from: a node and

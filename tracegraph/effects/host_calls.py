@@ -259,8 +259,6 @@ _FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
 
 set_host_runner(_Runner)
 
-__all__ = ["HostFunction", "host_call"]
-
 
 def declared_type(spec: TensorSpec) -> TensorType:
     """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
@@ -303,3 +301,6 @@ def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
     node.op = HostCall(declaring(place, spec), types, *op.attributes[2:])
     x.type = type_
     return True
+
+
+__all__ = ["HostFunction", "declare_result", "declared_type", "host_call"]

@@ -260,50 +260,42 @@ def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
         return run(op.known_branch(np.asarray(values[0])), values[1:], 1)
     if isinstance(op, Scan):
         return _scanned(op, values, run)
-    if isinstance(op, RecordedWhile):
-        return _recorded(op, values, run)
-    assert isinstance(op, While), f"{op} has effects, and nothing runs it"
-    constants, states = values[: op.constants], values[op.constants :]
-    count = 0
-    while np.asarray(run(op.condition, [*constants, *states], 0)[0]):
-        states = run(op.body, [*constants, *states], 0)
-        count += 1
-    return [*states, np.int32(count)] if op.counts else states
+    assert isinstance(op, While | RecordedWhile), f"{op} has effects, and nothing runs it"
+    return _repeated(op, values, run)
 
 
 def _scanned(op: Scan, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
     constants, states = values[: op.constants], values[op.constants : op.rows]
     rows = [np.asarray(x) for x in values[op.rows :]]
-    stacked: list[list[np.ndarray]] = [[] for _ in op.body.outputs[op.states :]]
+    made: list[Sequence[Any]] = []
     steps = range(static_shape((op.length,))[0])
     for step in reversed(steps) if op.reverse else steps:
         outputs = run(op.body, [*constants, *states, *(x[step] for x in rows)], 0)
         states = outputs[: op.states]
-        for made, y in zip(stacked, outputs[op.states :], strict=True):
-            made.append(np.asarray(y))
-    return [*states, *_whole(op, values[: op.rows], stacked, op.reverse)]
+        made.append(outputs[op.states :])
+    return [*states, *_whole(op, values[: op.rows], made[:: -1 if op.reverse else 1])]
 
 
-def _recorded(op: RecordedWhile, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
+def _repeated(op: While | RecordedWhile, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
     constants, states = values[: op.constants], values[op.constants :]
-    stacked: list[list[np.ndarray]] = [[] for _ in op.body.outputs[op.states :]]
+    made: list[Sequence[Any]] = []
     count = 0
     while np.asarray(run(op.condition, [*constants, *states], 0)[0]):
         outputs = run(op.body, [*constants, *states], 0)
         states = outputs[: op.states]
-        for made, y in zip(stacked, outputs[op.states :], strict=True):
-            made.append(np.asarray(y))
         count += 1
-    return [*states, np.arange(count, dtype=np.int32), *_whole(op, values, stacked)]
+        if isinstance(op, RecordedWhile):
+            made.append(outputs[op.states :])
+    if isinstance(op, RecordedWhile):
+        return [*states, np.arange(count, dtype=np.int32), *_whole(op, values, made)]
+    return [*states, np.int32(count)] if op.counts else states
 
 
-def _whole(
-    op: Loop, values: Sequence[Any], stacked: Sequence[list[np.ndarray]], is_reverse: bool = False
-) -> list[np.ndarray]:
-    """The rows of all steps, in the order of the steps or in the other one."""
+def _whole(op: Loop, values: Sequence[Any], made: Sequence[Sequence[Any]]) -> list[np.ndarray]:
+    """What the steps made beside the states, each output in one array of a row for each step."""
     return [
-        _stacked(made[:: -1 if is_reverse else 1]) if made else _no_rows(op, values, place)
-        for place, made in enumerate(stacked)
+        _stacked([np.asarray(row[place]) for row in made]) if made else _no_rows(op, values, place)
+        for place in range(len(op.body.outputs) - op.states)
     ]
 
 

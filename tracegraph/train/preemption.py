@@ -55,7 +55,7 @@ class Preemption:
             print(
                 f"tracegraph: {name}: the training is saved in {path}", file=sys.stderr, flush=True
             )
-        backend.part_from_processes()
+        backend.leave_together()
         for listened, handler in self._before.items():
             signal.signal(listened, handler)
         os.kill(os.getpid(), number)
