@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tracegraph import random
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, as_shape
-from tracegraph.array.creation import eye, fill
-from tracegraph.array.creation import ones as ones_of
-from tracegraph.array.creation import zeros as zeros_of
+from tracegraph.array.creation import eye, fill, ones as ones_of, zeros as zeros_of
 from tracegraph.array.shaping import reshape, transpose
 from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, fail, shown

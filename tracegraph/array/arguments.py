@@ -39,8 +39,7 @@ from tracegraph.operands.conversion import (
     static_ints,
     static_value,
 )
-from tracegraph.operands.flags import as_flag as as_flag
-from tracegraph.operands.flags import refuse_kind as refuse_kind
+from tracegraph.operands.flags import as_flag as as_flag, refuse_kind as refuse_kind
 from tracegraph.ops.constant import Sizes
 from tracegraph.ops.shape import Reshape, slice_axis
 

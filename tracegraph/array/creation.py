@@ -21,8 +21,7 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
-from tracegraph.autograph.iteration import makers as iteration_makers
-from tracegraph.autograph.iteration import steps_of_tensor_range
+from tracegraph.autograph.iteration import makers as iteration_makers, steps_of_tensor_range
 from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.core.source import user_frame

@@ -13,8 +13,7 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import is_tensor, one_hot, ones_like
-from tracegraph.array.creation import range as range_of
+from tracegraph.array.creation import is_tensor, one_hot, ones_like, range as range_of
 from tracegraph.array.runtime_sizes import size_of_value
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, expand_dims, reshape, transpose

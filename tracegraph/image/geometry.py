@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph.array.arguments import as_number, as_size, as_sizes, known_int, refuse
 from tracegraph.array.joining import concat
-from tracegraph.array.shaping import cut, pad, reverse
-from tracegraph.array.shaping import transpose as transpose_axes
+from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_axes
 from tracegraph.core.shapes import Size
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images

@@ -18,8 +18,7 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import range as numbers
-from tracegraph.array.creation import zeros
+from tracegraph.array.creation import range as numbers, zeros
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32

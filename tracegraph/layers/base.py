@@ -19,8 +19,7 @@ from tracegraph.array.arguments import (
     as_sizes,
     refuse,
 )
-from tracegraph.array.creation import is_tensor
-from tracegraph.array.creation import shape as shape_tensor
+from tracegraph.array.creation import is_tensor, shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here
 from tracegraph.boundary.argument_errors import SINGLE

@@ -28,8 +28,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operands import matrices
 from tracegraph.linalg.parts import diag
 from tracegraph.operands.conversion import as_operands, cast_to
-from tracegraph.ops.contract import MATMUL
-from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of
 from tracegraph.ops.decomposition import Eig, Eigh, Eigvalsh, Lu, Qr, SingularValues, Svd
 from tracegraph.ops.elementwise import SELECT
 from tracegraph.ops.linalg import in_triangle

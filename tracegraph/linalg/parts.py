@@ -30,8 +30,7 @@ from tracegraph.math.reduction import norm
 from tracegraph.operands.conversion import as_tensor, broadcast
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.contract import adjoint as adjoint_of
-from tracegraph.ops.contract import swap_last
+from tracegraph.ops.contract import adjoint as adjoint_of, swap_last
 from tracegraph.ops.elementwise import SELECT, SUB, LogicalAnd
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape, with_size

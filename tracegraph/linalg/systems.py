@@ -28,8 +28,7 @@ from tracegraph.math.product import with_common_batch
 from tracegraph.math.unary import log
 from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import Sum
-from tracegraph.ops.contract import MATMUL, swap_last
-from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of, swap_last
 from tracegraph.ops.decomposition import Pinv, SingularValues, triangles
 from tracegraph.ops.elementwise import CONJ, REAL
 from tracegraph.ops.index import Gather

@@ -58,6 +58,7 @@ from tracegraph.ops.elementwise import (
 )
 from tracegraph.ops.reduce import (
     All,
+    Any as AnyOp,
     ArgMax,
     ArgMin,
     CumLogsumexp,
@@ -67,7 +68,6 @@ from tracegraph.ops.reduce import (
     Min,
     Prod,
 )
-from tracegraph.ops.reduce import Any as AnyOp
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
 
 if TYPE_CHECKING:

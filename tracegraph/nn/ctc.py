@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_integers, as_size, known_int, rank_of, refuse
-from tracegraph.array.creation import range as range_of
-from tracegraph.array.creation import zeros
+from tracegraph.array.creation import range as range_of, zeros
 from tracegraph.array.joining import stack
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, pad, reshape, transpose

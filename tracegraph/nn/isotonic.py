@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracegraph.array.arguments import as_axis, as_flag, known_int, rank_of, refuse
-from tracegraph.array.creation import range as range_of
-from tracegraph.array.creation import stop_gradient
+from tracegraph.array.creation import range as range_of, stop_gradient
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
 from tracegraph.core.types import float32, float64, int32

@@ -22,8 +22,7 @@ from tracegraph.linalg.operators.arguments import (
 )
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.circulant import as_complex, in_dtype
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag
 from tracegraph.linalg.systems import compact_diagonals, tridiagonal_matmul, tridiagonal_solve
 from tracegraph.math.logic import equal
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to

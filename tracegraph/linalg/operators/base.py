@@ -17,13 +17,11 @@ from tracegraph.errors import ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.decompositions import eigvalsh, svd
 from tracegraph.linalg.operators.arguments import not_here
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag_part
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag_part
 from tracegraph.linalg.systems import cholesky, cholesky_solve, det, slogdet, solve
 from tracegraph.math.logic import equal
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce_prod, reduce_sum
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import log, real
+from tracegraph.math.unary import abs as absolute, log, real
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.module import Module
 

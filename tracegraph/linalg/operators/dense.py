@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import given, implied, parameter
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import band_part, diag_part
+from tracegraph.linalg.parts import adjoint as adjoint_of, band_part, diag_part
 from tracegraph.linalg.systems import triangular_solve
 from tracegraph.math.logic import not_equal
 from tracegraph.math.product import matmul

@@ -22,13 +22,10 @@ from tracegraph.linalg.operators.arguments import (
     spread,
 )
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag as matrix_of
-from tracegraph.linalg.parts import diag_part, set_diag
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag as matrix_of, diag_part, set_diag
 from tracegraph.math.logic import equal, not_equal
 from tracegraph.math.reduction import reduce_prod
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import imag, log, real, sqrt
+from tracegraph.math.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 
 if TYPE_CHECKING:

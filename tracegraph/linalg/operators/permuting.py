@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegraph.array.arguments import as_integers
-from tracegraph.array.creation import ones, zeros
-from tracegraph.array.creation import range as numbers_from
+from tracegraph.array.creation import ones, range as numbers_from, zeros
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import as_dtype, float32, int32
@@ -27,8 +26,7 @@ from tracegraph.math.logic import equal
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.sorting import argsort, sort
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import square
+from tracegraph.math.unary import abs as absolute, square
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
 
 if TYPE_CHECKING:
