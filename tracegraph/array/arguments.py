@@ -21,15 +21,7 @@ from tracegraph.core.shapes import (
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import int32, int64
-from tracegraph.errors import (
-    DTypeError,
-    Mismatch,
-    ShapeError,
-    SignatureError,
-    fail,
-    kind_of,
-    shown,
-)
+from tracegraph.errors import DTypeError, Mismatch, ShapeError, SignatureError, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (

@@ -25,13 +25,7 @@ from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import (
-    as_tensor,
-    cast_to,
-    has_dtype,
-    promoted,
-    refuse_mix,
-)
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted, refuse_mix
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
 from tracegraph.ops.elementwise import ADD
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis

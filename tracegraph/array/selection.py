@@ -34,14 +34,7 @@ from tracegraph.operands.conversion import (
 )
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT, Cast
-from tracegraph.ops.index import (
-    Gather,
-    GatherNd,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterUpdate,
-)
+from tracegraph.ops.index import Gather, GatherNd, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
 from tracegraph.tracing.index_checks import in_range
 

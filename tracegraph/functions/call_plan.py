@@ -19,13 +19,7 @@ from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution
 from tracegraph.ir.tensor import Tensor
-from tracegraph.signatures.signature import (
-    LITERALS,
-    Request,
-    Signature,
-    layouts_here,
-    leaf_key,
-)
+from tracegraph.signatures.signature import LITERALS, Request, Signature, layouts_here, leaf_key
 
 if TYPE_CHECKING:
     from tracegraph.eager.layouts import Layout

@@ -5,14 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_flag,
-    as_number,
-    rank_of,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_count, as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import is_tensor, one_hot, ones_like, range as range_of
 from tracegraph.array.runtime_sizes import size_of_value
 from tracegraph.array.selection import gather, where

@@ -12,12 +12,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_list
 from tracegraph.core.types import int32
-from tracegraph.errors import (
-    SignatureError,
-    TraceError,
-    fail,
-    shown,
-)
+from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import from_jax

@@ -36,13 +36,7 @@ from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
 
 if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        Nest,
-        RegularizerLike,
-    )
+    from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, Nest, RegularizerLike
 
 
 def _both(mask: Any, other: Any) -> Any:

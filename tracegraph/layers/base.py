@@ -11,14 +11,7 @@ import numpy as np
 
 from tracegraph import activations, constraints, initializers, nest, regularizers
 from tracegraph.api.absent import refuse_attribute
-from tracegraph.array.arguments import (
-    as_choice,
-    as_flag,
-    as_list,
-    as_shape,
-    as_sizes,
-    refuse,
-)
+from tracegraph.array.arguments import as_choice, as_flag, as_list, as_shape, as_sizes, refuse
 from tracegraph.array.creation import is_tensor, shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import (
-    as_choice,
-    as_flag,
-    as_integers,
-    as_number,
-    rank_of,
-    refuse,
-)
+from tracegraph.array.arguments import as_choice, as_flag, as_integers, as_number, rank_of, refuse
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut, expand_dims, pad
@@ -32,14 +25,7 @@ from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of, swap_last
 from tracegraph.ops.decomposition import Pinv, SingularValues, triangles
 from tracegraph.ops.elementwise import CONJ, REAL
 from tracegraph.ops.index import Gather
-from tracegraph.ops.linalg import (
-    Cholesky,
-    Det,
-    Slogdet,
-    Solve,
-    TriangularSolve,
-    TridiagonalSolve,
-)
+from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve, TridiagonalSolve
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort
 

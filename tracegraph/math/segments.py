@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_integers,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_count, as_integers, refuse, sizes_of
 from tracegraph.array.creation import fill
 from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
@@ -26,13 +21,7 @@ from tracegraph.math.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.elementwise import EQUAL, GREATER, SELECT
-from tracegraph.ops.index import (
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-    ScatterUpdate,
-)
+from tracegraph.ops.index import ScatterAdd, ScatterMax, ScatterMin, ScatterMul, ScatterUpdate
 from tracegraph.ops.shape import Reshape
 from tracegraph.tracing.index_checks import refuse_outside, value_now
 

@@ -42,9 +42,7 @@ from tracegraph.ops.index import Gather, ScatterUpdate, move_axis
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
-from tracegraph.tracing.index_checks import (
-    value_now,
-)
+from tracegraph.tracing.index_checks import value_now
 
 if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike

@@ -48,15 +48,7 @@ from tracegraph.ops.index import (
 from tracegraph.ops.layout import WithLayout
 from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPermutation
 from tracegraph.ops.reduce import highest, lowest
-from tracegraph.ops.shape import (
-    Concatenate,
-    EnsureShape,
-    Pad,
-    Reshape,
-    Reverse,
-    Slice,
-    Transpose,
-)
+from tracegraph.ops.shape import Concatenate, EnsureShape, Pad, Reshape, Reverse, Slice, Transpose
 from tracegraph.ops.sort import ArgSort, Sort, TopK, TrueIndices
 from tracegraph.padding.layout import UNIFORM, Layout, Padding, Uniform
 from tracegraph.passes.sparsity import input_patterns, propagate

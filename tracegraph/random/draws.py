@@ -6,13 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_shape,
-    rank_of,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_count, as_shape, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import broadcast_to, reshape
 from tracegraph.core.types import DType, as_dtype, float32, float64, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_integers,
-    as_shape,
-    refuse,
-    refuse_kind,
-)
+from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse, refuse_kind
 from tracegraph.array.shaping import cut
 from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
 from tracegraph.errors import DTypeError, fail, shown

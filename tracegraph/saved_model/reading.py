@@ -45,12 +45,7 @@ from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
-from tracegraph.saved_model.traces import (
-    check_fits,
-    check_inputs,
-    check_outputs,
-    with_results,
-)
+from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
 from tracegraph.state.variable import Reference, Variable
 from tracegraph.tracing.trace import Traced

@@ -12,15 +12,7 @@ from tracegraph.boundary.tracebacks import binary_operator
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.core.types import TensorType, int32, int64
-from tracegraph.errors import (
-    DTypeError,
-    ShapeError,
-    SignatureError,
-    counted,
-    fail,
-    kind_of,
-    shown,
-)
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, counted, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
