@@ -1,5 +1,7 @@
 """Layers, with Keras' names: Modules that make their variables when they are called first."""
 
+from typing import TYPE_CHECKING
+
 from tracegraph.api.public_modules import publish
 from tracegraph.layers import (
     activations,
@@ -140,110 +142,15 @@ from tracegraph.layers.wrappers import (
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
 del recurrent, sequential, shaping, wrappers
 
-__all__ = [
-    "ELU",
-    "GRU",
-    "LSTM",
-    "RNN",
-    "Activation",
-    "ActivityRegularization",
-    "Add",
-    "AdditiveAttention",
-    "Attention",
-    "Average",
-    "AveragePooling1D",
-    "AveragePooling2D",
-    "AveragePooling3D",
-    "AvgPool1D",
-    "AvgPool2D",
-    "AvgPool3D",
-    "BatchNormalization",
-    "Bidirectional",
-    "Concatenate",
-    "Conv1D",
-    "Conv1DTranspose",
-    "Conv2D",
-    "Conv2DTranspose",
-    "Conv3D",
-    "Conv3DTranspose",
-    "Convolution1D",
-    "Convolution2D",
-    "Convolution3D",
-    "Cropping1D",
-    "Cropping2D",
-    "Cropping3D",
-    "Dense",
-    "DepthwiseConv1D",
-    "DepthwiseConv2D",
-    "Dot",
-    "Dropout",
-    "EinsumDense",
-    "Embedding",
-    "Flatten",
-    "GRUCell",
-    "GaussianDropout",
-    "GaussianNoise",
-    "GlobalAveragePooling1D",
-    "GlobalAveragePooling2D",
-    "GlobalAveragePooling3D",
-    "GlobalAvgPool1D",
-    "GlobalAvgPool2D",
-    "GlobalAvgPool3D",
-    "GlobalMaxPool1D",
-    "GlobalMaxPool2D",
-    "GlobalMaxPool3D",
-    "GlobalMaxPooling1D",
-    "GlobalMaxPooling2D",
-    "GlobalMaxPooling3D",
-    "GroupNormalization",
-    "Identity",
-    "Input",
-    "LSTMCell",
-    "Lambda",
-    "Layer",
-    "LayerNormalization",
-    "LeakyReLU",
-    "MaxPool1D",
-    "MaxPool2D",
-    "MaxPool3D",
-    "MaxPooling1D",
-    "MaxPooling2D",
-    "MaxPooling3D",
-    "Maximum",
-    "Minimum",
-    "MultiHeadAttention",
-    "Multiply",
-    "PReLU",
-    "Permute",
-    "RMSNormalization",
-    "ReLU",
-    "RepeatVector",
-    "Rescaling",
-    "Reshape",
-    "SeparableConv1D",
-    "SeparableConv2D",
-    "Sequential",
-    "SimpleRNN",
-    "SimpleRNNCell",
-    "Softmax",
-    "SpatialDropout1D",
-    "SpatialDropout2D",
-    "SpatialDropout3D",
-    "StackedRNNCells",
-    "Subtract",
-    "TimeDistributed",
-    "UnitNormalization",
-    "UpSampling1D",
-    "UpSampling2D",
-    "UpSampling3D",
-    "ZeroPadding1D",
-    "ZeroPadding2D",
-    "ZeroPadding3D",
-]
-
-# They are pickled, and shown, by the names that users import.
-for _name in __all__:
-    globals()[_name].__module__ = __name__
-del _name
+if not TYPE_CHECKING:  # to a checker, what is imported as itself is public
+    __all__ = [
+        name
+        for name, value in globals().items()
+        if getattr(value, "__module__", "").startswith(__name__)
+    ]
+    # They are pickled, and shown, by the names that users import.
+    for _name in __all__:
+        globals()[_name].__module__ = __name__
+    del _name
 
 publish(__name__)
