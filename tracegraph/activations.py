@@ -7,7 +7,7 @@ array([0., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn
 from tracegraph.api.public_modules import publish
@@ -50,9 +50,7 @@ from tracegraph.nn import (
     softmax as softmax,
 )
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 exponential = exp
 swish = silu

@@ -6,7 +6,7 @@ integer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
@@ -20,9 +20,7 @@ from tracegraph.ops.elementwise import (
     ShiftLeft,
     ShiftRight,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

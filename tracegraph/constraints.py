@@ -6,7 +6,7 @@ A Variable has one as its `constraint`, and optimizers apply it to the value aft
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_number, as_sizes
@@ -16,9 +16,7 @@ from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, mult
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 #: What is added to norms that something is divided by.
 _EPSILON = 1e-7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import random
 from tracegraph.api.public_modules import publish
@@ -19,9 +19,7 @@ from tracegraph.linalg.parts import diag_part
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sign
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a normal number that is cut off at two of them.
 _TRUNCATED_DEVIATION = 0.87962566103423978

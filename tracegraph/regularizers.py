@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, refuse, sizes_of
@@ -16,9 +16,7 @@ from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import abs, square
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class Regularizer:

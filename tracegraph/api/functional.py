@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, overload
+from typing import Any, Concatenate, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.shapes import same_size
+from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.core.types import int32
 from tracegraph.differentiation.accumulator import ForwardAccumulator, tangent_of
 from tracegraph.differentiation.pfor import parallel_for
@@ -40,10 +41,7 @@ from tracegraph.operands.flags import as_flag
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.core.type_variables import Parameters, Result
-    from tracegraph.typing import Nest, TensorLike
+from tracegraph.typing import Nest, TensorLike
 
 # Loops.
 

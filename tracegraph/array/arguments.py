@@ -63,6 +63,14 @@ def rank_of(op: str, x: Tensor) -> int:
     return len(sizes_of(op, x))
 
 
+def matrices(op: str, x: Any) -> Tensor:
+    """A tensor of at least two axes. Raises ShapeError for another."""
+    x = as_tensor(x)
+    if rank_of(op, x) < 2:
+        refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
+    return x
+
+
 def as_shape(op: str, shape: Any) -> Shape:
     """A shape from ints, symbolic sizes, arrays, tensors, or a TensorShape."""
     variable = open_rank(shape)

@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -65,9 +65,7 @@ from tracegraph.ops.elementwise import (
     StopGradient,
 )
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def constant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,7 @@ from tracegraph.ops.elementwise import ADD
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def together(op: str, values: Any) -> list[Tensor]:

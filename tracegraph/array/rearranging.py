@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -69,9 +69,7 @@ from tracegraph.ops.elementwise import (
 from tracegraph.ops.index import Gather, ScatterMax, move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -40,9 +40,7 @@ from tracegraph.ops.shape import (
     slice_axis,
     with_size,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, ShapeLike, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,7 @@ from tracegraph.state.module import Module
 from tracegraph.state.variable import Reference, Variable
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import init_scope
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class OptaxOptimizer(Module):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_choice, as_flag, as_integers, as_number, rank_of, refuse
+from tracegraph.array.arguments import (
+    as_choice,
+    as_flag,
+    as_integers,
+    as_number,
+    matrices,
+    rank_of,
+    refuse,
+)
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut, expand_dims, pad
@@ -15,7 +23,6 @@ from tracegraph.core.types import int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operands import matrices, system
 from tracegraph.linalg.parts import diag, diag_part
 from tracegraph.math.product import with_common_batch
 from tracegraph.math.unary import log
@@ -28,9 +35,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve, TridiagonalSolve
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def solve(
@@ -47,6 +52,17 @@ def solve(
     """
     a, b = system("solve", matrix, rhs)
     return Solve(as_flag("solve", "adjoint", adjoint))(a, b)
+
+
+def system(op: str, matrix: Any, rhs: Any) -> tuple[Tensor, Tensor]:
+    """Matrices and right-hand sides of one dtype, with the same leading axes."""
+    a, b = as_operands(op, matrix, rhs)
+    ranks = rank_of(op, a), rank_of(op, b)
+    if min(ranks) < 2:
+        short = a if ranks[0] < 2 else b
+        fix = "give a vector a last axis of size 1: x[..., tg.newaxis]"
+        refuse(op, f"{short.type} is not a matrix", a, b, fix=fix)
+    return with_common_batch(op, a, b)
 
 
 def triangular_solve(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, as_size
 from tracegraph.core.types import DType, as_dtype
@@ -12,9 +12,7 @@ from tracegraph.losses import functions
 from tracegraph.losses.reduction import as_reduction, floating, reduced
 from tracegraph.math.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 _MEAN = "sum_over_batch_size"
 

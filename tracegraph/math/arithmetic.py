@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import float32, float64
@@ -45,9 +45,7 @@ from tracegraph.ops.elementwise import (
     TruncateMod,
 )
 from tracegraph.tracing.index_checks import check_divisor, check_exponent
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
 CEIL = Ceil()

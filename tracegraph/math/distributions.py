@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +39,7 @@ from tracegraph.ops.elementwise import (
 from tracegraph.ops.reduce import All
 from tracegraph.ops.sort import ArgSort
 from tracegraph.ops.special import Betainc, Igamma, Igammac, Ndtri, NextAfter, Zeta
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.core.types import bool_
 from tracegraph.errors import DTypeError, fail
@@ -22,9 +22,7 @@ from tracegraph.ops.elementwise import (
     LogicalXor,
     NotEqual,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 _AND, _NOT, _NOT_EQUAL, _IS_FINITE = LogicalAnd(), LogicalNot(), NotEqual(), IsFinite()
 _equal, _not_equal = binary(EQUAL, "equal"), binary(_NOT_EQUAL, "not_equal")

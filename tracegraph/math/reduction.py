@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -69,9 +69,7 @@ from tracegraph.ops.reduce import (
     Prod,
 )
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.counting import is_counted
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Iota
@@ -43,12 +44,7 @@ from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 from tracegraph.tracing.index_checks import value_now
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
-
-
-from tracegraph.math.counting import is_counted
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 class ValuesAndIndices(NamedTuple):

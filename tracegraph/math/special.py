@@ -6,8 +6,6 @@ other types. Derivatives are right to any order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.special import (
@@ -29,9 +27,7 @@ from tracegraph.ops.special import (
     FresnelSin,
     Spence,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:

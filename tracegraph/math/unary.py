@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -50,9 +50,7 @@ from tracegraph.ops.elementwise import (
     Tan,
     Tanh,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 # Ops without attributes, made once.
 ACOS, ACOSH, ASIN, ASINH, ATAN, ATAN2, ATANH, CEIL = (

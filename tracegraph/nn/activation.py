@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
 from tracegraph.array.joining import concat
@@ -29,9 +29,7 @@ from tracegraph.ops.elementwise import (
     StopGradient,
 )
 from tracegraph.ops.reduce import Max
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 #: The two constants of selu, which make mean 0 and variance 1 a fixed point.
 SELU_ALPHA = 1.6732632423543772

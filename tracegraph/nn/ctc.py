@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,7 @@ from tracegraph.math.unary import negative
 from tracegraph.nn.activation import log_softmax
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full_like
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 #: The logarithm of the probability of what cannot be. It is finite, so that no derivative is nan.
 _IMPOSSIBLE = -1e30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
 from tracegraph.math.unary import negative
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import move_axis
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 class Isotonic(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +46,7 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_at_hand,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def softmax_cross_entropy_with_logits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,10 +27,7 @@ from tracegraph.random.draws import (
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import init_scope
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
-
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 _MASK = 0xFFFFFFFF
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import range as numbers_from
@@ -29,9 +29,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import fft, ifft
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperatorToeplitz(LinearOperator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,9 +24,7 @@ from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce
 from tracegraph.math.unary import abs as absolute, log, real
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.module import Module
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperator(Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count
@@ -21,9 +21,7 @@ from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import complex_of
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 _TRANSFORMS = {1: (fft, ifft), 2: (fft2d, ifft2d), 3: (fft3d, ifft3d)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import given, implied, parameter
@@ -13,9 +13,7 @@ from tracegraph.math.logic import not_equal
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_prod
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperatorFullMatrix(LinearOperator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_shape
 from tracegraph.array.creation import ones, zeros
@@ -27,9 +27,7 @@ from tracegraph.math.logic import equal, not_equal
 from tracegraph.math.reduction import reduce_prod
 from tracegraph.math.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 class Diagonal(LinearOperator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,7 @@ from tracegraph.math.product import matmul
 from tracegraph.math.sorting import argsort, sort
 from tracegraph.math.unary import abs as absolute, square
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class LinearOperatorPermutation(LinearOperator):
