@@ -23,19 +23,8 @@ from tracegraph.operands.conversion import (
     elementwise_operands,
     static_value,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, zeros_of
-from tracegraph.ops.elementwise import (
-    DIGAMMA,
-    EQUAL,
-    EXP,
-    GREATER,
-    GREATER_EQUAL,
-    POW,
-    SELECT,
-    Lgamma,
-    Polygamma,
-    StopGradient,
-)
 from tracegraph.ops.reduce import All
 from tracegraph.ops.sort import ArgSort
 from tracegraph.ops.special import Betainc, Igamma, Igammac, Ndtri, NextAfter, Zeta
@@ -91,7 +80,7 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
     if last < 0:
         refuse("lbeta", f"{x.type} is no vector", x, fix="give a tensor of at least one axis")
     total = Sum((last,))
-    return total(Lgamma()(x)) - Lgamma()(total(x))  # type: ignore[operator]
+    return total(ops.Lgamma()(x)) - ops.Lgamma()(total(x))  # type: ignore[operator]
 
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -103,14 +92,14 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """
     known = _known_order(a)
     if known is not None:
-        return Polygamma(known)(as_tensor(x)) if known else DIGAMMA(as_tensor(x))
+        return ops.Polygamma(known)(as_tensor(x)) if known else ops.DIGAMMA(as_tensor(x))
     order, x = elementwise_operands("polygamma", a, x)
-    order = StopGradient()(order)
+    order = ops.StopGradient()(order)
     zero, one = zeros_of(order), full_like(order, 1)
-    is_zero = EQUAL(order, zero)
-    above = SELECT(is_zero, one, order) + one  # type: ignore[operator]
-    size = EXP(Lgamma()(above)) * Zeta()(above, x)  # type: ignore[operator]
-    return SELECT(is_zero, DIGAMMA(x), POW(-one, above) * size)  # type: ignore[operator]
+    is_zero = ops.EQUAL(order, zero)
+    above = ops.SELECT(is_zero, one, order) + one  # type: ignore[operator]
+    size = ops.EXP(ops.Lgamma()(above)) * Zeta()(above, x)  # type: ignore[operator]
+    return ops.SELECT(is_zero, ops.DIGAMMA(x), ops.POW(-one, above) * size)  # type: ignore[operator]
 
 
 def _known_order(a: Any) -> int | None:
@@ -193,7 +182,7 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.is_non_decreasing([1, 1, 2]).numpy()
     np.True_
     """
-    return _ordered(GREATER_EQUAL, x)
+    return _ordered(ops.GREATER_EQUAL, x)
 
 
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
@@ -202,7 +191,7 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.is_strictly_increasing([1, 1, 2]).numpy()
     np.False_
     """
-    return _ordered(GREATER, x)
+    return _ordered(ops.GREATER, x)
 
 
 def _ordered(is_after: Any, x: Any) -> Tensor:
