@@ -16,7 +16,6 @@ from tracegraph.linalg.operators.arguments import (
     common_batch,
     conjugate_if,
     given,
-    implied,
     parameter,
     spread,
 )
@@ -65,15 +64,8 @@ class LinearOperatorToeplitz(LinearOperator):
         if self._col.dtype is not self._row.dtype:
             fact = f"{name}: col is of {self._col.dtype.name}, row of {self._row.dtype.name}"
             fail(SignatureError, fact, fix="give both of one dtype")
-        super().__init__(
-            self._col.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "such matrices are square"),
-            name=name,
-            parameters=arguments,
-        )
+        square = (True, "such matrices are square")
+        self._promise(self._col.dtype, arguments, is_square=square)
 
     @property
     def col(self) -> Any:
@@ -171,15 +163,8 @@ class LinearOperatorTridiag(LinearOperator):
         else:
             self._diagonals = parameter(name, diagonals, 2, "the tensor of diagonals")
         compact = self._compact()
-        super().__init__(
-            compact.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "such matrices are square"),
-            name=name,
-            parameters=arguments,
-        )
+        square = (True, "such matrices are square")
+        self._promise(compact.dtype, arguments, is_square=square)
         self._sizes = compact.type.shape
 
     @property
