@@ -181,7 +181,7 @@ class LinearOperatorIdentity(Diagonal, _Sized):
     ) -> None:
         arguments = given(locals())
         self._set_sizes(num_rows, None, batch_shape)
-        facts = dict.fromkeys(HINTS, (True, "an identity is"))
+        facts: dict[str, Any] = dict.fromkeys(HINTS, (True, "an identity is"))
         self._promise(as_dtype(dtype or float32), arguments, **facts)
 
     def _factors(self) -> Tensor:
