@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_count, as_shape, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import broadcast_to, reshape
@@ -18,9 +18,6 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elemen
 from tracegraph.ops import random as ops
 from tracegraph.ops.index import Gather
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    pass
 
 
 def floating_dtype(op: str, dtype: Any) -> DType:
