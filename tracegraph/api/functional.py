@@ -93,7 +93,7 @@ def vectorized_map(
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
     batched = [k for k, x in tensors.items() if count == 1 or x.type.shape[0] != 1]
-    shared = {k: _only_element(x) for k, x in tensors.items() if k not in batched}
+    shared = {k: Reshape(x.type.shape[1:])(x) for k, x in tensors.items() if k not in batched}
 
     def iteration(elements: list[Tensor]) -> Any:
         own = {**shared, **dict(zip(batched, elements, strict=True))}
@@ -154,10 +154,6 @@ def vmap(
 def _is_plain(leaf: Any) -> bool:
     """Whether a leaf is the same in every iteration."""
     return leaf is None or isinstance(leaf, (bool, int, float, complex))
-
-
-def _only_element(x: Tensor) -> Tensor:
-    return Reshape(x.type.shape[1:])(x)
 
 
 def _argument_axes(in_axes: Any, args: tuple[Any, ...]) -> list[Any]:

@@ -274,12 +274,8 @@ def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
         if axis == 0 and not counts_examples:
             own = multiply(own, 0)
         rest = [1] * (x.ndim - axis - 1)
-        total = add(multiply(total, _as_scalar(size, kind)), reshape(own, [size, *rest]))
+        total = add(multiply(total, cast_to(as_tensor(size), kind)), reshape(own, [size, *rest]))
     return total
-
-
-def _as_scalar(size: Any, kind: Any) -> Tensor:
-    return cast_to(as_tensor(size), kind)
 
 
 def _pooled(
