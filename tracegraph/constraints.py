@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph.api.public_modules import publish
-from tracegraph.array.arguments import as_number, as_sizes
-from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.array.arguments import as_number, as_sizes, identified
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply
 from tracegraph.math.reduction import reduce_sum
@@ -129,17 +128,7 @@ def get(identifier: Any) -> Callable[[Any], Any] | None:
     >>> tg.constraints.get("non_neg")([-1.0, 2.0]).numpy()
     array([0., 2.], dtype=float32)
     """
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
-    if isinstance(identifier, type):
-        return identifier()
-    if identifier is None or callable(identifier):
-        return identifier
-    fail(
-        SignatureError,
-        f"{shown(identifier)} is not a constraint",
-        fix=f"use a function of a tensor, or one of {', '.join(_BY_NAME)}",
-    )
+    return identified("constraint", identifier, _BY_NAME)
 
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -233,6 +233,22 @@ def as_function(op: str, what: str, value: Any) -> Any:
     if callable(value):
         return value
     refuse_kind(op, f"{what} is a function", value, fix="give what can be called, such as a lambda")
+
+
+def identified(what: str, identifier: Any, by_name: Mapping[str, type]) -> Any:
+    """An object of the class that a name stands for, or of a class; a function, or None, as it is.
+    Raises SignatureError (a ValueError) for another name."""
+    if isinstance(identifier, str) and identifier in by_name:
+        return by_name[identifier]()
+    if isinstance(identifier, type):
+        return identifier()
+    if identifier is None or callable(identifier):
+        return identifier
+    fail(
+        SignatureError,
+        f"{shown(identifier)} is not a {what}",
+        fix=f"use a function of a tensor, or one of {', '.join(by_name)}",
+    )
 
 
 def as_list(op: str, what: str, value: Any) -> Sequence[Any]:

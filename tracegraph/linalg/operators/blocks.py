@@ -155,16 +155,6 @@ class LinearOperatorBlockDiag(_Blocks):
         pairs = zip(self._operators, parts, strict=True)
         return [operator.solve(part, adjoint=is_adjoint) for operator, part in pairs]
 
-    def _determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._determinant()
-        return folded(multiply, self._all(lambda operator: operator.determinant()))
-
-    def _log_abs_determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._log_abs_determinant()
-        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
-
     def _trace(self) -> Tensor:
         if not self._are_square():
             return super()._trace()

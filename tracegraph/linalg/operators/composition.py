@@ -61,6 +61,16 @@ class Several(LinearOperator):
         for operator in self._operators:
             operator.assert_non_singular()
 
+    def _determinant(self) -> Tensor:
+        if not self._are_square():
+            return super()._determinant()
+        return folded(multiply, self._all(lambda operator: operator.determinant()))
+
+    def _log_abs_determinant(self) -> Tensor:
+        if not self._are_square():
+            return super()._log_abs_determinant()
+        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
+
 
 class LinearOperatorComposition(Several):
     """The operator of the products of the matrices of several: the last one is applied first.
@@ -133,16 +143,6 @@ class LinearOperatorComposition(Several):
         for operator in reversed(self._operators) if adjoint else self._operators:
             rhs = operator.solve(rhs, adjoint=adjoint)
         return rhs
-
-    def _determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._determinant()
-        return folded(multiply, self._all(lambda operator: operator.determinant()))
-
-    def _log_abs_determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._log_abs_determinant()
-        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
 
     def _linop_adjoint(self) -> LinearOperator:
         return LinearOperatorComposition(
