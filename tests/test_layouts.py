@@ -58,10 +58,10 @@ def test_a_tensor_of_unknown_rank_has_no_layout():
     [
         ('mesh="data=4", axes=["rows",none]', "names the axis 'rows', and the mesh is data=4"),
         ('mesh="data=4", axes=["data","data"]', "uses the axis 'data' of the mesh twice"),
-        ('mesh="data=4", axes=["data"]', "a layout for 1 axes"),
+        ('mesh="data=4", axes=["data"]', "a layout for 1 axis"),
         ('mesh="data=3", axes=["data",none]', "the size 8, which 'data' of 3 does not divide"),
         ('mesh="data=0", axes=["data",none]', "the axis 'data' of a mesh has the size 0"),
-        ('mesh="data", axes=["data",none]', "'data' is no mesh"),
+        ('mesh="data", axes=["data",none]', "'data' is not a mesh"),
         ('mesh="a=99999,b=99999", axes=["a",none]', "has 9,999,800,001 devices"),
         ('mesh="data=4", axes=[3,none]', 'the attribute axes of with_layout is "[3,none]", not'),
     ],

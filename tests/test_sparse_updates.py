@@ -250,7 +250,7 @@ def test_slices_are_a_tensor_where_one_is_asked_for():
     assert np.array_equal(tg.convert_to_tensor(given).numpy(), WHOLE)
     assert np.array_equal(tg.add_n([given, tg.ones([6, 3])]).numpy(), WHOLE + 1)
     assert np.array_equal((tg.ones([6, 3]) + given).numpy(), WHOLE + 1)
-    with pytest.raises(tg.errors.SignatureError, match="without a dense_shape are no tensor"):
+    with pytest.raises(tg.errors.SignatureError, match="without a dense_shape are not a tensor"):
         tg.convert_to_tensor(slices())
 
 

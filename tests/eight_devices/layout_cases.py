@@ -572,8 +572,8 @@ def test_a_model_comes_back_from_where_the_devices_are_not(saved, tmp_path):
     [
         ({"mesh": "data=4,model=2", "axes": ["rows", None]}, "names the axis 'rows'"),
         ({"mesh": "data=3", "axes": ["data", None]}, "'data' of 3 does not divide"),
-        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axes"),
-        ({"mesh": "data", "axes": [None, None]}, "'data' is no mesh"),
+        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axis"),
+        ({"mesh": "data", "axes": [None, None]}, "'data' is not a mesh"),
         ({"mesh": "data=4", "axes": [None, None], "devices": ["x"]}, "an integer"),
         ({"mesh": "data=2", "axes": [None, None], "devices": [1, 1]}, "the devices [1, 1]"),
         ({"mesh": "data=4"}, "axes"),
@@ -808,7 +808,7 @@ def refused(kind, action):
             "the mesh a=2 has 2 devices, and 2 were given, some of them twice",
             lambda: Mesh({"a": 2}, [jax.devices()[1]] * 2),
         ),
-        (ValueError, "an int is no device: 3", lambda: Mesh({"a": 1}, [3])),
+        (ValueError, "an int is not a device: 3", lambda: Mesh({"a": 1}, [3])),
         (
             ValueError,
             "a layout names the axis 'rows', and the mesh is data=4,model=2",
@@ -821,7 +821,7 @@ def refused(kind, action):
         ),
         (ValueError, "an entry of a layout is 3", lambda: Layout(MESH, [3])),
         (ValueError, "the axes of a layout are 'data'", lambda: Layout(MESH, "data")),
-        (ValueError, "an int is no mesh: 3", lambda: Layout(3, ["data"])),
+        (ValueError, "an int is not a mesh: 3", lambda: Layout(3, ["data"])),
         (
             ValueError,
             "axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4 does not divide",
@@ -834,7 +834,7 @@ def refused(kind, action):
         ),
         (
             ValueError,
-            "a layout for 2 axes, ['data', None], was given to a tensor of 1 axes, [8]",
+            "a layout for 2 axes, ['data', None], was given to a tensor of 1 axis, [8]",
             lambda: tg.Variable(np.ones(8), layout=ROWS),
         ),
         (
@@ -859,7 +859,7 @@ def refused(kind, action):
             "the axes ['data', None] were given as a layout, and there is no mesh",
             lambda: with_layout(X, ["data", None]),
         ),
-        (ValueError, "an int is no layout: 3", lambda: with_layout(X, 3)),
+        (ValueError, "an int is not a layout: 3", lambda: with_layout(X, 3)),
         (
             ValueError,
             "names no axes of a mesh",

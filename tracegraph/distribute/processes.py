@@ -95,7 +95,7 @@ def _check_address(address: str, count: int, index: int) -> None:
     if not host or not port.isdecimal():
         fail(
             SignatureError,
-            f"initialize: {shown(address)} is no address of a coordinator",
+            f"initialize: {shown(address)} is not an address of a coordinator",
             fix='write host and port, as "10.0.0.1:1234"',
         )
     if index >= count:

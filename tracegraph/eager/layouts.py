@@ -37,8 +37,8 @@ class Mesh:
     Meshes are equal if their axes, sizes and devices are. Inside `with mesh:` a layout may be
     written as the list of its axes.
 
-    Raises ValueError for an axis of size 0, for a name that is no identifier, and where there are
-    fewer devices than the mesh has.
+    Raises ValueError for an axis of size 0, for a name that is not an identifier, and where there
+    are fewer devices than the mesh has.
 
     >>> mesh = tg.distribute.Mesh({"data": 1})
     >>> mesh.shape
@@ -150,7 +150,7 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
     if odd is not None:
         fail(
             SignatureError,
-            f"{kind_of(odd)} is no device: {shown(odd)}",
+            f"{kind_of(odd)} is not a device: {shown(odd)}",
             fix="give devices as `mesh.devices` has them, in a list",
         )
     count, numbers = math.prod(shape.values()), [x.id for x in devices]
@@ -246,7 +246,7 @@ def as_mesh(value: Any) -> Mesh:
     if not hasattr(value, "axis_names") or not hasattr(value, "devices"):
         fail(
             SignatureError,
-            f"{kind_of(value)} is no mesh: {shown(value)}",
+            f"{kind_of(value)} is not a mesh: {shown(value)}",
             fix='make one: tg.distribute.Mesh({"data": 4, "model": 2})',
         )
     return Mesh({str(name): size for name, size in value.shape.items()}, value.devices)
@@ -274,7 +274,7 @@ def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
     if not isinstance(value, (list, tuple)):
         fail(
             SignatureError,
-            f"{kind_of(value)} is no layout: {shown(value)}",
+            f"{kind_of(value)} is not a layout: {shown(value)}",
             fix="use tg.distribute.Layout(mesh, axes)",
         )
     mesh = mesh or ENTERED.get()

@@ -147,7 +147,7 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.type
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
-    raise UnknownValue(f"a {kind.__name__} is no leaf of the short way")
+    raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
 
 
 def _laid_out(buffer: Any, layout: Layout | None) -> Any:

@@ -526,7 +526,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
         value = _known_while_tracing(as_tensor(value), what)
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist()
-    # A set has no order, and a dict is no list of its keys.
+    # A set has no order, and a dict is not a list of its keys.
     if not hasattr(value, "__iter__") or isinstance(value, (str, bytes, set, frozenset, dict)):
         fail(
             DTypeError,
@@ -571,7 +571,7 @@ def has_dtype(value: Any) -> bool:
 
 
 def _int(value: Any) -> Any:
-    """An integer as an int; what is none stays as it is."""
+    """An integer as an int; anything else stays as it is."""
     if isinstance(value, bool):
         return value
     try:

@@ -130,7 +130,7 @@ def _checked_devices(devices: Any) -> str | Sequence[str]:
 
 
 def _checked_extra(extra: Any) -> dict[str, bytes]:
-    """The extra files. Raises SignatureError for what is no bytes by name."""
+    """The extra files. Raises SignatureError for what is not bytes by name."""
     rows = extra.items() if isinstance(extra, Mapping) else [("", extra)]
     for name, data in rows:
         if not isinstance(name, str) or not isinstance(data, (bytes, bytearray, memoryview)):

@@ -120,7 +120,7 @@ def _array_type(array: Any) -> TensorType:
         if is_of_interrupt(error):
             raise
         raise DTypeMismatch(
-            f"an array of {array.dtype}, which is no type of tensors",
+            f"an array of {array.dtype}, which is not a type of tensors",
             fix=KEY_FIX
             if is_random_key(array)
             else "convert it with .astype(...) to numbers or truth values",
@@ -361,7 +361,7 @@ class Signature:
                 )
 
     def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """Raises the error for the argument that is no structure."""
+        """Raises the error for the argument that is not a structure."""
         for name, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
             try:
                 nest.flatten_structure(((value,), {}))  # as deep as it stands in a request
