@@ -116,8 +116,8 @@ ABSENT = {
         ["keras.Model", "keras.models"],
         (
             "a model is a layer of layers",
-            "use tg.keras.Sequential, or a subclass of tg.keras.Layer with the same `call`; the loop "
-            "of `fit` is your own, as in the guide to training",
+            "use tg.keras.Sequential, or a subclass of tg.keras.Layer with the same `call`; the "
+            "loop of `fit` is your own, as in the guide to training",
         ),
     ),
     "keras.ops": ("functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
