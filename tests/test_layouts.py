@@ -116,7 +116,7 @@ def test_collectives_are_read_from_the_text_of_a_program():
 
 def test_the_costs_of_devices_need_a_function():
     graph = tg.Graph.from_text("graph @f(%x: f32[2]) -> (f32[2]) {\n  return %x\n}")
-    with pytest.raises(TypeError, match="no graph of a function that runs on several devices"):
+    with pytest.raises(TypeError, match="not a graph of a function that runs on several devices"):
         graph.summary(devices=True)
     f = tg.function(lambda x: x * 2.0)
     costs = f.get_concrete_function(tg.TensorSpec([4])).summary(devices=True).devices

@@ -316,7 +316,7 @@ def test_what_is_no_path():
 
 @pytest.mark.parametrize("extra", [{"x": "text"}, {3: b""}, [("x", b"")], 3])
 def test_extra_files_that_are_no_bytes(extra):
-    with pytest.raises(ValueError, match=r"SaveOptions: extra.* no bytes .*\n  at "):
+    with pytest.raises(ValueError, match=r"SaveOptions: extra.* not the bytes .*\n  at "):
         tg.saved_model.SaveOptions(extra=extra)
 
 

@@ -222,7 +222,7 @@ def test_a_step_on_gathered_rows_is_one_program_that_makes_nothing_as_large_as_t
         (
             tg.IndexedSlices([[1.0]], [0]),
             "ShapeError",
-            r"f32\[1,1\] .* no rows of",
+            r"f32\[1,1\] .* not rows of",
         ),
         (tg.IndexedSlices([[1.0, 1.0, 1.0]], [6]), "InvalidArgumentError", "6 is out of range"),
         (tg.IndexedSlices(tg.ones([1, 3], tg.float64), [0]), "DTypeError", "float64|f64"),

@@ -72,6 +72,13 @@ def test_meshes_that_say_the_same_are_equal():
     assert pickle.loads(pickle.dumps(others[2])) == others[2] == copy.deepcopy(others[2])
 
 
+def test_devices_of_a_mesh_have_names():
+    chosen = jax.devices()[2:4]
+    named = [tg.config.list_logical_devices()[2], "/CPU:3"]
+    assert Mesh({"data": 2}, named) == Mesh({"data": 2}, chosen)
+    assert Mesh({"data": 2}, np.array(chosen, object)).devices.tolist() == chosen
+
+
 def test_layouts_that_say_the_same_are_equal():
     assert TILES == Layout(MESH, ("data", ("model",))) == Layout(MESH.jax_mesh, ["data", "model"])
     assert TILES != ROWS and Layout(MESH, [[], None]) == Layout(MESH, [None, None])
@@ -809,6 +816,11 @@ def refused(kind, action):
             lambda: Mesh({"a": 2}, [jax.devices()[1]] * 2),
         ),
         (ValueError, "an int is not a device: 3", lambda: Mesh({"a": 1}, [3])),
+        (
+            tg.errors.InvalidArgumentError,
+            "there is no device 'cpu:9'",
+            lambda: Mesh({"a": 1}, ["cpu:9"]),
+        ),
         (
             ValueError,
             "a layout names the axis 'rows', and the mesh is data=4,model=2",

@@ -270,7 +270,7 @@ def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for short, home in homes:
         for public in dir(home):
-            if public[0].islower():  # a function, and no class
+            if public[0].islower():  # a function, not a class
                 found.setdefault(
                     _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
                 )

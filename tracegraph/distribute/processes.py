@@ -84,7 +84,7 @@ def _number(name: str, given: object, told: str | None) -> int | None:
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         fail(
             SignatureError,
-            f"initialize: {name} is {shown(given)}, and no count of processes",
+            f"initialize: {name} is {shown(given)}, not a count of processes",
             fix=f"give {name} as an int from 0 on",
         )
     return given

@@ -51,7 +51,7 @@ def device(device_name: Any) -> Any:
     >>> x.device
     '/job:localhost/replica:0/task:0/device:CPU:0'
     """
-    return _on(_found(device_name))
+    return _on(device_named(device_name))
 
 
 @context
@@ -84,7 +84,7 @@ def _programs_on(place: Any) -> Iterator[None]:
         backend.device_changed()
 
 
-def _found(name: Any) -> Any:
+def device_named(name: Any) -> Any:
     """JAX's device of a name; None for its own choice."""
     if name is None:
         return None

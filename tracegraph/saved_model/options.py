@@ -136,7 +136,7 @@ def _checked_extra(extra: Any) -> dict[str, bytes]:
         if not isinstance(name, str) or not isinstance(data, (bytes, bytearray, memoryview)):
             item = f"extra[{shown(name)}]" if isinstance(extra, Mapping) else "extra"
             fix = 'give bytes by name, such as extra={"notes.txt": text.encode()}'
-            fact = f"SaveOptions: {item} is {shown(data)}, and no bytes of a file by its name"
+            fact = f"SaveOptions: {item} is {shown(data)}, not the bytes of a file by its name"
             fail(SignatureError, fact, fix=fix)
     return {name: bytes(data) for name, data in rows}
 
