@@ -229,7 +229,7 @@ class Request:
 
     def tensors(self) -> list[Tensor]:
         """The tensor leaves as tensors of their own: an array may be refilled after the call."""
-        return [_as_argument(self.leaves[i]) for i in self.tensor_positions]
+        return [as_argument(self.leaves[i]) for i in self.tensor_positions]
 
     @functools.cached_property
     def variables(self) -> list[Variable]:
@@ -276,7 +276,8 @@ def _numbered(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _as_argument(leaf: Any) -> Tensor:
+def as_argument(leaf: Any) -> Tensor:
+    """A leaf of a call as a tensor; of an array a copy, which its owner cannot refill."""
     if type(leaf) is Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
