@@ -21,7 +21,16 @@ from tracegraph.core.shapes import (
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import int32, int64
-from tracegraph.errors import DTypeError, Mismatch, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.errors import (
+    DTypeError,
+    Mismatch,
+    ShapeError,
+    SignatureError,
+    counted,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
@@ -178,7 +187,7 @@ def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
     if not -rank <= number < rank:
         fail(
             AxisError,
-            f"{op}: axis {number} is out of range for {rank} axes",
+            f"{op}: axis {number} is out of range for {counted(rank, 'axis', 'axes')}",
             operands=map(operand_text, operands),
             fix=f"use an axis from {-rank} to {rank - 1}" if rank else "a scalar has no axes",
         )
@@ -206,7 +215,7 @@ def as_number(
 ) -> Any:
     """A Python number that is known while tracing, from `low` to `high`, and below `below`.
 
-    Raises DTypeError for what is no number, ValueError for one that is out of range.
+    Raises DTypeError for what is not a number, ValueError for one that is out of range.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, _REAL):
         refuse_kind(op, f"{what} is a number", value, fix="use a Python float")

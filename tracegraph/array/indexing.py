@@ -14,7 +14,7 @@ from tracegraph.array.runtime_sizes import is_open, runtime_size
 from tracegraph.array.selection import boolean_mask
 from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.core.types import bool_, int32, int64
-from tracegraph.errors import DTypeError, TraceError, fail, kind_of, shown
+from tracegraph.errors import DTypeError, TraceError, counted, fail, kind_of, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
@@ -101,7 +101,7 @@ def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:
     if used > rank:
         refuse(
             "getitem",
-            f"{used} indices were given for the {rank} axes of {x.type}",
+            f"{used} indices were given for the {counted(rank, 'axis', 'axes')} of {x.type}",
             x,
             fix="give at most one index for each axis",
         )
@@ -273,7 +273,7 @@ def _clamped(bound: Any, size: Size) -> Any:
 
 
 def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> AxisIndex | None:
-    """A slice x[i : i + n] with a tensor i, and n known; None if it is none."""
+    """A slice x[i : i + n] with a tensor i, and n known; None for any other."""
     if not (has_dtype(item.start) and has_dtype(item.stop)):
         return None
     start, stop = (_scalar_bound(x, bound) for bound in (item.start, item.stop))

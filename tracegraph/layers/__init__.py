@@ -138,7 +138,7 @@ from tracegraph.layers.wrappers import (
     TimeDistributed as TimeDistributed,
 )
 
-# Modules are no public names.
+# Modules are not public names.
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
 del recurrent, sequential, shaping, wrappers
 

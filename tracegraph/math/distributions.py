@@ -69,7 +69,7 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
     x = as_tensor(x)
     last = rank_of("lbeta", x) - 1
     if last < 0:
-        refuse("lbeta", f"{x.type} is no vector", x, fix="give a tensor of at least one axis")
+        refuse("lbeta", f"{x.type} is not a vector", x, fix="give a tensor of at least one axis")
     total = Sum((last,))
     return total(ops.Lgamma()(x)) - ops.Lgamma()(total(x))  # type: ignore[operator]
 
