@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_number, as_size, as_sizes, known_int, refuse
 from tracegraph.array.joining import concat
-from tracegraph.array.shaping import cut, pad, reverse
-from tracegraph.array.shaping import transpose as transpose_axes
+from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_axes
 from tracegraph.core.shapes import Size
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
 from tracegraph.nn.windows import padded, slices, windows_over
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def flip_left_right(image: TensorLike) -> Tensor:

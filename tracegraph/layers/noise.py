@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn, random, regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
@@ -13,9 +13,7 @@ from tracegraph.layers.base import Layer, is_channels_first
 from tracegraph.math.arithmetic import add, multiply
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike
+from tracegraph.typing import DTypeLike, ShapeLike
 
 
 class Dropout(Layer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn
 from tracegraph.array.arguments import as_flag
@@ -15,9 +15,7 @@ from tracegraph.math.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Window
+from tracegraph.typing import DTypeLike, Window
 
 
 class _Pooling(Layer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nest
 from tracegraph.array.arguments import as_choice, rank_of, refuse, refuse_kind, sizes_of
@@ -17,9 +17,7 @@ from tracegraph.layers.base import Layer, takes
 from tracegraph.layers.recurrent import RNN
 from tracegraph.math.arithmetic import add, multiply
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import DTypeLike, Nest
 
 
 class Bidirectional(Layer):
