@@ -82,24 +82,27 @@ def _while(op: While, *xs: Any) -> Any:
 def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
     constants, start = xs[: op.constants], xs[op.constants : len(op.body.inputs)]
     body, backward = graph_function(op.body), graph_function(op.backward)
-    #: The last place is for states that nothing comes back to.
-    last = op.checkpoints - 1
+    size, length = _places(op.checkpoints, count)
+    #: The steps of the block that goes back have the places behind those of checkpoints, the last
+    #: of which is for states that nothing comes back to.
+    of_block = size - length
+    last = of_block - 1
     is_sum = [i < op.constants for i in op.targets]
 
     def forward(steps: Any, states: Any) -> Any:
         return jax.lax.fori_loop(0, steps, lambda _, states: body(*constants, *states), states)
 
     def descend(front: Any, place: Any, numbers: Any, slots: Any) -> Any:
-        """The state of the step before `front`, with checkpoints on the way to it."""
+        """The state with which the block before `front` begins, with checkpoints on the way."""
 
         def is_before(carry: Any) -> Any:
             return carry[0] < front - 1
 
         def advance(carry: Any) -> Any:
             number, place, numbers, slots, states = carry
-            steps = _steps_to_checkpoint(front - number, last - place)
-            states = forward(steps, states)
-            number = number + steps
+            blocks = _blocks_to_checkpoint(front - number, last - place)
+            states = forward(blocks * length, states)
+            number = number + blocks
             is_kept = (number < front - 1) & (place + 1 < last)
             into = place + 1
             slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
@@ -110,38 +113,62 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
         found = (numbers[place], place, numbers, slots, states)
         return jax.lax.while_loop(is_before, advance, found)[1:]
 
-    def step_back(carry: Any) -> Any:
-        front, place, numbers, slots, results = carry
-        place, numbers, slots, states = descend(front, place, numbers, slots)
+    def keep(step: Any, carry: Any) -> Any:
+        slots, states = carry
+        into = of_block + step
+        slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
+        return slots, body(*constants, *states)
+
+    def step_back(slots: Any, step: Any, results: Any) -> Any:
+        states = [slot[of_block + step] for slot in slots]
         seeds = [g for g, sums in zip(results, is_sum, strict=True) if not sums]
         found = backward(*constants, *states, *seeds)
-        results = [
-            old + new if sums else new
-            for old, new, sums in zip(results, found, is_sum, strict=True)
-        ]
+        rows = zip(results, found, is_sum, strict=True)
+        return [old + new if sums else new for old, new, sums in rows]
+
+    def block_back(carry: Any) -> Any:
+        front, place, numbers, slots, results = carry
+        place, numbers, slots, states = descend(front, place, numbers, slots)
         front = front - 1
+        steps = jnp.minimum(count - front * length, length)
+        slots, _ = jax.lax.fori_loop(0, steps, keep, (slots, states))
+        back = lambda i, results: step_back(slots, steps - 1 - i, results)  # noqa: E731
+        results = jax.lax.fori_loop(0, steps, back, results)
         is_done = (place > 0) & (numbers[place] >= front)
         return front, jnp.where(is_done, place - 1, place), numbers, slots, results
 
-    slots = [jnp.zeros((op.checkpoints, *x.shape), x.dtype).at[0].set(x) for x in start]
-    numbers = jnp.zeros((op.checkpoints,), jnp.int32)
+    slots = [jnp.zeros((size, *x.shape), x.dtype).at[0].set(x) for x in start]
+    numbers = jnp.zeros((size,), jnp.int32)
     gs = iter(xs[len(op.body.inputs) :])
     results = [
         jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
         for i, sums in zip(op.targets, is_sum, strict=True)
     ]
-    carry = (count, jnp.int32(0), numbers, slots, results)
-    found = jax.lax.while_loop(lambda carry: carry[0] > 0, step_back, carry)[-1]
+    carry = ((count + length - 1) // length, jnp.int32(0), numbers, slots, results)
+    found = jax.lax.while_loop(lambda carry: carry[0] > 0, block_back, carry)[-1]
     return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
 
 
-def _steps_to_checkpoint(steps: Any, places: Any) -> Any:
-    """How far the next checkpoint is, where so many steps are to be reversed and so many places are
+#: From so many checkpoints on half of them are for the steps of one block, which then go back
+#: without a search for the last checkpoint. With fewer that would multiply what is computed again.
+_BLOCKS_FROM = 16
+
+
+def _places(checkpoints: int, count: Any) -> tuple[int, Any]:
+    """The number of places for states, and how many of them are for the steps of one block. A loop
+    of fewer steps than there are checkpoints is one block."""
+    if checkpoints < _BLOCKS_FROM:
+        return checkpoints + 1, jnp.where(count <= checkpoints, checkpoints, 1)
+    return checkpoints, jnp.where(count < checkpoints, checkpoints - 1, checkpoints // 2)
+
+
+def _blocks_to_checkpoint(blocks: Any, places: Any) -> Any:
+    """How far the next checkpoint is, where so many blocks are to be reversed and so many places are
     there, that of the state where they begin among them: (places + r - 1 over r - 1) for the least
     r for which (places + r over r) is enough."""
 
     def is_too_few(carry: Any) -> Any:
-        return carry[1] < steps
+        return carry[1] < blocks
 
     def repeat_once_more(carry: Any) -> Any:
         repetitions, reach = carry
@@ -151,4 +178,4 @@ def _steps_to_checkpoint(steps: Any, places: Any) -> Any:
     start = (jnp.int32(0), jnp.float32(1))
     repetitions, reach = jax.lax.while_loop(is_too_few, repeat_once_more, start)
     before = reach * repetitions / (places + repetitions)
-    return jnp.clip(jnp.round(before).astype(jnp.int32), 1, jnp.maximum(steps - 1, 1))
+    return jnp.clip(jnp.round(before).astype(jnp.int32), 1, jnp.maximum(blocks - 1, 1))
