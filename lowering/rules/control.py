@@ -163,9 +163,9 @@ def _places(checkpoints: int, count: Any) -> tuple[int, Any]:
 
 
 def _blocks_to_checkpoint(blocks: Any, places: Any) -> Any:
-    """How far the next checkpoint is, where so many blocks are to be reversed and so many places are
-    there, that of the state where they begin among them: (places + r - 1 over r - 1) for the least
-    r for which (places + r over r) is enough."""
+    """How far the next checkpoint is, where so many blocks are to be reversed and so many places
+    are there, that of the state where they begin among them: (places + r - 1 over r - 1) for the
+    least r for which (places + r over r) is enough."""
 
     def is_too_few(carry: Any) -> Any:
         return carry[1] < blocks

@@ -4,9 +4,9 @@ How often the body will run is known by running it. So the forward form returns 
 and `WhileGradient` goes through them backwards with a bounded number of states in memory: it runs
 forward once more, keeps states at the places of the binomial schedule, and from the last of them
 computes again what lies between. With c places and r repetitions (c + r over r) steps can be
-reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.) The unit of the schedule is a block
-of steps, whose states are all kept while it goes back: half of the places are for them, unless they
-are few.
+reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.) The unit of the schedule is
+a block of steps, whose states are all kept while it goes back: half of the places are for them,
+unless there are few.
 
 Every derivative of such a gradient is one of a loop of dual numbers. Let F be the loop on states x,
 and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G takes cotangents
