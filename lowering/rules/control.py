@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -80,19 +80,47 @@ def _while(op: While, *xs: Any) -> Any:
 
 @lowers(WhileGradient)
 def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
-    constants, start = xs[: op.constants], xs[op.constants : len(op.body.inputs)]
-    body, backward = graph_function(op.body), graph_function(op.backward)
-    size, length = _places(op.checkpoints, count)
-    #: The steps of the block that goes back have the places behind those of checkpoints, the last
-    #: of which is for states that nothing comes back to.
-    of_block = size - length
-    last = of_block - 1
-    is_sum = [i < op.constants for i in op.targets]
+    start = xs[op.constants : len(op.body.inputs)]
+    back = _StepsBack(op, xs[: op.constants], count)
+    slots = [jnp.zeros((back.size, *x.shape), x.dtype).at[0].set(x) for x in start]
+    numbers = jnp.zeros((back.size,), jnp.int32)
+    gs = iter(xs[len(op.body.inputs) :])
+    results = [
+        jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
+        for i, sums in zip(op.targets, back.is_sum, strict=True)
+    ]
+    blocks = (count + back.length - 1) // back.length
+    carry = (blocks, jnp.int32(0), numbers, slots, results)
+    found = jax.lax.while_loop(lambda carry: carry[0] > 0, back.block_back, carry)[-1]
+    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
 
-    def forward(steps: Any, states: Any) -> Any:
-        return jax.lax.fori_loop(0, steps, lambda _, states: body(*constants, *states), states)
 
-    def descend(front: Any, place: Any, numbers: Any, slots: Any) -> Any:
+class _StepsBack:
+    """A loop backwards, block of steps after block. `slots` have a place for each state that is
+    kept: first those of checkpoints, each of which begins the block of the number at its place, the
+    last one being for states that nothing comes back to; then those of the steps of one block."""
+
+    def __init__(self, op: WhileGradient, constants: Sequence[Any], count: Any) -> None:
+        self.constants, self.count = constants, count
+        self.body, self.backward = graph_function(op.body), graph_function(op.backward)
+        self.is_sum = [i < op.constants for i in op.targets]
+        #: The number of places, and the number of steps in a block.
+        self.size, self.length = _places(op.checkpoints, count)
+        self.of_block = self.size - self.length
+        self.last = self.of_block - 1
+
+    def block_back(self, carry: Any) -> Any:
+        front, place, numbers, slots, results = carry
+        place, numbers, slots, states = self._descend(front, place, numbers, slots)
+        front = front - 1
+        steps = jnp.minimum(self.count - front * self.length, self.length)
+        slots, _ = jax.lax.fori_loop(0, steps, self._keep, (slots, states))
+        back = lambda i, results: self._step_back(slots, steps - 1 - i, results)  # noqa: E731
+        results = jax.lax.fori_loop(0, steps, back, results)
+        is_done = (place > 0) & (numbers[place] >= front)
+        return front, jnp.where(is_done, place - 1, place), numbers, slots, results
+
+    def _descend(self, front: Any, place: Any, numbers: Any, slots: Any) -> Any:
         """The state with which the block before `front` begins, with checkpoints on the way."""
 
         def is_before(carry: Any) -> Any:
@@ -100,10 +128,10 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
 
         def advance(carry: Any) -> Any:
             number, place, numbers, slots, states = carry
-            blocks = _blocks_to_checkpoint(front - number, last - place)
-            states = forward(blocks * length, states)
+            blocks = _blocks_to_checkpoint(front - number, self.last - place)
+            states = self._forward(blocks * self.length, states)
             number = number + blocks
-            is_kept = (number < front - 1) & (place + 1 < last)
+            is_kept = (number < front - 1) & (place + 1 < self.last)
             into = place + 1
             slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
             numbers = numbers.at[into].set(number)
@@ -113,40 +141,22 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
         found = (numbers[place], place, numbers, slots, states)
         return jax.lax.while_loop(is_before, advance, found)[1:]
 
-    def keep(step: Any, carry: Any) -> Any:
+    def _forward(self, steps: Any, states: Any) -> Any:
+        step = lambda _, states: self.body(*self.constants, *states)  # noqa: E731
+        return jax.lax.fori_loop(0, steps, step, states)
+
+    def _keep(self, step: Any, carry: Any) -> Any:
         slots, states = carry
-        into = of_block + step
+        into = self.of_block + step
         slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
-        return slots, body(*constants, *states)
+        return slots, self.body(*self.constants, *states)
 
-    def step_back(slots: Any, step: Any, results: Any) -> Any:
-        states = [slot[of_block + step] for slot in slots]
-        seeds = [g for g, sums in zip(results, is_sum, strict=True) if not sums]
-        found = backward(*constants, *states, *seeds)
-        rows = zip(results, found, is_sum, strict=True)
+    def _step_back(self, slots: Any, step: Any, results: Any) -> Any:
+        states = [slot[self.of_block + step] for slot in slots]
+        seeds = [g for g, sums in zip(results, self.is_sum, strict=True) if not sums]
+        found = self.backward(*self.constants, *states, *seeds)
+        rows = zip(results, found, self.is_sum, strict=True)
         return [old + new if sums else new for old, new, sums in rows]
-
-    def block_back(carry: Any) -> Any:
-        front, place, numbers, slots, results = carry
-        place, numbers, slots, states = descend(front, place, numbers, slots)
-        front = front - 1
-        steps = jnp.minimum(count - front * length, length)
-        slots, _ = jax.lax.fori_loop(0, steps, keep, (slots, states))
-        back = lambda i, results: step_back(slots, steps - 1 - i, results)  # noqa: E731
-        results = jax.lax.fori_loop(0, steps, back, results)
-        is_done = (place > 0) & (numbers[place] >= front)
-        return front, jnp.where(is_done, place - 1, place), numbers, slots, results
-
-    slots = [jnp.zeros((size, *x.shape), x.dtype).at[0].set(x) for x in start]
-    numbers = jnp.zeros((size,), jnp.int32)
-    gs = iter(xs[len(op.body.inputs) :])
-    results = [
-        jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
-        for i, sums in zip(op.targets, is_sum, strict=True)
-    ]
-    carry = ((count + length - 1) // length, jnp.int32(0), numbers, slots, results)
-    found = jax.lax.while_loop(lambda carry: carry[0] > 0, block_back, carry)[-1]
-    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
 
 
 #: From so many checkpoints on half of them are for the steps of one block, which then go back

@@ -574,11 +574,13 @@ def run_loop(
             return predicate(test())
 
         def step(*tensors: Tensor) -> list[Tensor]:
-            return loop.stepped(body, tensors)
+            return [*loop.stepped(body, tensors), *padding]
 
+        initial = loop.initial()
+        padding = [] if initial else [as_tensor(0)]  # what sets Variables alone has no state
         most = options.maximum_iterations
-        named = with_names(step, loop.names_of_tensors())
-        return while_loop(cond, named, loop.initial(), maximum_iterations=most)
+        named = with_names(step, loop.names_of_tensors() or ["padding"])
+        return while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())

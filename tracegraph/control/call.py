@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tracegraph.control.made_again import made_again
 from tracegraph.core.shapes import Dim, ShapeVariable, dim_names, substitute_shape
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError
@@ -28,7 +27,7 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import FirstToken
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
-from tracegraph.passes.gradient import gradient, is_diagonal_path
+from tracegraph.passes.gradient import gradient, is_diagonal_path, made_again
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
