@@ -98,17 +98,17 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
 
 class _StepsBack:
     """A loop backwards, block of steps after block. `slots` have a place for each state that is
-    kept: first those of checkpoints, each of which begins the block of the number at its place, the
-    last one being for states that nothing comes back to; then those of the steps of one block."""
+    kept: first those of checkpoints, each of which begins the block of the number at its place,
+    then those of the steps of one block. The first of these has on the way there what nothing comes
+    back to."""
 
     def __init__(self, op: WhileGradient, constants: Sequence[Any], count: Any) -> None:
         self.constants, self.count = constants, count
         self.body, self.backward = graph_function(op.body), graph_function(op.backward)
         self.is_sum = [i < op.constants for i in op.targets]
         #: The number of places, and the number of steps in a block.
-        self.size, self.length = _places(op.checkpoints, count)
+        self.size, self.length = op.checkpoints, _block_length(op.checkpoints, count)
         self.of_block = self.size - self.length
-        self.last = self.of_block - 1
 
     def block_back(self, carry: Any) -> Any:
         front, place, numbers, slots, results = carry
@@ -129,10 +129,10 @@ class _StepsBack:
 
         def advance(carry: Any) -> Any:
             number, place, numbers, slots, states = carry
-            blocks = _blocks_to_checkpoint(front - number, self.last - place)
+            blocks = _blocks_to_checkpoint(front - number, self.of_block - place)
             states = self._forward(blocks * self.length, states)
             number = number + blocks
-            is_kept = (number < front - 1) & (place + 1 < self.last)
+            is_kept = (number < front - 1) & (place + 1 < self.of_block)
             into = place + 1
             slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
             numbers = numbers.at[into].set(number)
@@ -165,12 +165,11 @@ class _StepsBack:
 _BLOCKS_FROM = 16
 
 
-def _places(checkpoints: int, count: Any) -> tuple[int, Any]:
-    """The number of places for states, and how many of them are for the steps of one block. A loop
-    of fewer steps than there are checkpoints is one block."""
-    if checkpoints < _BLOCKS_FROM:
-        return checkpoints + 1, jnp.where(count <= checkpoints, checkpoints, 1)
-    return checkpoints, jnp.where(count < checkpoints, checkpoints - 1, checkpoints // 2)
+def _block_length(checkpoints: int, count: Any) -> Any:
+    """How many of the places are for the steps of one block. A loop of fewer steps than there are
+    places is one block."""
+    usual = checkpoints // 2 if checkpoints >= _BLOCKS_FROM else 1
+    return jnp.where(count < checkpoints, checkpoints - 1, usual)
 
 
 def _blocks_to_checkpoint(blocks: Any, places: Any) -> Any:
