@@ -788,6 +788,14 @@ def other_branch_only(x):
     return y  # here
 
 
+def one_branch_in_a_loop(x):
+    while x > 0.0:
+        if x > 1.0:
+            y = x
+        x = x - 1.0
+    return y  # here
+
+
 def other_dtypes(x):
     if x > 0.0:  # here
         y = x
@@ -916,6 +924,8 @@ def many_truth_values(x):
 REFUSALS = {
     one_branch_only: (ValueError, "'y' is set in one branch only", "set in the else branch"),
     other_branch_only: (ValueError, "'y' is set in one branch only", "set in the main branch"),
+    one_branch_in_a_loop: (ValueError, "'y' is set in one branch only of the `if` at test_auto",
+                           "give 'y' a value before the loop"),
     other_dtypes: (TypeError, "'y' is a tensor f32[] in the main branch, and a tensor f64[] in the "
                    "else branch", "tg.cast"),
     other_kinds: (TypeError, "'y' is 1 in the main branch, and a tensor bool[]",
@@ -954,6 +964,23 @@ def test_refusals(body):
         assert here(body, "# here") in text
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert {frame.filename for frame in frames} == {__file__}
+
+
+def test_a_loop_may_have_variables_alone_for_its_state():
+    step, w = tg.Variable(0), tg.Variable(8.0)
+
+    @tg.function
+    def halve(count):
+        while step < count:
+            w.assign(w / 2.0)
+            step.assign_add(1)
+            if w < 1.0:
+                break
+
+    halve(tg.constant(2))
+    assert (int(step), float(w)) == (2, 2.0)
+    halve(tg.constant(100))
+    assert (int(step), float(w)) == (4, 0.5)
 
 
 def test_a_list_of_what_python_knows_may_grow():

@@ -266,10 +266,10 @@ def scanned(x, kernels):
 def test_a_scan_stacks_less_and_computes_its_steps_again(optimised):
     args = tg.constant(X), tg.constant(np.stack(KERNELS))
     plain = temporaries(tg.function(scanned), *args)
-    f = tg.function(scanned, memory_budget=int(0.55 * plain))
+    f = tg.function(scanned, memory_budget=int(0.75 * plain))
     loss, found = of_jax(X, KERNELS)
     close(f(*args), [loss, np.stack(found)])
-    assert temporaries(f, *args) <= 0.55 * plain
+    assert temporaries(f, *args) <= 0.75 * plain
     assert 0 < f.memory(*args).again < 0.4
 
 

@@ -256,6 +256,38 @@ def test_backward_graphs_take_residuals_and_compute_no_primal_anew():
     assert len(plan.forward.outputs) > len(graph.outputs)
 
 
+def gated(h, row):
+    z = tg.sigmoid(row)
+    return z * h + (1.0 - z) * tg.tanh(0.25 * h + row)
+
+
+def test_a_backward_graph_makes_numbers_and_arithmetic_again_of_what_is_kept():
+    """Of each step the state, the gate and the candidate are kept, neither `1 - z` nor 0.25."""
+
+    def loss(xs, h):
+        with tg.GradientTape() as tape:
+            tape.watch(xs)
+            y = tg.reduce_sum(tg.foldl(gated, xs, h))
+        return tape.gradient(y, xs)
+
+    f = tg.function(loss)
+    xs, h = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3), np.ones(3, np.float32)
+    (forward, _) = [node for node in f.graph(xs, h).nodes if node.op.name == "scan"]
+    assert [str(y.type) for y in forward.outputs] == ["f32[3]", *["f32[4,3]"] * 3]
+
+    def by_jax(xs, h):
+        step = lambda h, x: (  # noqa: E731
+            jax.nn.sigmoid(x) * h + (1 - jax.nn.sigmoid(x)) * jnp.tanh(0.25 * h + x),
+            None,
+        )
+        return jax.lax.scan(step, h, xs)[0].sum()
+
+    np.testing.assert_allclose(f(xs, h), jax.grad(by_jax)(xs, h), rtol=1e-5)
+    hessian = jax.jacobian(jax.grad(by_jax))(xs, h)
+    of_loss = tg.jacobian(lambda xs: loss(xs, tg.constant(h)))
+    np.testing.assert_allclose(of_loss(tg.constant(xs)), hessian, rtol=1e-4, atol=1e-6)
+
+
 def test_unused_outputs_of_calls_are_dropped():
     @tg.function
     def two(x):

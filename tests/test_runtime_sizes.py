@@ -715,3 +715,56 @@ def test_open_arguments_and_sizes_of_the_run():
     f = tg.function(positive, input_signature=[tg.TensorSpec([None], tg.float64)])
     for x in (*VECTORS, VECTORS[0][:3], VECTORS[0][:1]):
         same(f(tg.constant(x)).numpy(), x[x > 0])
+
+
+def in_a_loop(x):
+    n = tg.shape(x)[0]
+    total = x
+    for _ in tg.range(3):
+        total += tg.ones([n + 1], tg.float64)[:n] * total[: n // 2 + 1][0]
+    return total
+
+
+def in_a_branch(x):
+    n = tg.shape(x)[0]
+    return tg.cond(x[0] > 0.0, lambda: tg.fill([n], x[0]), lambda: x * x)
+
+
+def in_an_array(x):
+    n = tg.shape(x)[0]
+
+    def row(factor):
+        found = tg.TensorArray(tg.float64, size=n)
+        for i in tg.range(n):
+            found = found.write(i, factor * x[i])
+        return found.stack()
+
+    return tg.map_fn(row, x[:2])
+
+
+BY_NUMPY = {
+    in_a_loop: lambda x: x + 7.0 * x[0],
+    in_a_branch: lambda x: np.full_like(x, x[0]) if x[0] > 0.0 else x * x,
+    in_an_array: lambda x: x[:2, None] * x,
+}
+
+
+@pytest.mark.parametrize("size", [5, None])
+@pytest.mark.parametrize("f", BY_NUMPY)
+def test_a_size_that_follows_from_shapes_outside_is_one_in_a_loop(f, size):
+    function = tg.function(f, input_signature=[tg.TensorSpec([size], tg.float64)])
+    for x in VECTORS if size else (VECTORS[0][:3], VECTORS[1]):
+        np.testing.assert_allclose(function(tg.constant(x)), BY_NUMPY[f](x))
+        slope = tg.grad(lambda x: tg.reduce_sum(function(x) * x[0]))(tg.constant(x))
+        by_step = [
+            np.sum(BY_NUMPY[f](x + step) * (x + step)[0])
+            - np.sum(BY_NUMPY[f](x - step) * (x - step)[0])
+            for step in 1e-6 * np.eye(len(x))
+        ]
+        np.testing.assert_allclose(slope, np.array(by_step) / 2e-6, rtol=1e-6, atol=1e-6)
+
+
+def test_a_number_at_hand_is_a_size_in_a_loop_at_top_level():
+    n = tg.constant(2)
+    found = tg.map_fn(lambda x: x * tg.ones([n + 1]), tg.constant([1.0, 2.0]))
+    np.testing.assert_array_equal(found, [[1.0] * 3, [2.0] * 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -81,27 +81,58 @@ def _while(op: While, *xs: Any) -> Any:
 
 @lowers(WhileGradient)
 def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
-    constants, start = xs[: op.constants], xs[op.constants : len(op.body.inputs)]
-    body, backward = graph_function(op.body), graph_function(op.backward)
-    #: The last place is for states that nothing comes back to.
-    last = op.checkpoints - 1
-    is_sum = [i < op.constants for i in op.targets]
+    start = xs[op.constants : len(op.body.inputs)]
+    back = _StepsBack(op, xs[: op.constants], count)
+    slots = [jnp.zeros((back.size, *x.shape), x.dtype).at[0].set(x) for x in start]
+    numbers = jnp.zeros((back.size,), jnp.int32)
+    gs = iter(xs[len(op.body.inputs) :])
+    results = [
+        jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
+        for i, sums in zip(op.targets, back.is_sum, strict=True)
+    ]
+    blocks = (count + back.length - 1) // back.length
+    carry = (blocks, jnp.int32(0), numbers, slots, results)
+    found = jax.lax.while_loop(lambda carry: carry[0] > 0, back.block_back, carry)[-1]
+    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
 
-    def forward(steps: Any, states: Any) -> Any:
-        return jax.lax.fori_loop(0, steps, lambda _, states: body(*constants, *states), states)
 
-    def descend(front: Any, place: Any, numbers: Any, slots: Any) -> Any:
-        """The state of the step before `front`, with checkpoints on the way to it."""
+class _StepsBack:
+    """A loop backwards, block of steps after block. `slots` have a place for each state that is
+    kept: first those of checkpoints, each of which begins the block of the number at its place,
+    then those of the steps of one block. The first of these has on the way there what nothing comes
+    back to."""
+
+    def __init__(self, op: WhileGradient, constants: Sequence[Any], count: Any) -> None:
+        self.constants, self.count = constants, count
+        self.body, self.backward = graph_function(op.body), graph_function(op.backward)
+        self.is_sum = [i < op.constants for i in op.targets]
+        #: The number of places, and the number of steps in a block.
+        self.size, self.length = op.checkpoints, _block_length(op.checkpoints, count)
+        self.of_block = self.size - self.length
+
+    def block_back(self, carry: Any) -> Any:
+        front, place, numbers, slots, results = carry
+        place, numbers, slots, states = self._descend(front, place, numbers, slots)
+        front = front - 1
+        steps = jnp.minimum(self.count - front * self.length, self.length)
+        slots, _ = jax.lax.fori_loop(0, steps, self._keep, (slots, states))
+        back = lambda i, results: self._step_back(slots, steps - 1 - i, results)  # noqa: E731
+        results = jax.lax.fori_loop(0, steps, back, results)
+        is_done = (place > 0) & (numbers[place] >= front)
+        return front, jnp.where(is_done, place - 1, place), numbers, slots, results
+
+    def _descend(self, front: Any, place: Any, numbers: Any, slots: Any) -> Any:
+        """The state with which the block before `front` begins, with checkpoints on the way."""
 
         def is_before(carry: Any) -> Any:
             return carry[0] < front - 1
 
         def advance(carry: Any) -> Any:
             number, place, numbers, slots, states = carry
-            steps = _steps_to_checkpoint(front - number, last - place)
-            states = forward(steps, states)
-            number = number + steps
-            is_kept = (number < front - 1) & (place + 1 < last)
+            blocks = _blocks_to_checkpoint(front - number, self.of_block - place)
+            states = self._forward(blocks * self.length, states)
+            number = number + blocks
+            is_kept = (number < front - 1) & (place + 1 < self.of_block)
             into = place + 1
             slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
             numbers = numbers.at[into].set(number)
@@ -111,38 +142,43 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
         found = (numbers[place], place, numbers, slots, states)
         return jax.lax.while_loop(is_before, advance, found)[1:]
 
-    def step_back(carry: Any) -> Any:
-        front, place, numbers, slots, results = carry
-        place, numbers, slots, states = descend(front, place, numbers, slots)
-        seeds = [g for g, sums in zip(results, is_sum, strict=True) if not sums]
-        found = backward(*constants, *states, *seeds)
-        results = [
-            old + new if sums else new
-            for old, new, sums in zip(results, found, is_sum, strict=True)
-        ]
-        front = front - 1
-        is_done = (place > 0) & (numbers[place] >= front)
-        return front, jnp.where(is_done, place - 1, place), numbers, slots, results
+    def _forward(self, steps: Any, states: Any) -> Any:
+        step = lambda _, states: self.body(*self.constants, *states)  # noqa: E731
+        return jax.lax.fori_loop(0, steps, step, states)
 
-    slots = [jnp.zeros((op.checkpoints, *x.shape), x.dtype).at[0].set(x) for x in start]
-    numbers = jnp.zeros((op.checkpoints,), jnp.int32)
-    gs = iter(xs[len(op.body.inputs) :])
-    results = [
-        jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
-        for i, sums in zip(op.targets, is_sum, strict=True)
-    ]
-    carry = (count, jnp.int32(0), numbers, slots, results)
-    found = jax.lax.while_loop(lambda carry: carry[0] > 0, step_back, carry)[-1]
-    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
+    def _keep(self, step: Any, carry: Any) -> Any:
+        slots, states = carry
+        into = self.of_block + step
+        slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
+        return slots, self.body(*self.constants, *states)
+
+    def _step_back(self, slots: Any, step: Any, results: Any) -> Any:
+        states = [slot[self.of_block + step] for slot in slots]
+        seeds = [g for g, sums in zip(results, self.is_sum, strict=True) if not sums]
+        found = self.backward(*self.constants, *states, *seeds)
+        rows = zip(results, found, self.is_sum, strict=True)
+        return [old + new if sums else new for old, new, sums in rows]
 
 
-def _steps_to_checkpoint(steps: Any, places: Any) -> Any:
-    """How far the next checkpoint is, where so many steps are to be reversed and so many places are
-    there, that of the state where they begin among them: (places + r - 1 over r - 1) for the least
-    r for which (places + r over r) is enough."""
+#: From so many checkpoints on half of them are for the steps of one block, which then go back
+#: without a search for the last checkpoint. With fewer that would multiply what is computed again.
+_BLOCKS_FROM = 16
+
+
+def _block_length(checkpoints: int, count: Any) -> Any:
+    """How many of the places are for the steps of one block. A loop of fewer steps than there are
+    places is one block."""
+    usual = checkpoints // 2 if checkpoints >= _BLOCKS_FROM else 1
+    return jnp.where(count < checkpoints, checkpoints - 1, usual)
+
+
+def _blocks_to_checkpoint(blocks: Any, places: Any) -> Any:
+    """How far the next checkpoint is, where so many blocks are to be reversed and so many places
+    are there, that of the state where they begin among them: (places + r - 1 over r - 1) for the
+    least r for which (places + r over r) is enough."""
 
     def is_too_few(carry: Any) -> Any:
-        return carry[1] < steps
+        return carry[1] < blocks
 
     def repeat_once_more(carry: Any) -> Any:
         repetitions, reach = carry
@@ -152,4 +188,4 @@ def _steps_to_checkpoint(steps: Any, places: Any) -> Any:
     start = (jnp.int32(0), jnp.float32(1))
     repetitions, reach = jax.lax.while_loop(is_too_few, repeat_once_more, start)
     before = reach * repetitions / (places + repetitions)
-    return jnp.clip(jnp.round(before).astype(jnp.int32), 1, jnp.maximum(steps - 1, 1))
+    return jnp.clip(jnp.round(before).astype(jnp.int32), 1, jnp.maximum(blocks - 1, 1))

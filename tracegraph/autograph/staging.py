@@ -306,6 +306,8 @@ class _LoopName:
     structure: nest.Structure | None
     leaves: list[_LoopLeaf]
     undefined: Any = None
+    #: Why it has none behind the loop either, where an iteration may have set it.
+    behind: Any = None
 
     @staticmethod
     def before(value: Any) -> _LoopName:
@@ -323,7 +325,7 @@ class _LoopName:
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
         if self.structure is None:
-            return self.undefined
+            return self.behind if is_final and self.behind is not None else self.undefined
         leaves = []
         for leaf in self.leaves:
             tensor = None if leaf.type is None else next(tensors)
@@ -507,6 +509,9 @@ class _Loop:
     def _define(self, number: int, value: Any) -> bool:
         """Gives a name that has no value before the loop the types that it gets in it."""
         if is_undefined(value):
+            if value.fact:
+                fix = f"give {value.name!r} a value before the loop"
+                self.own[number].behind = Undefined(value.name, value.fact, fix)
             return False
         undefined = self.own[number].undefined
         own = self.own[number] = _LoopName.before(value)
@@ -569,11 +574,13 @@ def run_loop(
             return predicate(test())
 
         def step(*tensors: Tensor) -> list[Tensor]:
-            return loop.stepped(body, tensors)
+            return [*loop.stepped(body, tensors), *padding]
 
+        initial = loop.initial()
+        padding = [] if initial else [as_tensor(0)]  # what sets Variables alone has no state
         most = options.maximum_iterations
-        named = with_names(step, loop.names_of_tensors())
-        return while_loop(cond, named, loop.initial(), maximum_iterations=most)
+        named = with_names(step, loop.names_of_tensors() or ["padding"])
+        return while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())

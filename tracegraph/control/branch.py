@@ -359,7 +359,8 @@ def _with_slots(
         graph = builder.finish(outputs)
     places = tuple((kind, moved.get(i, i) if kind == "output" else i) for kind, i in plan.places)
     residuals = tuple(env[x] for x in plan.residuals)
-    graph.cache["residuals"] = ResidualPlan(graph, places, residuals)
+    again = frozenset(env[x] for x in plan.again)
+    graph.cache["residuals"] = ResidualPlan(graph, places, residuals, again)
     passed("forward", graph)
     return graph
 

@@ -2,8 +2,9 @@
 
 A body that will be differentiated is called in its *forward form*, whose extra outputs are the
 residuals: the primal values that the rules of its nodes read. The backward graph takes residuals
-and cotangents and recomputes no primal value. Rules read primal values only, so the forward form
-is its own forward form, and higher orders need no further residuals.
+and cotangents, and of primal values computes only what costs less than to keep it. Rules read
+primal values only, so the forward form is its own forward form, and higher orders need no further
+residuals.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import FirstToken
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
-from tracegraph.passes.gradient import gradient, is_diagonal_path
+from tracegraph.passes.gradient import gradient, is_diagonal_path, made_again
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
@@ -213,6 +214,8 @@ class ResidualPlan:
     places: tuple[tuple[str, int], ...]
     #: The tensors of the forward form that are residuals, in that order.
     residuals: tuple[Tensor, ...]
+    #: Those that the backward graph makes again of residuals.
+    again: frozenset[Tensor] = frozenset()
 
 
 def residual_plan(body: Graph) -> ResidualPlan:
@@ -257,6 +260,7 @@ def _planned(body: Graph) -> ResidualPlan:
         if set(more) <= set(residuals):
             break
         residuals = list(dict.fromkeys((*residuals, *more)))
+    residuals, again = made_again(prepared, residuals)
     made = [y for node in prepared.nodes for y in node.outputs if not y.type.is_static]
     residuals += naming((*prepared.inputs, *made), residuals)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
@@ -280,7 +284,7 @@ def _planned(body: Graph) -> ResidualPlan:
         name = body.name if body.name.endswith("_forward") else f"{body.name}_forward"
         forward = Graph(name, prepared.inputs, prepared.nodes, (*prepared.outputs, *extra))
         passed("forward", forward)
-    plan = ResidualPlan(forward, tuple(places), tuple(residuals))
+    plan = ResidualPlan(forward, tuple(places), tuple(residuals), again)
     forward.cache["residuals"] = plan
     return plan
 
@@ -328,9 +332,11 @@ class DerivativeBuilder(Builder):
     """Builds a derivative as a graph of its own: each primal value that a rule reads becomes an
     input."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, again: frozenset[Tensor] = frozenset()) -> None:
         super().__init__(name)
         self.residuals: dict[Tensor, Tensor] = {}
+        #: The primal values that are made again of others.
+        self.again = again
 
     def admit(self, tensor: Tensor) -> Tensor:
         found = self.residuals.get(tensor)
@@ -342,6 +348,8 @@ class DerivativeBuilder(Builder):
             reuse, self.reuse = self.reuse, None
             found = node.op()
             self.reuse = reuse
+        elif node is not None and tensor in self.again:
+            (found,) = self.add(node.op, self.admit_all(node.inputs), node.source)
         else:
             found = self.input_for(tensor)
         self.residuals[tensor] = found
@@ -375,15 +383,15 @@ def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:
     have cotangents do."""
     outputs = tuple(dict.fromkeys(y for y in outputs if y.type.dtype.is_differentiable))
     body = body.with_outputs(outputs)
-    builder, _, _ = _pulled_back(body, (True,) * len(outputs))
+    builder, _, _ = _pulled_back(body, (True,) * len(outputs), frozenset())
     return [x for x, given in builder.residuals.items() if given in set(builder.inputs)]
 
 
 def _pulled_back(
-    body: Graph, present: tuple[bool, ...]
+    body: Graph, present: tuple[bool, ...], again: frozenset[Tensor]
 ) -> tuple[DerivativeBuilder, list[Tensor], list[tuple[int, Tensor]]]:
     """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
-    with DerivativeBuilder(derived_name(body, "vjp")) as builder:
+    with DerivativeBuilder(derived_name(body, "vjp"), again) as builder:
         outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
         gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
         places = [i for i, x in enumerate(body.inputs) if x.type.dtype.is_differentiable]
@@ -403,7 +411,7 @@ def backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tu
 
 def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
     plan = residual_plan(forward)
-    builder, gs, results = _pulled_back(forward, present)
+    builder, gs, results = _pulled_back(forward, present, plan.again)
     with builder:
         residuals = [builder.admit(x) for x in plan.residuals]
     known = {id(x) for x in (*residuals, *gs)}

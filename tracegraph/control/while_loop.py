@@ -4,7 +4,9 @@ How often the body will run is known by running it. So the forward form returns 
 and `WhileGradient` goes through them backwards with a bounded number of states in memory: it runs
 forward once more, keeps states at the places of the binomial schedule, and from the last of them
 computes again what lies between. With c places and r repetitions (c + r over r) steps can be
-reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.)
+reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.) The unit of the schedule is
+a block of steps, whose states are all kept while it goes back: half of the places are for them,
+unless there are few.
 
 Every derivative of such a gradient is one of a loop of dual numbers. Let F be the loop on states x,
 and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G takes cotangents
@@ -60,9 +62,9 @@ from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
 #: Where nobody says how many states reverse mode keeps, they are as many as have this size in all,
-#: in bytes, but within these bounds: 512 are enough for 131,000 steps that are computed twice.
+#: in bytes, but within these bounds: 1,024 are enough for 262,000 steps that are computed twice.
 _CHECKPOINT_BYTES = 1 << 22
-_FEWEST, _MOST = 32, 512
+_FEWEST, _MOST = 32, 1024
 
 
 def usual_checkpoints(states: Sequence[TensorType]) -> int:

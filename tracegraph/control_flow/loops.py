@@ -64,7 +64,7 @@ def while_loop(
     - `loop_vars`: a list, a tuple or any structure of tensors; numbers become tensors.
     - `maximum_iterations`: how often `body` runs at most, an integer.
     - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
-      between is computed again. By default as many as take 4 MiB, between 32 and 512.
+      between is computed again. By default as many as take 4 MiB, between 32 and 1,024.
     - `shape_invariants`: accepted; a state whose size changes is refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.

@@ -108,6 +108,10 @@ class Builder:
             [x if x.node is not None and x.node.builder is self else self.admit(x) for x in inputs]
         )
 
+    def outside(self, tensor: Tensor) -> Tensor | None:
+        """The tensor of elsewhere that an input stands for in every run; None if it may differ."""
+        return None
+
     def admit(self, tensor: Tensor) -> Tensor:
         """A tensor from elsewhere as one of this builder. Here there is no elsewhere."""
         fail(

@@ -34,7 +34,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import INPUT, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
@@ -611,7 +611,8 @@ def known_value(x: Tensor) -> Any:
     while waiting:
         tensor = waiting[-1]
         node, steps = tensor.node, steps + 1
-        missing = [] if node is None else [y for y in node.inputs if y not in known]
+        sources = () if node is None else node.inputs or _captured(tensor)
+        missing = [y for y in sources if y not in known]
         if missing and steps < _LOOK_BACK and all(y.type.is_static for y in missing):
             waiting += missing
             continue
@@ -624,14 +625,24 @@ def known_value(x: Tensor) -> Any:
     return known[x]
 
 
+def _captured(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The integers outside of a branch or a loop that a tensor in it stands for, as one that is a
+    size there; no others, which may change from call to call."""
+    builder = None if tensor.node is None or tensor.node.op is not INPUT else tensor.node.builder
+    outer = None if builder is None or not tensor.dtype.is_integer else builder.outside(tensor)
+    return () if outer is None else (outer,)
+
+
 def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
     """The value of one tensor, given those of its node's inputs; None if it has none now."""
     node = tensor.node
     if node is None:
-        return np.asarray(tensor.buffer)
+        return np.asarray(tensor.numpy())
     op = node.op
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)
+    for outer in _captured(tensor):
+        return known[outer]
     if not isinstance(op, Op):
         return None
     values = [known[y] for y in node.inputs]
