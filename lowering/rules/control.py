@@ -116,8 +116,11 @@ class _StepsBack:
         front = front - 1
         steps = jnp.minimum(self.count - front * self.length, self.length)
         slots, _ = jax.lax.fori_loop(0, steps, self._keep, (slots, states))
-        back = lambda i, results: self._step_back(slots, steps - 1 - i, results)  # noqa: E731
-        results = jax.lax.fori_loop(0, steps, back, results)
+
+        def step_back(i: Any, results: Any) -> Any:
+            return self._step_back(slots, steps - 1 - i, results)
+
+        results = jax.lax.fori_loop(0, steps, step_back, results)
         is_done = (place > 0) & (numbers[place] >= front)
         return front, jnp.where(is_done, place - 1, place), numbers, slots, results
 
@@ -143,7 +146,9 @@ class _StepsBack:
         return jax.lax.while_loop(is_before, advance, found)[1:]
 
     def _forward(self, steps: Any, states: Any) -> Any:
-        step = lambda _, states: self.body(*self.constants, *states)  # noqa: E731
+        def step(_: Any, states: Any) -> Any:
+            return self.body(*self.constants, *states)
+
         return jax.lax.fori_loop(0, steps, step, states)
 
     def _keep(self, step: Any, carry: Any) -> Any:
