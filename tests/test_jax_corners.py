@@ -182,3 +182,61 @@ def test_rounding_has_the_slope_of_what_it_rounds():
 
     x = np.array([0.1, -2.3, 1e-9], np.float32)
     np.testing.assert_array_equal(tg.grad(tg.from_jax(rounded))(x).numpy(), jax.grad(rounded)(x))
+
+
+def test_rounding_of_what_is_not_finite_has_the_slope_0():
+    x = np.float32([np.inf, -np.inf, 2.5, -0.3])
+    np.testing.assert_array_equal(*gradients(lambda x: (x + lax.round(x)).sum(), x))
+
+
+def complex_numbers(*shape):
+    rng = np.random.default_rng(5)
+    return np.complex64(rng.normal(size=shape) + 1j * rng.normal(size=shape))
+
+
+@jax.custom_jvp
+def squared(x):
+    return x * x
+
+
+@squared.defjvp
+def _squared_rule(primals, tangents):
+    return squared(primals[0]), 2j * primals[0] * tangents[0]
+
+
+@jax.custom_vjp
+def turned(x):
+    return 1j * x
+
+
+turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        squared,
+        turned,
+        lambda x: jnp.linalg.slogdet(x)[1],
+        lambda x: jnp.linalg.solve(x, x[:, :2] ** 2),
+        lambda x: jnp.linalg.inv(x) @ jnp.conj(x),
+    ],
+    ids=["custom_jvp", "custom_vjp", "slogdet", "solve", "inv"],
+)
+def test_derivatives_of_complex_numbers_are_the_conjugates_of_jaxs(fn):
+    x = tg.constant(complex_numbers(3, 3))
+    y, pull = jax.vjp(fn, x.numpy())
+    g = complex_numbers(*y.shape)
+    g = g if jnp.iscomplexobj(y) else g.real
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        found = tg.from_jax(fn)(x)
+    (wanted,) = pull(np.conj(g))
+    np.testing.assert_allclose(tape.gradient(found, x, g), np.conj(wanted), 1e-4, 1e-4)
+    if fn is turned:  # JAX has no forward mode for it
+        return
+    tangent = complex_numbers(3, 3)[::-1]
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(tangent)) as accumulator:
+        found = tg.from_jax(fn)(x)
+    _, wanted = jax.jvp(fn, [x.numpy()], [tangent])
+    np.testing.assert_allclose(accumulator.jvp(found), wanted, 1e-4, 1e-4)

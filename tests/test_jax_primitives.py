@@ -161,6 +161,7 @@ CASES = [
     unary("floor", lax.floor),
     binary("igamma", lax.igamma, positive),
     binary("igammac", lax.igammac, positive),
+    binary("igamma_grad_a", lax.igamma_grad_a, positive),
     unary("integer_pow", lambda x: lax.integer_pow(x, 3)),
     unary("integer_pow", lambda x: lax.integer_pow(x, -2)),
     unary("is_finite", lax.is_finite),
@@ -174,6 +175,7 @@ CASES = [
     binary("mul", lax.mul),
     unary("neg", lax.neg),
     binary("nextafter", lambda x, y: lax.stop_gradient(lax.nextafter(x, y))),
+    whole("polygamma", lambda x: lax.polygamma(np.arange(4, dtype=F), x), positive(4) + F(0.5)),
     binary("pow", lax.pow, positive),
     whole("pow", lax.pow, positive(4), ints(4)),
     unary("real", lambda x: lax.real(lax.complex(x, x))),
@@ -540,7 +542,7 @@ def of_floats(case):
 
 
 #: Primitives without derivatives in JAX, of integers alone, or whose slopes JAX rounds as well.
-WITHOUT = ("nextafter", "zeta", "rng_bit_generator", "reduce_precision")
+WITHOUT = ("nextafter", "zeta", "rng_bit_generator", "reduce_precision", "igamma_grad_a")
 
 
 def differentiable() -> list:
@@ -610,7 +612,7 @@ def test_every_primitive_with_a_rule_is_tried_or_known():
 KNOWN = frozenset(
     [
         *("checkpoint", "closed_call", "call", "custom_vjp_call_jaxpr", "pjit", "remat2"),
-        *("random_wrap", "random_unwrap", "random_clone", "platform_index", "igamma_grad_a"),
+        *("random_wrap", "random_unwrap", "random_clone", "platform_index"),
         *(
             "add_any",
             "copy",

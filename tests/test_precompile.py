@@ -336,6 +336,31 @@ def test_a_loaded_function_is_precompiled(saved, hits):
     assert hits.count == 1
 
 
+class Blocks(tg.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernels = [tg.Variable(X.T @ X) for _ in range(4)]
+
+    @tg.function(input_signature=[tg.TensorSpec([3, 4])], roll="always")
+    def __call__(self, x):
+        with tg.GradientTape() as tape:
+            for kernel in self.kernels:
+                x = tg.tanh(x @ kernel)
+            loss = tg.reduce_sum(x)
+        return tape.gradient(loss, self.kernels)
+
+
+def test_a_rolled_function_is_precompiled(tmp_path, hits):
+    model = Blocks()
+    wanted = model(X)  # at another line than what follows, which lines of slices are not part of
+    tg.saved_model.save(model, tmp_path)
+    model.__call__.precompile(None, tmp_path)
+    loaded = tg.saved_model.load(tmp_path, compiled=True)
+    for found, gradient in zip(loaded(X), wanted):
+        np.testing.assert_array_equal(found, gradient)
+    assert hits.count == 1
+
+
 def test_buckets_paths_and_flags(tmp_path):
     padded = tg.function(lambda x: x, bucket_sizes=[8])
     with pytest.raises(TypeError, match="has bucket_sizes"):
