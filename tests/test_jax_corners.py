@@ -240,3 +240,31 @@ def test_derivatives_of_complex_numbers_are_the_conjugates_of_jaxs(fn):
         found = tg.from_jax(fn)(x)
     _, wanted = jax.jvp(fn, [x.numpy()], [tangent])
     np.testing.assert_allclose(accumulator.jvp(found), wanted, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_one_triangle_of_a_matrix_is_read(lower):
+    a = np.float32([[4.0, 9.0, -8.0], [1.0, 5.0, 7.0], [0.5, 2.0, 6.0]])
+
+    def fn(a):
+        w = lax.linalg.eigh(a, lower=lower, symmetrize_input=False)[1]
+        return w, jax.scipy.linalg.cholesky(jnp.swapaxes(a, 0, 1) if not lower else a, lower=True)
+
+    a = a if lower else a.T
+    for found, wanted in zip(tg.from_jax(fn)(a), fn(a)):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+def test_a_function_that_a_scatter_applies_is_refused():
+    with pytest.raises(tg.errors.TraceError, match=r"x\.at\[i\]\.apply"):
+        tg.from_jax(lambda x: x.at[jnp.array([0, 1, 1])].apply(jnp.sin))(tg.ones([3]))
+
+
+def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
+    def draw(key, a):
+        return jax.random.beta(key, a, 2.0), jax.random.dirichlet(key, jnp.stack([a, a + 1.0]))
+
+    key = jax.random.PRNGKey(4)
+    found = tg.from_jax(draw)(np.asarray(key), np.float32(0.7))
+    for one, other in zip(found, draw(key, jnp.float32(0.7))):
+        np.testing.assert_allclose(one, other, 1e-6)

@@ -210,6 +210,7 @@ CASES = [
     # Shapes.
     whole("broadcast_in_dim", lambda x: jnp.broadcast_to(x[:, None], (3, 4)) * 2.0, normal(3)),
     whole("reshape", lambda x: x.reshape(3, 4), normal(2, 6)),
+    whole("reshape", lambda x: lax.reshape(x, (2, 3, 2), (2, 0, 1)), normal(2, 2, 3)),
     whole("squeeze", lambda x: lax.squeeze(x, [1]), normal(3, 1, 2)),
     whole("transpose", lambda x: x.transpose(2, 0, 1), normal(3, 1, 2)),
     whole("rev", lambda x: lax.rev(x, (1, 0)), normal(3, 2)),
@@ -291,6 +292,13 @@ CASES = [
         normal(5, 6),
         ints(4),
         normal(5, 4),
+    ),
+    whole(
+        "scatter-sub",
+        lambda x, i, u: A(x).at[i].subtract(u),
+        normal(5, 3),
+        ints(4),
+        normal(4, 3),
     ),
     whole(
         "scatter_mul",
@@ -386,6 +394,12 @@ CASES = [
     ),
     whole(
         "conv_general_dilated",
+        jax.vmap(lambda x, y: lax.conv_general_dilated(x, y, (1,), "SAME")),
+        normal(3, 2, 3, 7),
+        normal(3, 4, 3, 3),
+    ),
+    whole(
+        "conv_general_dilated",
         lambda x, y: lax.conv_general_dilated(
             x, y, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=2
         ),
@@ -423,6 +437,7 @@ CASES = [
     whole("random_seed", lambda n: jax.random.key_data(jax.random.key(n)), INT(-5)),
     whole("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (3,)), np.arange(4, dtype=U)),
     whole("random_gamma_grad", lambda k, a: jax.random.gamma(key(k), a), KEY, positive(3)),
+    whole("random_gamma", lambda k, a: jax.random.loggamma(key(k), a), KEY, positive(3)),
     # Matrices.
     whole("cholesky", lambda x: jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)), normal(3, 3)),
     whole("eigh", lambda x: jnp.linalg.eigh(x + x.T)[0], normal(3, 3)),
@@ -623,9 +638,8 @@ KNOWN = frozenset(
             "empty2",
             "expand_dims",
             "core_call",
-            "random_gamma",
         ),
-        *("reduce_window", "select_and_gather_add", "threefry2x32", "scatter_add"),
+        *("reduce_window", "select_and_gather_add", "threefry2x32", "scatter_add", "scatter_sub"),
         *("scatter-max", "scatter-min", "scatter-mul"),
         *_REFUSED,
         OTHERS,

@@ -29,6 +29,8 @@ def _broadcast_in_dim(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
 
 @converts("reshape")
 def _reshape(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
+    order = eqn.params["dimensions"]  # in which the elements of x are read
+    x = x if order is None else Transpose(tuple(order))(x)
     return Reshape(eqn.type.shape)(x)
 
 
