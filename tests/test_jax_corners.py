@@ -209,6 +209,9 @@ def turned(x):
     return 1j * x
 
 
+doubled = jax.custom_vjp(lambda x: 2.0 * x)
+doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
+
 turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
 
 
@@ -268,3 +271,16 @@ def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
     found = tg.from_jax(draw)(np.asarray(key), np.float32(0.7))
     for one, other in zip(found, draw(key, jnp.float32(0.7))):
         np.testing.assert_allclose(one, other, 1e-6)
+
+
+def test_branches_that_keep_results_of_different_shapes_for_higher_derivatives():
+    def looped(x):
+        return lax.fori_loop(0, 3, lambda k, s: doubled(s) * 0.5 + k * x, x)
+
+    once = jax.jit(lambda x: jnp.sin(x) * x)
+
+    def fn(x):  # one branch has stacks of the loop to keep, and the other works element by element
+        return lax.cond(x[0] > 0, looped, lambda x: once(once(x) * 0.5), x).sum()
+
+    for sign in (-1.0, 1.0):
+        np.testing.assert_allclose(*gradients(fn, sign * np.float32([0.5, 0.7])), 1e-5)
