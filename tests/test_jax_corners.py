@@ -284,3 +284,15 @@ def test_branches_that_keep_results_of_different_shapes_for_higher_derivatives()
 
     for sign in (-1.0, 1.0):
         np.testing.assert_allclose(*gradients(fn, sign * np.float32([0.5, 0.7])), 1e-5)
+
+
+def test_sizes_that_are_numbers_of_numpy():
+    def fn(x):  # as the programs of gradients of windows have them
+        steps = np.int64(2), np.int64(1)
+        padded = lax.pad(x, 0.0, [(np.int64(1), np.int64(0), step - 1) for step in steps])
+        windows = lax.reduce_window(padded, 0.0, lax.add, steps, steps, "SAME")
+        return jnp.sum(lax.slice(windows, (0, 0), (3, 2), steps) ** 2)
+
+    np.testing.assert_allclose(
+        *gradients(fn, np.float32([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])), 1e-6
+    )
