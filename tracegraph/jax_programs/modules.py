@@ -70,7 +70,7 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     What a call of a module of nnx changes, as averages and counts, is assigned, and its `Param` are
     trainable. Whether it trains is what it was told last, by `module.train()` or `module.eval()`.
 
-    Raises TraceError for what is no module of flax, and for one of linen without variables.
+    Raises TraceError for what is not a module of flax, and for one of linen without variables.
 
     >>> import jax, flax.linen as nn
     >>> dense = nn.Dense(2)

@@ -115,7 +115,7 @@ from tracegraph.layers.shaping import ZeroPadding3D as ZeroPadding3D
 from tracegraph.layers.wrappers import Bidirectional as Bidirectional
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
-# Modules are no public names.
+# Modules are not public names.
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
 del recurrent, sequential, shaping, wrappers
 
