@@ -127,11 +127,16 @@ def _key(lowered: Any, options: Mapping[str, Any]) -> str:
     and every option that the compiler is given.
     """
     parts = {
-        "program": lowered.as_text(),
+        "program": program_text(lowered),
         "options": sorted(options.items()),
         "target": sorted(target().items()),
     }
     return hashlib.sha256(repr(sorted(parts.items())).encode()).hexdigest()
+
+
+def program_text(lowered: Any) -> str:
+    """JAX's `Lowered` as StableHLO, without the lines that it was made of."""
+    return lowered.as_text()
 
 
 def target() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend.mlir import ir
 
-from lowering import layout
+from lowering import disk, layout
 from lowering.program import Program
 from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
@@ -21,6 +21,11 @@ from tracegraph.views.devices import DeviceCosts, Share, collectives_in
 
 def _stablehlo(program: Program) -> str:
     return program.lowered().as_text(dialect="stablehlo", debug_info=True)
+
+
+def text_of_key(program: Program) -> str:
+    """The text by which programs on disk are found: it has no lines of the user."""
+    return disk.program_text(program.lowered())
 
 
 def _stablehlo_bytes(program: Program) -> bytes:

@@ -817,6 +817,13 @@ RANDOM = [
         order=1,
         against=("jax",),  # at a fixed key they do not move smoothly
     ),
+    Case(
+        random.RandomGamma(log_space=True),
+        (KEY, of(float64, 5, sample="positive")),
+        "",  # numbers of another type are other numbers
+        order=1,
+        against=("jax",),  # at a fixed key they do not move smoothly
+    ),
     Case(random.RandomPoisson(), (KEY, of(float64, 5, sample="positive")), "", order=0),
     Case(
         random.RandomBinomial(),

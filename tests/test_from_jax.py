@@ -58,6 +58,19 @@ def test_arguments_by_name_that_are_numbers_are_static():
     assert float(converted(tg.constant(3.0), power=2, flag="x")) == 9.0
 
 
+@pytest.mark.parametrize("options", [{}, {"input_signature": [tg.TensorSpec([2])]}])
+def test_settings_with_defaults_stay_settings_in_functions(options):
+    def fn(x, scale=2.0, train=False, mode="plain", *, axis=None):
+        x = x * scale if train else x
+        return jnp.sum(x, axis) if mode == "sum" else x
+
+    f = tg.function(tg.from_jax(fn), **options)
+    x = tg.constant([1.0, 2.0])
+    np.testing.assert_array_equal(f(x), [1.0, 2.0])
+    np.testing.assert_array_equal(f(x, train=True, scale=3.0), [3.0, 6.0])
+    np.testing.assert_array_equal(f(x, mode="sum", axis=0), 3.0)
+
+
 def test_static_arguments_by_number_and_name():
     def fn(n, x, axis):
         return sum(jnp.sum(x, axis) for _ in range(n))
@@ -296,3 +309,15 @@ def test_an_unknown_rank_is_traced_for_each_rank():
 def test_other_generators_are_refused():
     caught = refusal(lambda k: jax.random.uniform(k), jax.random.key(0, impl="rbg"))
     assert "threefry" in str(caught.value)
+
+
+def test_an_error_of_jax_stays_and_has_the_line():
+    def fn(x):
+        y = jnp.sin(x)
+        return y @ jnp.ones([5])
+
+    with pytest.raises(TypeError, match="contracting dimensions") as caught:
+        tg.from_jax(fn)(tg.ones([3]))
+    assert not isinstance(caught.value, tg.errors.TraceError)
+    (note,) = (note for note in caught.value.__notes__ if "from_jax" in note)
+    assert note.startswith("in fn(f32[3])") and note.endswith(line_of(fn, 2))

@@ -182,3 +182,117 @@ def test_rounding_has_the_slope_of_what_it_rounds():
 
     x = np.array([0.1, -2.3, 1e-9], np.float32)
     np.testing.assert_array_equal(tg.grad(tg.from_jax(rounded))(x).numpy(), jax.grad(rounded)(x))
+
+
+def test_rounding_of_what_is_not_finite_has_the_slope_0():
+    x = np.float32([np.inf, -np.inf, 2.5, -0.3])
+    np.testing.assert_array_equal(*gradients(lambda x: (x + lax.round(x)).sum(), x))
+
+
+def complex_numbers(*shape):
+    rng = np.random.default_rng(5)
+    return np.complex64(rng.normal(size=shape) + 1j * rng.normal(size=shape))
+
+
+@jax.custom_jvp
+def squared(x):
+    return x * x
+
+
+@squared.defjvp
+def _squared_rule(primals, tangents):
+    return squared(primals[0]), 2j * primals[0] * tangents[0]
+
+
+@jax.custom_vjp
+def turned(x):
+    return 1j * x
+
+
+doubled = jax.custom_vjp(lambda x: 2.0 * x)
+doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
+
+turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        squared,
+        turned,
+        lambda x: jnp.linalg.slogdet(x)[1],
+        lambda x: jnp.linalg.solve(x, x[:, :2] ** 2),
+        lambda x: jnp.linalg.inv(x) @ jnp.conj(x),
+    ],
+    ids=["custom_jvp", "custom_vjp", "slogdet", "solve", "inv"],
+)
+def test_derivatives_of_complex_numbers_are_the_conjugates_of_jaxs(fn):
+    x = tg.constant(complex_numbers(3, 3))
+    y, pull = jax.vjp(fn, x.numpy())
+    g = complex_numbers(*y.shape)
+    g = g if jnp.iscomplexobj(y) else g.real
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        found = tg.from_jax(fn)(x)
+    (wanted,) = pull(np.conj(g))
+    np.testing.assert_allclose(tape.gradient(found, x, g), np.conj(wanted), 1e-4, 1e-4)
+    if fn is turned:  # JAX has no forward mode for it
+        return
+    tangent = complex_numbers(3, 3)[::-1]
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(tangent)) as accumulator:
+        found = tg.from_jax(fn)(x)
+    _, wanted = jax.jvp(fn, [x.numpy()], [tangent])
+    np.testing.assert_allclose(accumulator.jvp(found), wanted, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_one_triangle_of_a_matrix_is_read(lower):
+    a = np.float32([[4.0, 9.0, -8.0], [1.0, 5.0, 7.0], [0.5, 2.0, 6.0]])
+
+    def fn(a):
+        w = lax.linalg.eigh(a, lower=lower, symmetrize_input=False)[1]
+        return w, jax.scipy.linalg.cholesky(jnp.swapaxes(a, 0, 1) if not lower else a, lower=True)
+
+    a = a if lower else a.T
+    for found, wanted in zip(tg.from_jax(fn)(a), fn(a)):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+def test_a_function_that_a_scatter_applies_is_refused():
+    with pytest.raises(tg.errors.TraceError, match=r"x\.at\[i\]\.apply"):
+        tg.from_jax(lambda x: x.at[jnp.array([0, 1, 1])].apply(jnp.sin))(tg.ones([3]))
+
+
+def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
+    def draw(key, a):
+        return jax.random.beta(key, a, 2.0), jax.random.dirichlet(key, jnp.stack([a, a + 1.0]))
+
+    key = jax.random.PRNGKey(4)
+    found = tg.from_jax(draw)(np.asarray(key), np.float32(0.7))
+    for one, other in zip(found, draw(key, jnp.float32(0.7))):
+        np.testing.assert_allclose(one, other, 1e-6)
+
+
+def test_branches_that_keep_results_of_different_shapes_for_higher_derivatives():
+    def looped(x):
+        return lax.fori_loop(0, 3, lambda k, s: doubled(s) * 0.5 + k * x, x)
+
+    once = jax.jit(lambda x: jnp.sin(x) * x)
+
+    def fn(x):  # one branch has stacks of the loop to keep, and the other works element by element
+        return lax.cond(x[0] > 0, looped, lambda x: once(once(x) * 0.5), x).sum()
+
+    for sign in (-1.0, 1.0):
+        np.testing.assert_allclose(*gradients(fn, sign * np.float32([0.5, 0.7])), 1e-5)
+
+
+def test_sizes_that_are_numbers_of_numpy():
+    def fn(x):  # as the programs of gradients of windows have them
+        steps = np.int64(2), np.int64(1)
+        padded = lax.pad(x, 0.0, [(np.int64(1), np.int64(0), step - 1) for step in steps])
+        windows = lax.reduce_window(padded, 0.0, lax.add, steps, steps, "SAME")
+        return jnp.sum(lax.slice(windows, (0, 0), (3, 2), steps) ** 2)
+
+    np.testing.assert_allclose(
+        *gradients(fn, np.float32([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])), 1e-6
+    )

@@ -185,6 +185,29 @@ def test_a_module_of_flax_trains_is_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(loaded(x), model(x))
 
 
+def test_a_module_of_nnx():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.hidden = nnx.Linear(3, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.dropout(jax.nn.relu(self.norm(self.hidden(x))))
+
+    module = Network(nnx.Rngs(0))
+    converted = tg.Module.from_flax(module)
+    assert [v.base_name for v in converted.trainable_variables] == [
+        *("hidden/bias", "hidden/kernel", "norm/bias", "norm/scale")
+    ]
+    x = normal(5, 3)
+    for _ in range(2):  # averages and the count of random numbers go on
+        np.testing.assert_allclose(converted(x), module(jnp.asarray(x)), 1e-5, 1e-5)
+    np.testing.assert_allclose(converted.parameters["norm/mean"], module.norm.mean[...], 1e-5)
+
+
 def test_a_module_of_equinox():
     eqx = pytest.importorskip("equinox")
     module = eqx.nn.MLP(3, 2, 4, 2, activation=jax.nn.softplus, key=jax.random.key(0))

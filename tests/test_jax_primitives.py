@@ -164,6 +164,7 @@ CASES = [
     unary("floor", lax.floor),
     binary("igamma", lax.igamma, positive),
     binary("igammac", lax.igammac, positive),
+    binary("igamma_grad_a", lax.igamma_grad_a, positive),
     unary("integer_pow", lambda x: lax.integer_pow(x, 3)),
     unary("integer_pow", lambda x: lax.integer_pow(x, -2)),
     unary("is_finite", lax.is_finite),
@@ -177,6 +178,7 @@ CASES = [
     binary("mul", lax.mul),
     unary("neg", lax.neg),
     binary("nextafter", lambda x, y: lax.stop_gradient(lax.nextafter(x, y))),
+    whole("polygamma", lambda x: lax.polygamma(np.arange(4, dtype=F), x), positive(4) + F(0.5)),
     binary("pow", lax.pow, positive),
     whole("pow", lax.pow, positive(4), ints(4)),
     unary("real", lambda x: lax.real(lax.complex(x, x))),
@@ -211,6 +213,7 @@ CASES = [
     # Shapes.
     whole("broadcast_in_dim", lambda x: jnp.broadcast_to(x[:, None], (3, 4)) * 2.0, normal(3)),
     whole("reshape", lambda x: x.reshape(3, 4), normal(2, 6)),
+    whole("reshape", lambda x: lax.reshape(x, (2, 3, 2), (2, 0, 1)), normal(2, 2, 3)),
     whole("squeeze", lambda x: lax.squeeze(x, [1]), normal(3, 1, 2)),
     whole("transpose", lambda x: x.transpose(2, 0, 1), normal(3, 1, 2)),
     whole("rev", lambda x: lax.rev(x, (1, 0)), normal(3, 2)),
@@ -292,6 +295,13 @@ CASES = [
         normal(5, 6),
         ints(4),
         normal(5, 4),
+    ),
+    whole(
+        "scatter-sub",
+        lambda x, i, u: A(x).at[i].subtract(u),
+        normal(5, 3),
+        ints(4),
+        normal(4, 3),
     ),
     whole(
         "scatter_mul",
@@ -387,6 +397,12 @@ CASES = [
     ),
     whole(
         "conv_general_dilated",
+        jax.vmap(lambda x, y: lax.conv_general_dilated(x, y, (1,), "SAME")),
+        normal(3, 2, 3, 7),
+        normal(3, 4, 3, 3),
+    ),
+    whole(
+        "conv_general_dilated",
         lambda x, y: lax.conv_general_dilated(
             x, y, (1,), "VALID", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=2
         ),
@@ -424,6 +440,7 @@ CASES = [
     whole("random_seed", lambda n: jax.random.key_data(jax.random.key(n)), INT(-5)),
     whole("rng_bit_generator", lambda k: lax.rng_bit_generator(k, (3,)), np.arange(4, dtype=U)),
     whole("random_gamma_grad", lambda k, a: jax.random.gamma(key(k), a), KEY, positive(3)),
+    whole("random_gamma", lambda k, a: jax.random.loggamma(key(k), a), KEY, positive(3)),
     # Matrices.
     whole("cholesky", lambda x: jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)), normal(3, 3)),
     whole("eigh", lambda x: jnp.linalg.eigh(x + x.T)[0], normal(3, 3)),
@@ -556,7 +573,7 @@ def of_floats(case):
 
 
 #: Primitives without derivatives in JAX, of integers alone, or whose slopes JAX rounds as well.
-WITHOUT = ("nextafter", "zeta", "rng_bit_generator", "reduce_precision")
+WITHOUT = ("nextafter", "zeta", "rng_bit_generator", "reduce_precision", "igamma_grad_a")
 
 
 def differentiable() -> list:
@@ -640,7 +657,7 @@ KNOWN = frozenset(
     [
         *LATER,
         *("checkpoint", "closed_call", "call", "custom_vjp_call_jaxpr", "pjit", "remat2"),
-        *("random_wrap", "random_unwrap", "random_clone", "platform_index", "igamma_grad_a"),
+        *("random_wrap", "random_unwrap", "random_clone", "platform_index"),
         *(
             "add_any",
             "copy",
@@ -651,9 +668,8 @@ KNOWN = frozenset(
             "empty2",
             "expand_dims",
             "core_call",
-            "random_gamma",
         ),
-        *("reduce_window", "select_and_gather_add", "threefry2x32", "scatter_add"),
+        *("reduce_window", "select_and_gather_add", "threefry2x32", "scatter_add", "scatter_sub"),
         *("scatter-max", "scatter-min", "scatter-mul"),
         *_REFUSED,
         OTHERS,

@@ -336,6 +336,35 @@ def test_a_loaded_function_is_precompiled(saved, hits):
     assert hits.count == 1
 
 
+class Blocks(tg.Module):
+    """So many blocks of so much work that it pays to roll them."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = [tg.Variable(tg.eye(16) * 0.1) for _ in range(30)]
+
+    @tg.function(input_signature=[tg.TensorSpec([8192, 16])])
+    def __call__(self, x):
+        with tg.GradientTape() as tape:
+            y = x
+            for kernel in self.kernels:
+                y = y + tg.sin(tg.tanh(y @ kernel) * 0.5)
+            loss = tg.reduce_sum(y)
+        return tape.gradient(loss, self.kernels)
+
+
+def test_a_rolled_function_is_precompiled(tmp_path, hits):
+    model, x = Blocks(), tg.ones([8192, 16])
+    wanted = model(x)  # at another line than what follows, and slices of stacks have these lines
+    assert "# rolled: " in model.__call__.get_concrete_function().graph.as_text()
+    tg.saved_model.save(model, tmp_path)
+    model.__call__.precompile(None, tmp_path)
+    loaded = tg.saved_model.load(tmp_path, compiled=True)
+    for found, gradient in zip(loaded(x), wanted):
+        np.testing.assert_array_equal(found, gradient)
+    assert hits.count == 1
+
+
 def test_buckets_paths_and_flags(tmp_path):
     padded = tg.function(lambda x: x, bucket_sizes=[8])
     with pytest.raises(TypeError, match="has bucket_sizes"):

@@ -58,7 +58,8 @@ def _normal(op: ops.RandomNormal, key: Any) -> Any:
 
 @lowers(ops.RandomGamma)
 def _gamma(op: ops.RandomGamma, key: Any, alpha: Any) -> Any:
-    return _per_key(lambda k, a: jax.random.gamma(_wrap(k), a, dtype=a.dtype), key, alpha)
+    draw = jax.random.loggamma if op.log_space else jax.random.gamma
+    return _per_key(lambda k, a: draw(_wrap(k), a, dtype=a.dtype), key, alpha)
 
 
 @lowers(ops.RandomPoisson)

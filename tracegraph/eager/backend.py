@@ -42,6 +42,11 @@ def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     return _lowering().stages.stage_text(program, stage, platform_name)
 
 
+def text_of_key(program: Any) -> str:
+    """The text by which a program that is kept on disk is found."""
+    return _lowering().stages.text_of_key(program)
+
+
 def device_costs(program: Any, buffers: Sequence[Any], result_count: int) -> Any:
     """What a program costs each of several devices: a `views.devices.DeviceCosts`."""
     return _lowering().stages.device_costs(program, buffers, result_count)

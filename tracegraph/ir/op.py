@@ -282,6 +282,7 @@ class Op(metaclass=_Interning):
         for name, value in zip(self.field_names, attributes, strict=True):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_inferred", Memo())
+        object.__setattr__(self, "_graphs", tuple(graphs_in(attributes)))
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{self.name} is frozen: its {name} cannot be set")
@@ -311,9 +312,9 @@ class Op(metaclass=_Interning):
             found = memo.remember(key, (types,) if isinstance(types, TensorType) else types)
         return found
 
-    def graphs(self) -> Iterator[Graph]:
+    def graphs(self) -> tuple[Graph, ...]:
         """The graphs among the attributes."""
-        yield from graphs_in(self.attributes)
+        return self._graphs  # type: ignore[attr-defined]
 
     # The rules.
 

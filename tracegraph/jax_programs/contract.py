@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, converts, sizes_of
+from tracegraph.jax_programs.equations import Equation, converts, sizes_of, whole_numbers
 from tracegraph.ops.contract import MATMUL, Conv
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.shape import Reshape, Transpose, inverse
@@ -68,10 +68,10 @@ def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
         groups = params["batch_group_count"]
         x = _batch_into_channels(x, groups)
     op = Conv(
-        tuple(params["window_strides"]),
-        tuple(tuple(sizes_of(pair)) for pair in params["padding"]),
-        tuple(params["lhs_dilation"] or (1,) * rank),
-        tuple(params["rhs_dilation"] or (1,) * rank),
+        whole_numbers(params["window_strides"]),
+        tuple(map(sizes_of, params["padding"])),
+        whole_numbers(params["lhs_dilation"] or (1,) * rank),
+        whole_numbers(params["rhs_dilation"] or (1,) * rank),
         groups,
     )
     z = op(x, y)

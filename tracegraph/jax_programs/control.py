@@ -33,6 +33,7 @@ from tracegraph.jax_programs.equations import (
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.contract import conjugate
 from tracegraph.ops.elementwise import SELECT, NotEqual, PreventGradient, StopGradient
 from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.passes.simplify import simplify
@@ -220,14 +221,16 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
 
     operands, seeds = map(abstract, variables), [abstract(results[i]) for i in targets]
     closed = jax.make_jaxpr(pulled)(list(operands), seeds)
+    count = len(variables)
+
+    def conjugated(*given: Tensor) -> Sequence[Tensor]:
+        """JAX's cotangents of complex numbers are the conjugates of ours."""
+        given = (*given[:count], *map(conjugate, given[count:]))
+        found = eqn.reader.run(closed.jaxpr, eqn.reader.constants(closed), given)
+        return [*map(conjugate, found)]
+
     types = [*body.input_types, *(body.outputs[i].type for i in targets)]
-    constants = eqn.reader.constants
-    return graph_of(
-        f"{name}_backward",
-        types,
-        lambda *given: eqn.reader.run(closed.jaxpr, constants(closed), given),
-        simplify,  # which shows that it is linear
-    )
+    return graph_of(f"{name}_backward", types, conjugated, simplify)  # which shows it is linear
 
 
 def function_of(eqn: Equation) -> Callable[..., list[Any]]:

@@ -65,6 +65,7 @@ _OPS: dict[str, Op] = {
     "ge": ops.GreaterEqual(),
     "gt": ops.Greater(),
     "igamma": special.Igamma(),
+    "igamma_grad_a": special.Igamma(1),
     "igammac": special.Igammac(),
     "imag": ops.Imag(),
     "is_finite": ops.IsFinite(),
@@ -159,6 +160,17 @@ def _pow(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
     return ops.POW(*eqn.broadcast(x, y))
 
 
+@converts("polygamma")
+def _polygamma(eqn: Equation, order: Tensor, x: Tensor) -> list[Tensor]:
+    def of_zeta(order: Any, x: Any) -> Any:
+        order = lax.stop_gradient(order)
+        above = jnp.maximum(order, 1)  # zeta(1, x) is infinite, and digamma takes its place
+        size = jnp.exp(lax.lgamma(above + 1)) * lax.zeta(above + 1, x)
+        return jnp.where(order == 0, lax.digamma(x), jnp.where(order % 2 == 0, -size, size))
+
+    return eqn.expanded(of_zeta, order, x)
+
+
 @converts("lt_to")
 def _less_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
     return eqn.expanded(lambda x, y: _as_ordered_bits(x) < _as_ordered_bits(y), x, y)
@@ -179,12 +191,14 @@ def _as_ordered_bits(x: Any) -> Any:
 
 @converts("round")
 def _round(eqn: Equation, x: Tensor) -> Tensor:
-    if eqn.params["rounding_method"] == 1:  # to even numbers
-        return ops.Round()(x)
-    size = ops.ABS(x)
-    whole = ops.FLOOR(size)
-    rest = ops.GREATER_EQUAL(ops.SUB(size, whole), full_like(x, 0.5))
-    return ops.MUL(ops.SIGN(x), ops.SELECT(rest, ops.ADD(whole, full_like(x, 1)), whole))
+    to_even = ops.Round()(x)
+    if eqn.params["rounding_method"] == 1:
+        return to_even
+    distance = ops.ABS(x)
+    whole = ops.FLOOR(distance)
+    is_half = ops.EQUAL(ops.SUB(distance, whole), full_like(x, 0.5))
+    away = ops.MUL(ops.SIGN(x), ops.ADD(whole, full_like(x, 1)))
+    return ops.SELECT(is_half, ops.StopGradient()(away), to_even)
 
 
 @converts("shift_right_arithmetic")

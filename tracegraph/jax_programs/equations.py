@@ -312,6 +312,11 @@ def sizes_of(shape: Sequence[Any]) -> tuple[Size, ...]:
     return tuple(map(size_of, shape))
 
 
+def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
+    """Steps and counts of a program, which may be numbers of NumPy."""
+    return tuple(map(int, values))
+
+
 def size_of(size: Any) -> Size:
     """A size of JAX, which may be symbolic."""
     return parse_size(str(size)) if export.is_symbolic_dim(size) else int(size)

@@ -26,6 +26,7 @@ from tracegraph.ops.elementwise import (
     LESS_EQUAL,
     MAXIMUM,
     MINIMUM,
+    NEG,
     SELECT,
     Cast,
     StopGradient,
@@ -248,6 +249,8 @@ _SCATTERS = {
     "scatter": ScatterUpdate,
     "scatter-add": ScatterAdd,
     "scatter_add": ScatterAdd,
+    "scatter-sub": ScatterAdd,  # of what is negated
+    "scatter_sub": ScatterAdd,
     "scatter_max": ScatterMax,
     "scatter_min": ScatterMin,
     "scatter_mul": ScatterMul,
@@ -277,6 +280,9 @@ def _scatter_windows(eqn: Equation, x: Tensor, updates: Tensor) -> Windows:
 
 @converts(*_SCATTERS)
 def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    _check_update(eqn)
+    if eqn.name in ("scatter-sub", "scatter_sub"):
+        updates = NEG(updates)
     windows = _scatter_windows(eqn, x, updates)
     offset = eqn.params["dimension_numbers"].update_window_dims
     columns, _ = windows.starts(indices)
@@ -304,6 +310,16 @@ def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
     op = _SCATTERS[eqn.name](b, b)
     found = op(Transpose(windows.order)(x), vectors, updates)
     return Transpose(inverse(windows.order))(found)
+
+
+def _check_update(eqn: Equation) -> None:
+    """Refuses a plain scatter that puts in something else than the updates."""
+    program = eqn.params["update_jaxpr"]
+    if eqn.name == "scatter" and program is not None and program.eqns:
+        eqn.refuse(
+            "a scatter that applies a function, as x.at[i].apply(f) does, has no counterpart",
+            "where no index comes twice, x.at[i].set(f(x[i])) is the same",
+        )
 
 
 def _size_like(size: Size, like: Tensor) -> Tensor:

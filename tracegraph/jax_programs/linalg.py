@@ -18,7 +18,19 @@ from tracegraph.ops.elementwise import SELECT
 
 @converts("cholesky")
 def _cholesky(eqn: Equation, a: Tensor) -> Tensor:
-    return linalg.Cholesky()(a)
+    return linalg.Cholesky()(_of_triangle(eqn, a, lower=True))
+
+
+def _of_triangle(eqn: Equation, a: Tensor, lower: bool) -> Tensor:
+    """The Hermitian matrix with this triangle: JAX does not look at the other one."""
+
+    def mirrored(a: Any) -> Any:
+        rows, columns = (lax.broadcasted_iota(int, a.shape, a.ndim - k) for k in (2, 1))
+        is_read = rows >= columns if lower else rows <= columns
+        return jnp.where(is_read, a, jnp.conj(jnp.swapaxes(a, -1, -2)))
+
+    (found,) = eqn.expanded(mirrored, a)
+    return found
 
 
 @converts("triangular_solve")
@@ -81,7 +93,7 @@ def _lu_pivots_to_permutation(eqn: Equation, pivots: Tensor) -> Any:
 
 @converts("eigh")
 def _eigh(eqn: Equation, a: Tensor) -> Any:
-    w, v = decomposition.Eigh()(a)
+    w, v = decomposition.Eigh()(_of_triangle(eqn, a, bool(eqn.params["lower"])))
     return v, w
 
 

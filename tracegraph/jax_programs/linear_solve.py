@@ -15,6 +15,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import current, inline
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import Equation, converts, graph_of
+from tracegraph.ops.contract import conjugate
 from tracegraph.ops.elementwise import NEG, PreventGradient
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.simplify import simplify
@@ -94,12 +95,14 @@ def _backward(
     def pulled(*given: Tensor) -> Sequence[Tensor]:
         operands, gs = given[: len(types)], given[len(types) :]
         m, v, s, t, _ = solver.parts(operands)
-        by_right = _solution(transposed, (*v, *m, *t, *s, *gs), order - 1)
+        # Cotangents are conjugates of those of JAX, so that the equation is that of the adjoint A.
+        seeds = map(conjugate, gs)
+        by_right = [*map(conjugate, _solution(transposed, (*v, *m, *t, *s, *seeds), order - 1))]
         xs = _solution(solver, operands, order - 1)
         builder = current()
         start = len(builder.nodes)
         products = inline(solver.product, (*m, *xs))
-        found = gradient(builder.nodes[start:], products, m, list(map(NEG, by_right)))
+        found = gradient(builder.nodes[start:], products, m, [*map(NEG, by_right)])
         kept = [(i, g) for i, g in enumerate(found) if g is not None]
         places[:] = [i for i, _ in kept]
         return [*(g for _, g in kept), *by_right]

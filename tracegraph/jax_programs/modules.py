@@ -56,9 +56,9 @@ def _of_collection(path: str, leaf: Any) -> Variable:
     return _variable(name, leaf, collection == "params")
 
 
-def from_flax(module: Any, variables: Any) -> JaxModule:
+def from_flax(module: Any, variables: Any = None) -> JaxModule:
     """A module of flax.linen with its variables, as a Module: `m(x)` is `module.apply(variables,
-    x)`.
+    x)`. Of a module of flax.nnx, which holds its variables, `m(x)` is `module(x)`.
 
     - `variables`: what `module.init(key, x)` returns: collections, of which "params" is trainable.
       They become Variables with their values, named after their paths, such as `hidden/kernel`.
@@ -67,7 +67,10 @@ def from_flax(module: Any, variables: Any) -> JaxModule:
     keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
     that collection are assigned; the result is that of the module alone.
 
-    Raises TraceError for what is not a module of flax.linen.
+    What a call of a module of nnx changes, as averages and counts, is assigned, and its `Param` are
+    trainable. Whether it trains is what it was told last, by `module.train()` or `module.eval()`.
+
+    Raises TraceError for what is not a module of flax, and for one of linen without variables.
 
     >>> import jax, flax.linen as nn
     >>> dense = nn.Dense(2)
@@ -75,7 +78,9 @@ def from_flax(module: Any, variables: Any) -> JaxModule:
     >>> m(tg.ones([4, 3])).shape, [v.name for v in m.variables]
     (TensorShape([4, 2]), ['bias:0', 'kernel:0'])
     """
-    if not callable(getattr(module, "apply", None)):
+    if _is_nnx(module) and variables is None:
+        return _from_nnx(module)
+    if variables is None or not callable(getattr(module, "apply", None)):
         _refuse("from_flax", module, "give a module of flax.linen, and its variables")
     pairs, structure = jax.tree_util.tree_flatten_with_path(variables)
     paths = ["/".join(map(word_of, path)) for path, _ in pairs]
@@ -100,6 +105,44 @@ def from_flax(module: Any, variables: Any) -> JaxModule:
     run.__name__ = type(module).__name__
     leaves = dict(zip(paths, (leaf for _, leaf in pairs), strict=True))
     return JaxModule(run, leaves, _of_collection)
+
+
+def _is_nnx(module: Any) -> bool:
+    return any(kind.__module__.startswith("flax.nnx") for kind in type(module).__mro__)
+
+
+def _is_variable(x: Any) -> bool:
+    return _is_nnx(x) and hasattr(x, "get_value")
+
+
+def _from_nnx(module: Any) -> JaxModule:
+    """A module of flax.nnx: a pytree, in which the variables are nodes around their arrays."""
+    structure = jax.tree_util.tree_structure(module)
+    names, leaves, trained = [], [], []
+    for path, variable in jax.tree_util.tree_flatten_with_path(module, is_leaf=_is_variable)[0]:
+        pairs, _ = jax.tree_util.tree_flatten_with_path(variable)
+        for inner, leaf in pairs:
+            names.append("/".join(map(word_of, (*path, *inner) if len(pairs) > 1 else path)))
+            leaves.append(leaf)
+            trained.append(any(kind.__name__ == "Param" for kind in type(variable).__mro__))
+    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def run(values: Any, *args: Any, **kwargs: Any) -> Any:
+        every = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            every[place] = value
+        called = jax.tree_util.tree_unflatten(structure, every)
+        result = called(*args, **kwargs)
+        after = jax.tree_util.tree_leaves(called)
+        return result, {names[i]: after[i] for i in places if after[i] is not every[i]}
+
+    run.__name__ = type(module).__name__
+    is_trained = {names[i]: trained[i] for i in places}
+    return JaxModule(
+        run,
+        {names[i]: leaves[i] for i in places},
+        lambda name, leaf: _variable(name, leaf, is_trained[name]),
+    )
 
 
 def from_equinox(module: Any) -> JaxModule:

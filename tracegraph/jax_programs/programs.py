@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -112,6 +113,8 @@ class JaxFunction:
         self._programs: LRUCache[Any, Program] = LRUCache(_MOST_PROGRAMS)
         with contextlib.suppress(AttributeError, TypeError):  # a callable object may have no name
             functools.update_wrapper(self, fn, updated=())
+        with contextlib.suppress(TypeError, ValueError):  # of a built-in nothing is known
+            self.__signature__ = _as_given(inspect.signature(fn))
 
     def __repr__(self) -> str:
         return f"<tg.from_jax of {self._name}>"
@@ -126,6 +129,20 @@ class JaxFunction:
             return program.structure.unflatten([])
         outputs = appended(Call(program.graph), [*program.constants, *call.tensors])
         return program.structure.unflatten(outputs)
+
+
+def _as_given(signature: inspect.Signature) -> inspect.Signature:
+    """A signature in which what has a default is `*args` and `**kwargs`: who calls by it, as
+    `tg.function` does, fills in no default, and gives by name what was given by name."""
+    kinds = inspect.Parameter
+    variable = kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD
+    every = [p for p in signature.parameters.values() if p.kind not in variable]
+    needed = [p for p in every if p.default is p.empty]
+    rest = {p.kind: p for p in signature.parameters.values() if p.kind in variable}
+    if len(needed) < len(every):
+        rest.setdefault(kinds.VAR_POSITIONAL, kinds("args", kinds.VAR_POSITIONAL))
+        rest.setdefault(kinds.VAR_KEYWORD, kinds("kwargs", kinds.VAR_KEYWORD))
+    return signature.replace(parameters=sorted([*needed, *rest.values()], key=lambda p: p.kind))
 
 
 class _Arguments:
@@ -353,6 +370,11 @@ def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
             error,
             "use jax.numpy in the place of NumPy",
         )
+    except Exception as error:
+        types = ", ".join(str(x.type) for x in call.stand_ins)
+        note = f"in {call.name}({types}), a function of JAX traced by from_jax"
+        error.add_note(f"{note}\n  at {_line_of(error)}")
+        raise
 
 
 def _refuse(kind: type[Exception], fact: str, error: Exception, fix: str) -> NoReturn:

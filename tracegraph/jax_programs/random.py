@@ -78,12 +78,7 @@ def _random_fold_in(eqn: Equation, key: Tensor, data: Tensor) -> Tensor:
 @converts("random_gamma")
 def _random_gamma(eqn: Equation, key: Tensor, alpha: Tensor) -> Tensor:
     _check_threefry(eqn)
-    if eqn.params["log_space"]:
-        eqn.refuse(
-            "logarithms of gamma numbers, as in jax.random.loggamma, have no counterpart",
-            "use jax.random.gamma",
-        )
-    return ops.RandomGamma()(key, alpha)
+    return ops.RandomGamma(bool(eqn.params["log_space"]))(key, alpha)
 
 
 @converts("rng_bit_generator")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, size_of, sizes_of
+from tracegraph.jax_programs.equations import (
+    Equation,
+    broadcast_to,
+    converts,
+    size_of,
+    sizes_of,
+    whole_numbers,
+)
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import DimSize, Iota, constant
@@ -21,6 +28,8 @@ def _broadcast_in_dim(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
 
 @converts("reshape")
 def _reshape(eqn: Equation, x: Tensor, *sizes: Tensor) -> Tensor:
+    order = eqn.params["dimensions"]  # in which the elements of x are read
+    x = x if order is None else Transpose(tuple(order))(x)
     return Reshape(eqn.type.shape)(x)
 
 
@@ -80,13 +89,13 @@ def _tile(eqn: Equation, x: Tensor) -> Tensor:
 def _pad(eqn: Equation, x: Tensor, value: Tensor) -> Tensor:
     config = eqn.params["padding_config"]
     before, after = (sizes_of([row[k] for row in config]) for k in (0, 1))
-    return Pad(before, after, tuple(row[2] for row in config))(x, value)
+    return Pad(before, after, whole_numbers([row[2] for row in config]))(x, value)
 
 
 @converts("slice")
 def _slice(eqn: Equation, x: Tensor) -> Tensor:
     starts, stops = sizes_of(eqn.params["start_indices"]), sizes_of(eqn.params["limit_indices"])
-    return Slice(starts, stops, tuple(eqn.params["strides"] or (1,) * x.ndim))(x)
+    return Slice(starts, stops, whole_numbers(eqn.params["strides"] or (1,) * x.ndim))(x)
 
 
 @converts("dynamic_slice")

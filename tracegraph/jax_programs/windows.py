@@ -15,7 +15,7 @@ from tracegraph.core.types import DType, TensorType
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
-from tracegraph.jax_programs.equations import Equation, converts
+from tracegraph.jax_programs.equations import Equation, converts, whole_numbers
 from tracegraph.ops.broadcast import full, zeros_of
 from tracegraph.ops.elementwise import ADD, MAXIMUM, MINIMUM, MUL
 from tracegraph.ops.shape import Pad, slice_axis
@@ -63,14 +63,17 @@ def _windows(eqn: Equation, kind: str, x: Tensor) -> Tensor:
     params, ones = eqn.params, (1,) * x.ndim
     op, neutral = _COMBINED[kind]
     value = full(neutral(x.dtype), TensorType(x.dtype))
-    before, after = zip(*params["padding"]) if x.ndim else ((), ())
-    interior = tuple(step - 1 for step in params.get("base_dilation") or ones)
+    before, after = map(whole_numbers, zip(*params["padding"])) if x.ndim else ((), ())
+    interior = tuple(step - 1 for step in whole_numbers(params.get("base_dilation") or ones))
     if any((*before, *after, *interior)):
-        x = Pad(tuple(before), tuple(after), interior)(x, value)
-    gaps = params.get("window_dilation") or ones
+        x = Pad(before, after, interior)(x, value)
+    sizes, steps = (
+        whole_numbers(params["window_dimensions"]),
+        whole_numbers(params["window_strides"]),
+    )
+    gaps = whole_numbers(params.get("window_dilation") or ones)
     for axis in reversed(range(x.ndim)):
-        size, step = params["window_dimensions"][axis], params["window_strides"][axis]
-        x = _along(op, x, axis, size, step, gaps[axis])
+        x = _along(op, x, axis, sizes[axis], steps[axis], gaps[axis])
     return x
 
 

@@ -12,8 +12,9 @@ from tracegraph.core.shapes import Dim, Shape, same_shape, same_size
 from tracegraph.core.types import DType, TensorType, int32, uint32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import batched_operands
-from tracegraph.ops.elementwise import FLOATING, MUL, Elementwise, scale
+from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, scale
 
 
 class FromKey(Op, abstract=True):
@@ -137,20 +138,28 @@ class RandomBinomial(FromParameters):
 
 
 class RandomGamma(FromParameters):
-    """Numbers of the gamma distribution with scale 1, one for each `alpha`, its shape parameter.
+    """Numbers of the gamma distribution with scale 1, one for each `alpha`, its shape parameter;
+    with `log_space` their logarithms, which small ones have too.
 
     The axes of alpha begin with the batch axes of the key. The derivative in alpha is that of the
     number at a fixed probability: it moves with alpha as the distribution does.
     """
 
+    log_space: bool = False
+
     def infer(self, key, alpha):
         return super().infer(key, alpha)
 
     def vjp(self, g, y, key, alpha):
-        return None, MUL(g, GammaSlope()(alpha, y))
+        return None, MUL(g, self._slope(alpha, y))
 
     def jvp(self, tangents, y, key, alpha):
-        return scale(tangents[1], GammaSlope()(alpha, y))
+        return scale(tangents[1], self._slope(alpha, y))
+
+    def _slope(self, alpha: Tensor, y: Tensor) -> Tensor:
+        number = EXP(y) if self.log_space else y
+        slope = GammaSlope()(alpha, number)
+        return slope / number if self.log_space else slope
 
     def depends(self, key, alpha):
         return alpha

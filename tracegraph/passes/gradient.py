@@ -55,7 +55,9 @@ def _gradient(
 
 
 def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
-    if x.type.dtype.is_complex or any(y.type is not x.type for y in ys):
+    # What does not depend on x, as zeros in the place of another branch's residuals, has no say.
+    reached = {x, *(y for node in path for y in node.outputs)}
+    if x.type.dtype.is_complex or any(y.type is not x.type for y in ys if y in reached):
         return False
     return is_diagonal_path(path, x.type)
 
