@@ -150,6 +150,25 @@ def _custom(eqn: Equation, *xs: Tensor) -> Any:
     return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
 
 
+#: Those whose derivatives are the derivatives of what they are written in.
+_WRITTEN_OUT = ("CheckpointName", "Einsum", "Frexp", "Ldexp", "Nonzero", "SearchSorted")
+
+
+@converts("call_hi_primitive")
+def _written_in_others(eqn: Equation, *xs: Tensor) -> Any:
+    """A primitive of jax 0.12 on, a class of its own that says how it is written in others."""
+    primitive = eqn.params["_prim"]
+    name = type(primitive).__name__
+
+    def expand(*leaves: Any) -> list[Any]:
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves)))
+
+    if name in _WRITTEN_OUT:
+        return eqn.expanded(expand, *xs)
+    program = jax.make_jaxpr(expand)(*map(abstract, eqn.eqn.invars))
+    return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
+
+
 @converts(OTHERS)
 def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
     """What the function of a primitive computes, with the derivative that the primitive has."""
