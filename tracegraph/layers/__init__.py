@@ -12,6 +12,7 @@ from tracegraph.layers import (
     normalisation,
     pooling,
     recurrent,
+    recurrent_convolutions,
     sequential,
     shaping,
     wrappers,
@@ -53,7 +54,16 @@ from tracegraph.layers.merging import Maximum as Maximum
 from tracegraph.layers.merging import Minimum as Minimum
 from tracegraph.layers.merging import Multiply as Multiply
 from tracegraph.layers.merging import Subtract as Subtract
+from tracegraph.layers.merging import add as add
+from tracegraph.layers.merging import average as average
+from tracegraph.layers.merging import concatenate as concatenate
+from tracegraph.layers.merging import dot as dot
+from tracegraph.layers.merging import maximum as maximum
+from tracegraph.layers.merging import minimum as minimum
+from tracegraph.layers.merging import multiply as multiply
+from tracegraph.layers.merging import subtract as subtract
 from tracegraph.layers.noise import ActivityRegularization as ActivityRegularization
+from tracegraph.layers.noise import AlphaDropout as AlphaDropout
 from tracegraph.layers.noise import Dropout as Dropout
 from tracegraph.layers.noise import GaussianDropout as GaussianDropout
 from tracegraph.layers.noise import GaussianNoise as GaussianNoise
@@ -65,6 +75,12 @@ from tracegraph.layers.normalisation import GroupNormalization as GroupNormaliza
 from tracegraph.layers.normalisation import LayerNormalization as LayerNormalization
 from tracegraph.layers.normalisation import RMSNormalization as RMSNormalization
 from tracegraph.layers.normalisation import UnitNormalization as UnitNormalization
+from tracegraph.layers.pooling import AdaptiveAveragePooling1D as AdaptiveAveragePooling1D
+from tracegraph.layers.pooling import AdaptiveAveragePooling2D as AdaptiveAveragePooling2D
+from tracegraph.layers.pooling import AdaptiveAveragePooling3D as AdaptiveAveragePooling3D
+from tracegraph.layers.pooling import AdaptiveMaxPooling1D as AdaptiveMaxPooling1D
+from tracegraph.layers.pooling import AdaptiveMaxPooling2D as AdaptiveMaxPooling2D
+from tracegraph.layers.pooling import AdaptiveMaxPooling3D as AdaptiveMaxPooling3D
 from tracegraph.layers.pooling import AveragePooling1D as AveragePooling1D
 from tracegraph.layers.pooling import AveragePooling2D as AveragePooling2D
 from tracegraph.layers.pooling import AveragePooling3D as AveragePooling3D
@@ -97,6 +113,9 @@ from tracegraph.layers.recurrent import LSTMCell as LSTMCell
 from tracegraph.layers.recurrent import SimpleRNN as SimpleRNN
 from tracegraph.layers.recurrent import SimpleRNNCell as SimpleRNNCell
 from tracegraph.layers.recurrent import StackedRNNCells as StackedRNNCells
+from tracegraph.layers.recurrent_convolutions import ConvLSTM1D as ConvLSTM1D
+from tracegraph.layers.recurrent_convolutions import ConvLSTM2D as ConvLSTM2D
+from tracegraph.layers.recurrent_convolutions import ConvLSTM3D as ConvLSTM3D
 from tracegraph.layers.sequential import Input as Input
 from tracegraph.layers.sequential import Sequential as Sequential
 from tracegraph.layers.shaping import Cropping1D as Cropping1D
@@ -113,11 +132,12 @@ from tracegraph.layers.shaping import ZeroPadding1D as ZeroPadding1D
 from tracegraph.layers.shaping import ZeroPadding2D as ZeroPadding2D
 from tracegraph.layers.shaping import ZeroPadding3D as ZeroPadding3D
 from tracegraph.layers.wrappers import Bidirectional as Bidirectional
+from tracegraph.layers.wrappers import SpectralNormalization as SpectralNormalization
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
 # Modules are no public names.
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
-del recurrent, sequential, shaping, wrappers
+del recurrent, recurrent_convolutions, sequential, shaping, wrappers
 
 __all__ = [
     "ELU",
@@ -126,8 +146,15 @@ __all__ = [
     "RNN",
     "Activation",
     "ActivityRegularization",
+    "AdaptiveAveragePooling1D",
+    "AdaptiveAveragePooling2D",
+    "AdaptiveAveragePooling3D",
+    "AdaptiveMaxPooling1D",
+    "AdaptiveMaxPooling2D",
+    "AdaptiveMaxPooling3D",
     "Add",
     "AdditiveAttention",
+    "AlphaDropout",
     "Attention",
     "Average",
     "AveragePooling1D",
@@ -145,6 +172,9 @@ __all__ = [
     "Conv2DTranspose",
     "Conv3D",
     "Conv3DTranspose",
+    "ConvLSTM1D",
+    "ConvLSTM2D",
+    "ConvLSTM3D",
     "Convolution1D",
     "Convolution2D",
     "Convolution3D",
@@ -208,6 +238,7 @@ __all__ = [
     "SpatialDropout1D",
     "SpatialDropout2D",
     "SpatialDropout3D",
+    "SpectralNormalization",
     "StackedRNNCells",
     "Subtract",
     "TimeDistributed",
@@ -218,6 +249,14 @@ __all__ = [
     "ZeroPadding1D",
     "ZeroPadding2D",
     "ZeroPadding3D",
+    "add",
+    "average",
+    "concatenate",
+    "dot",
+    "maximum",
+    "minimum",
+    "multiply",
+    "subtract",
 ]
 
 # They are pickled, and shown, by the names that users import.

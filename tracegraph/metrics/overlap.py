@@ -288,4 +288,56 @@ class BinaryIoU(IoU):
         super().update_state(y_true, says_yes, sample_weight)
 
 
-__all__ = ["BinaryIoU", "F1Score", "FBetaScore", "IoU", "MeanIoU"]
+class OneHotIoU(IoU):
+    """`IoU` of labels, and by default predictions, that have an axis of the classes.
+
+    >>> metric = tg.metrics.OneHotIoU(num_classes=2, target_class_ids=[0])
+    >>> y_true, y_pred = [[1, 0], [1, 0], [0, 1], [0, 1]], [[9, 1], [1, 9], [9, 1], [1, 9]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.3333
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        target_class_ids: Sequence[int],
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        settings: tuple[Any, ...] = (name, dtype, ignore_class, False, sparse_y_pred, axis)
+        super().__init__(num_classes, target_class_ids, *settings)
+
+
+class OneHotMeanIoU(MeanIoU):
+    """`OneHotIoU` over all classes.
+
+    >>> metric = tg.metrics.OneHotMeanIoU(num_classes=2)
+    >>> y_true, y_pred = [[1, 0], [1, 0], [0, 1], [0, 1]], [[9, 1], [1, 9], [9, 1], [1, 9]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.3333
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(num_classes, name, dtype, ignore_class, False, sparse_y_pred, axis)
+
+
+__all__ = [
+    "BinaryIoU",
+    "F1Score",
+    "FBetaScore",
+    "IoU",
+    "MeanIoU",
+    "OneHotIoU",
+    "OneHotMeanIoU",
+]

@@ -1,17 +1,19 @@
 """Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
 
 from tracegraph.api.public_modules import publish
-from tracegraph.optimizers import adam, base, gradients, imported, loss_scale
+from tracegraph.optimizers import adam, base, gradients, imported, loss_scale, matrices
 from tracegraph.optimizers import schedules as schedules
 from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
 from tracegraph.optimizers.base import Optimizer
 from tracegraph.optimizers.gradients import SGD, Adadelta, Adagrad, Ftrl, Lion, RMSprop
 from tracegraph.optimizers.imported import from_optax
 from tracegraph.optimizers.loss_scale import LossScaleOptimizer
+from tracegraph.optimizers.matrices import Adafactor, Muon
 
 __all__ = [
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -20,6 +22,7 @@ __all__ = [
     "Lamb",
     "Lion",
     "LossScaleOptimizer",
+    "Muon",
     "Nadam",
     "Optimizer",
     "RMSprop",
@@ -28,6 +31,6 @@ __all__ = [
 ]
 
 # Modules are no public names.
-del adam, base, gradients, imported, loss_scale
+del adam, base, gradients, imported, loss_scale, matrices
 
 publish(__name__, f"{__name__}.schedules")
