@@ -126,6 +126,10 @@ class Builder:
         self.inputs.append(tensor)
         return tensor
 
+    def captured(self, x: Tensor) -> Tensor | None:
+        """The tensor from outside that an input stands for, where there is one."""
+        return None
+
     def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
         """A new input with the role and name that `x` has in its graph, maybe of another type."""
         tensor = self.input(type or x.type, x.name)

@@ -540,7 +540,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
-    known = static_value(x)
+    known = captured_value(x)
     if known is None:
         require_rank(x)
         fail(
@@ -590,8 +590,19 @@ def static_value(x: Tensor) -> Any:
     return known_value(x)
 
 
-def known_value(x: Tensor) -> Any:
-    """The value of a tensor of a graph that follows from constants and sizes alone, or None.
+def captured_value(x: Tensor) -> Any:
+    """The value of a tensor if it follows from constants, sizes and captured tensors, or None.
+
+    A trace keeps the tensors that it captured, and they never change; but each value would be a
+    structure, and a program, of its own. So only sizes ask, which cannot do without.
+    """
+    known = static_value(x)
+    return known_value(x, looks_outside=True) if known is None else known
+
+
+def known_value(x: Tensor, looks_outside: bool = False) -> Any:
+    """The value of a tensor of a graph that follows from constants and sizes alone, or None; where
+    it `looks_outside`, also from what its trace captured.
 
     It is looked for among the nearest nodes only, so asking costs little in a long graph.
     """
@@ -600,6 +611,14 @@ def known_value(x: Tensor) -> Any:
     while waiting:
         tensor = waiting[-1]
         node, steps = tensor.node, steps + 1
+        outer = _captured(tensor) if looks_outside else None
+        if outer is not None:
+            value = captured_value(outer)
+            if value is None:
+                return None
+            known[tensor] = value
+            waiting.pop()
+            continue
         missing = [] if node is None else [y for y in node.inputs if y not in known]
         if missing and steps < _LOOK_BACK and all(y.type.is_static for y in missing):
             waiting += missing
@@ -611,6 +630,12 @@ def known_value(x: Tensor) -> Any:
             known[tensor] = value
         waiting.pop()
     return known[x]
+
+
+def _captured(x: Tensor) -> Tensor | None:
+    """The tensor outside of a trace that an input of it stands for."""
+    node = x.node
+    return None if node is None or node.builder is None else node.builder.captured(x)
 
 
 def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
