@@ -24,6 +24,7 @@ from tracegraph.control_flow.regions import (
     take_on,
     traced_region,
 )
+from tracegraph.control_flow.shape_invariants import check_invariants
 from tracegraph.control_passes.stacked_writes import with_stacked_writes
 from tracegraph.core.shapes import Dim, Size, same_shape, same_size
 from tracegraph.core.source import here
@@ -72,7 +73,8 @@ def while_loop(
     - `maximum_iterations`: how often `body` runs at most, an integer.
     - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
       between is computed again. By default as many as take 4 MiB, between 32 and 512.
-    - `shape_invariants`: accepted; a state whose size changes is refused.
+    - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
+      refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.
 
@@ -88,6 +90,8 @@ def while_loop(
     """
     check_callable("while_loop", "cond", cond)
     check_callable("while_loop", "body", body)
+    if shape_invariants is not None:
+        check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
     results = arrays.run(
         lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)

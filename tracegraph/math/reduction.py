@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     as_sizes,
     known_int,
     rank_of,
+    refuse,
     sizes_of,
     with_ones,
     without,
@@ -461,6 +462,8 @@ def _scanned(
     op: Any, name: str, x: Any, axis: Any, exclusive: bool, reverse: bool, start: float
 ) -> Tensor:
     x = as_tensor(x)
+    if isinstance(axis, (list, tuple)):
+        refuse(name, f"the axis is {shown(axis)}", x, fix="use one int")
     place = as_axis(name, axis, rank_of(name, x), x)
     reverse = as_flag(name, "reverse", reverse)
     y = op(place, reverse)(x)
