@@ -1534,3 +1534,43 @@ def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
     function = tg.function(loop if kind == "a step of a loop" else branch)
     with pytest.raises(TraceError, match=f"{kind} computes a size that only the run knows"):
         function(tg.constant([1.0, 2.0]))
+
+
+def left_early(rows):
+    total = 0
+    for row in rows:
+        if row > 2:
+            break
+        total = total + row
+    return total
+
+
+def grows_by_a_factor(n):
+    i = 0
+    while i < n:
+        i = i * 10 + 1
+    return i
+
+
+@pytest.mark.parametrize("rows", [[], [1], [1, 2, 3, 4]])
+def test_a_loop_that_may_be_left_over_a_tensor_of_no_rows(rows):
+    found = tg.function(left_early)(tg.constant(rows, tg.int32))
+    assert found.numpy() == left_early(rows)
+
+
+def test_a_counter_that_is_multiplied():
+    assert tg.function(grows_by_a_factor)(tg.constant(30)).numpy() == grows_by_a_factor(30)
+
+
+def test_a_loop_that_changes_variables_alone():
+    v = tg.Variable(0)
+
+    @tg.function
+    def count_to(n):
+        while v < n:
+            tg.autograph.experimental.set_loop_options(parallel_iterations=1, shape_invariants=[])
+            v.assign_add(2)
+        return v.read_value()
+
+    assert count_to(tg.constant(5)).numpy() == v.numpy() == 6
+    assert count_to(tg.constant(5)).numpy() == 6

@@ -109,6 +109,12 @@ from tracegraph.core.types import (
     complex128 as complex128,
 )
 from tracegraph.core.types import (
+    float8_e4m3fn as float8_e4m3fn,
+)
+from tracegraph.core.types import (
+    float8_e5m2 as float8_e5m2,
+)
+from tracegraph.core.types import (
     float16 as float16,
 )
 from tracegraph.core.types import (

@@ -46,7 +46,7 @@ LARGEST_CONSTANT = 128
 
 _NUMBERS = (bool, int, float, complex)
 _NUMERIC = (*_NUMBERS, np.ndarray, np.generic)
-_RANK = {"bool": 0, "integer": 1, "floating": 2, "complex": 3}
+_RANK = {"bool": 0, "integer": 1, "floating": 2, "storage": 2, "complex": 3}
 
 
 def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
@@ -229,7 +229,7 @@ def _elements(value: Any) -> Iterator[Any]:
             yield from _elements(item) if isinstance(item, (list, tuple)) else (item,)
 
 
-_EXTENDED = frozenset(["bfloat16"])
+_EXTENDED = frozenset(["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 
 
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
@@ -370,7 +370,7 @@ def promoted(x: DType, y: DType) -> DType | None:
     if "complex" in kinds and kinds <= {"floating", "complex"}:
         wide = x.real.size == 8 or y.real.size == 8
         return as_dtype("complex128" if wide else "complex64")
-    if len(kinds) > 1 or "bool" in kinds or "token" in kinds:
+    if len(kinds) > 1 or kinds & {"bool", "token", "storage"}:
         return None
     if kinds == {"floating"}:
         return x if x.size > y.size else y if y.size > x.size else float32
