@@ -58,7 +58,7 @@ def circle(
     ref_labels: TensorLike | None = None,
     ref_embeddings: TensorLike | None = None,
     remove_diagonal: bool = True,
-    gamma: float = 80,
+    gamma: float = 80.0,
     margin: float = 0.4,
 ) -> Tensor:
     """How far embeddings of one label are, and how near those of others: softplus(logsumexp(p) +
