@@ -307,13 +307,15 @@ def norm(
     - `ord`: "euclidean" (also "fro"), 1, 2, infinity, or any positive number p, for vectors;
       "euclidean", 1, 2 (the largest singular value) and infinity for matrices.
 
-    The gradient at 0 is nan, as in TensorFlow.
+    The gradient at 0 is nan, as in TensorFlow. Raises ShapeError for another number of axes.
 
     >>> tg.norm([3.0, 4.0]).numpy(), tg.norm([3.0, -4.0], ord=1).numpy()
     (np.float32(5.0), np.float32(7.0))
     """
     x = _inexact("norm", tensor)
     axes = None if axis is None else as_sizes("norm", "an axis", axis)
+    if axes is not None and len(axes) not in (1, 2):
+        refuse("norm", f"the axes are {axes}", x, fix="use one axis, two axes, or None for all")
     keepdims = as_flag("norm", "keepdims", keepdims)
     if isinstance(ord, bool) or not isinstance(ord, (str, int, float)):
         refuse_order(ord)
