@@ -1574,3 +1574,20 @@ def test_a_loop_that_changes_variables_alone():
 
     assert count_to(tg.constant(5)).numpy() == v.numpy() == 6
     assert count_to(tg.constant(5)).numpy() == 6
+
+
+def test_an_array_that_grows_around_a_loop_of_unknown_length():
+    @tg.function
+    def rows(n, m):
+        found, i = tg.TensorArray(tg.int32, size=0, dynamic_size=True, element_shape=()), 0
+        while i < n:
+            j = total = 0
+            while j < m:
+                total = total * 10 + i + j
+                j += 1
+            found = found.write(i, total)
+            i += 1
+        return found.stack()
+
+    assert rows(tg.constant(2), tg.constant(3)).numpy().tolist() == [12, 123]
+    assert rows(tg.constant(0), tg.constant(3)).shape == (0,)
