@@ -18,13 +18,13 @@ from tracegraph.control_flow.regions import (
     Shared,
     appended,
     check_callable,
+    check_invariants,
     finished,
     makes_effects,
     names_of_parameters,
     take_on,
     traced_region,
 )
-from tracegraph.control_flow.shape_invariants import check_invariants
 from tracegraph.control_passes.stacked_writes import with_stacked_writes
 from tracegraph.core.shapes import Dim, Size, same_shape, same_size
 from tracegraph.core.source import here
