@@ -25,7 +25,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import floating
 from tracegraph.math.arithmetic import add, divide, multiply, subtract
-from tracegraph.math.counting import confusion_matrix
+from tracegraph.math.counting import counts_of_pairs
 from tracegraph.math.logic import (
     equal,
     greater,
@@ -217,7 +217,7 @@ class IoU(Metric):
         if self.ignore_class is not None:
             left_out = logical_or(left_out, equal(y, self.ignore_class))
         y, x, weights = (where(left_out, 0, z) for z in (y, x, weights))
-        counts = confusion_matrix(y, x, self.num_classes, weights=weights, dtype=self.dtype)
+        counts = counts_of_pairs(y, x, self.num_classes, weights, self.dtype)
         self.total_cm.assign_add(counts)
 
     def _numbers(self, value: TensorLike, is_sparse: bool) -> Tensor:
