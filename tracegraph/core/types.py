@@ -194,8 +194,8 @@ token = DType("token", "token", None, "token")
 
 DTYPES = (
     *(bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
-    *(float8_e4m3fn, float8_e5m2),
-    *(float16, bfloat16, float32, float64, complex64, complex128, token),
+    *(float16, bfloat16, float32, float64, complex64, complex128),
+    *(float8_e4m3fn, float8_e5m2, token),
 )
 BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
