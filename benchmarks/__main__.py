@@ -100,7 +100,7 @@ def names(text: str, known) -> list[str]:
     chosen = text.split(",")
     for name in chosen:
         if name not in known:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
     return chosen
 
 

@@ -50,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Phases:
-    """The seconds of each phase of one cold run, its result, and figures that are no seconds."""
+    """The seconds of each phase of one cold run, its result, and figures that are not seconds."""
 
     seconds: dict[str, float]
     result: list[float] = field(default_factory=list)

@@ -94,7 +94,7 @@ def context_of(dtype: Any) -> Any:
 
 
 def is_staging() -> bool:
-    """Whether JAX is tracing a function on this thread, so that what it computes is no value."""
+    """Whether JAX is tracing a function on this thread, so that what it computes is not a value."""
     return isinstance(jax.device_put(np.False_), Tracer)
 
 

@@ -34,7 +34,7 @@ from tracegraph.control.branch import Branch
 from tracegraph.control.call import Call
 from tracegraph.control.custom_call import CustomCall
 from tracegraph.control.recompute import RecomputedCall
-from tracegraph.control.scan import Loop
+from tracegraph.control.scan import Loop, Scan
 from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import TensorType
@@ -156,6 +156,8 @@ class _Differentiable(Lowering):
             return _SPECIAL.get(type(op), rule)
         if isinstance(op, MatrixFunction) or (isinstance(op, (Branch, Loop)) and _runs_while(op)):
             return _with_tangents(rule, node, _as_custom_call(node))
+        if isinstance(op, (Branch, Scan)):  # JAX has to see their steps to transpose them
+            return functools.partial(rule, way=DIFFERENTIABLE)
         wrapped = _with_tangents(rule, node)
         if isinstance(op, ScatterMul):
             return _as_product(wrapped)

@@ -54,7 +54,7 @@ from tracegraph.ops.barrier import Barrier
 _DEEPEST = 16
 
 
-#: What the text of graphs puts behind a name that was taken. It is no part of a program's name, or
+#: What the text of graphs puts behind a name that was taken. It is not part of a program's name, or
 #: the programs of a saved model would not be those that were compiled before it was saved.
 _NUMBER = re.compile(r"(\.\d+)+$")
 
@@ -209,7 +209,7 @@ class Program:
     `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
     bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
     settings are never changed. While JAX traces a function of somebody else's, programs run beside
-    its trace, on values. Effects are no part of a program: see `tracegraph.effects.procedure`.
+    its trace, on values. Effects are not part of a program: see `tracegraph.effects.procedure`.
     """
 
     #: Whether its calls may be on another device than the first was: then it keeps `jitted`, since

@@ -105,7 +105,7 @@ _WORDS = {*_FUNCTIONS, "mod"}
 def _refuse(constraints: Sequence[str], names: Sequence[str], problem: str) -> NoReturn:
     fail(
         SignatureError,
-        f"{list(constraints)} are no constraints of the sizes {list(names)}: {problem}",
+        f"{list(constraints)} are not constraints of the sizes {list(names)}: {problem}",
         source=here(),
         fix='write them as "batch >= 2", "mod(batch, 2) == 0" or "rows == columns"',
     )
@@ -124,7 +124,7 @@ def shape(shape: Any) -> tuple[Any, ...]:
 def aligned(type: TensorType, array: Any) -> Any:
     """An array of this type with its sizes as ours are written. Of ceil(n / 2) JAX makes
     floordiv(n - 1, 2) + 1 here and floordiv(n + 1, 2) there, and takes these for two sizes; so the
-    array is padded by their difference, which is none."""
+    array is padded by their difference, which is 0."""
     if not _names.sizes or isinstance(type.shape, ShapeVariable):
         return array
     missing = [

@@ -118,7 +118,7 @@ def stage_text(program: Program, stage: str, platform_name: str | None = None) -
     if stage not in _STAGES:
         raise SignatureError(
             message(
-                f"{stage!r} is no stage of the compiler",
+                f"{stage!r} is not a stage of the compiler",
                 source=here(),
                 fix=f"use one of {', '.join(_STAGES)}",
             )

@@ -107,7 +107,7 @@ _OTHER_NAME = {
 _LEFT_OUT = frozenset(
     ["conjugated", "conjugate", "CONJ", "adjoint", "NEG", "Conj", "shifted", "ABS"]
 )
-#: Calls whose operands may be exchanged without a difference, or that are no mathematics.
+#: Calls whose operands may be exchanged without a difference, or that are not mathematics.
 _UNORDERED = frozenset(
     ["ADD", "MUL", "scale", "add", "multiply", "isinstance", "zip", "getattr", "EQUAL", "AND"]
 )

@@ -458,7 +458,7 @@ BAD = [
     (lambda x: tnp.moveaxis(x, (0, 1), 0), ValueError, "are to move to"),
     (lambda x: tnp.nonzero(x[0, 0]), ValueError, "has no axes"),
     (lambda x: tnp.signbit(tnp.asarray([1])), TypeError, "it must be floating"),
-    (lambda x: tnp.linalg.outer(x, x), ValueError, "is no vector"),
+    (lambda x: tnp.linalg.outer(x, x), ValueError, "is not a vector"),
     (lambda x: tnp.linalg.matrix_norm(x, ord=3), ValueError, "matrix_norm: ord is 3"),
     (lambda x: tnp.linalg.qr(x, mode="r"), ValueError, "qr: mode is 'r'"),
     (lambda x: tnp.linalg.diagonal(x[0]), ValueError, "has no matrices"),

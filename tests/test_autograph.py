@@ -1065,7 +1065,7 @@ UNCONVERTED = {
     while_else: "a `while ... else` in line {}, which is not converted: set a flag where",
     late_walrus: "a `:=` that is not evaluated first in its statement in line {}, which is not "
     "converted: assign in a statement of its own",
-    of_patterns: "patterns that are no values in line {}, which is not converted: compare with",
+    of_patterns: "patterns that are not values in line {}, which is not converted: compare with",
 }
 
 

@@ -384,7 +384,7 @@ def test_a_python_function_that_returns_text(call):
 
 @pytest.mark.parametrize("call", [tg.py_function, tg.numpy_function])
 def test_the_call_of_a_python_function_is_no_decorator(call):
-    with pytest.raises(TypeError, match=rf"tg.{call.__name__} is no decorator: call it where"):
+    with pytest.raises(TypeError, match=rf"tg.{call.__name__} is not a decorator: call it where"):
 
         @call(Tout=tg.float32)
         def doubled(x):

@@ -558,7 +558,7 @@ def test_paths_that_are_none_say_what_to_give():
         checkpoint.restore("runs")
     with pytest.raises(tg.errors.LoadError, match="there is no directory nowhere"):
         checkpoint.restore("nowhere")
-    with pytest.raises(ValueError, match="3 is no path"):
+    with pytest.raises(ValueError, match="3 is not a path"):
         checkpoint.write(3)
     with pytest.raises(ValueError, match=r"such as .*'v'"):
         tg.train.load_variable(path, "w")
@@ -1299,7 +1299,7 @@ def test_a_preempted_process_saves_and_says_where():
 
 def test_signals_of_preemption_are_signals():
     checkpoint = tg.train.Checkpoint(v=tg.Variable(1.0))
-    with pytest.raises(ValueError, match=r"-5 is no signal\n.*\n.*signal\.SIGTERM"):
+    with pytest.raises(ValueError, match=r"-5 is not a signal\n.*\n.*signal\.SIGTERM"):
         tg.train.CheckpointManager(checkpoint, "kept", 2, preemption_signals=[-5])
     found = []
 

@@ -571,7 +571,7 @@ def test_what_a_text_calls_is_shown_with_its_caller(run, model, tmp_path):
         (["diff", "model", "model", *["--entry", "serve"] * 3], 2, "--entry was given 3 times"),
         (["verify", "empty"], 1, "empty holds no tracegraph.json"),
         (["show", "bad.npy"], 1, "a graph must begin here"),
-        (["show", "object.npy"], 1, "is no text"),
+        (["show", "object.npy"], 1, "is not text"),
     ],
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )

@@ -100,7 +100,7 @@ def test_none_switches_it_off(folder, hits):
 
 
 def test_a_path_must_be_one():
-    with pytest.raises(tg.errors.TraceError, match="3 is no path"):
+    with pytest.raises(tg.errors.TraceError, match="3 is not a path"):
         tg.config.set_compilation_cache(3)  # type: ignore[arg-type]
 
 

@@ -103,7 +103,7 @@ def made(x):
 
 @pytest.mark.parametrize("read", READS)
 def test_zeros_of_a_variable_do_not_compile_again(read):
-    """They come and go: what a Variable has zero now is no part of a sparsity."""
+    """They come and go: what a Variable has zero now is not part of a sparsity."""
     rng = np.random.default_rng(0)
     x = tg.constant(rng.uniform(0.1, 1, 12).astype(np.float32))
     w = tg.Variable(np.eye(12, dtype=np.float32))

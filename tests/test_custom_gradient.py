@@ -1367,9 +1367,9 @@ graph @h(%x: f32[2], %k: i32[]) -> (f32[2], i32[]) {
 MISFITS = {
     "too many inputs": ("%g0: f32[2]) ->", "%g0: f32[2], %g1: f32[2]) ->", "it takes 4 inputs"),
     "too few sources": ("sources=[0]", "sources=[]", "1 outputs for 0 sources"),
-    "an integer as source": ("sources=[0]", "sources=[1]", "no distinct differentiable inputs"),
-    "no such source": ("sources=[0]", "sources=[7]", "no distinct differentiable inputs"),
-    "a negative source": ("sources=[0]", "sources=[-1]", "no distinct differentiable inputs"),
+    "an integer as source": ("sources=[0]", "sources=[1]", "not distinct differentiable inputs"),
+    "no such source": ("sources=[0]", "sources=[7]", "not distinct differentiable inputs"),
+    "a negative source": ("sources=[0]", "sources=[-1]", "not distinct differentiable inputs"),
     "another type of input": (
         "graph @g(%x: f32[2], %k: i32[], ",
         "graph @g(%x: f32[2], %k: i32[2], ",
@@ -1393,7 +1393,7 @@ def test_a_backward_that_does_not_fit_is_refused(name):
     assert old in FITTING
     with pytest.raises(LoadError) as caught:
         Graph.from_text(FITTING.replace(old, new))
-    assert "@g is no backward of @f" in str(caught.value)
+    assert "@g is not a backward of @f" in str(caught.value)
     assert problem in str(caught.value)
 
 
@@ -1402,7 +1402,9 @@ def test_verify_refuses_a_backward_that_does_not_fit():
     (node,) = graph.nodes
     op = node.op
     node.op = CustomCall(op.body, Graph("g", op.backward.inputs, (), ()), (0,))
-    with pytest.raises(ShapeError, match="@g is no backward of @f: it has 0 outputs for 1 sources"):
+    with pytest.raises(
+        ShapeError, match="@g is not a backward of @f: it has 0 outputs for 1 sources"
+    ):
         graph.verify()
 
 

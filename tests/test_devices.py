@@ -67,12 +67,12 @@ def test_names_are_read_as_tensorflow_has_them(name, expected):
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
-        ("abacus", "'abacus' is no part of the name of a device 'abacus'"),
-        ("/cpu:0/abacus:1", "'abacus:1' is no part of the name of a device '/cpu:0/abacus:1'"),
-        ("cpu:0:1", "'cpu:0:1' is no part of the name of a device 'cpu:0:1'"),
-        ("gpu:-1", "'-1' is no number of a device in 'gpu:-1'"),
-        ("gpu:one", "'one' is no number of a device in 'gpu:one'"),
-        ("/task:x/cpu:0", "'x' is no number of a device in '/task:x/cpu:0'"),
+        ("abacus", "'abacus' is not part of the name of a device 'abacus'"),
+        ("/cpu:0/abacus:1", "'abacus:1' is not part of the name of a device '/cpu:0/abacus:1'"),
+        ("cpu:0:1", "'cpu:0:1' is not part of the name of a device 'cpu:0:1'"),
+        ("gpu:-1", "'-1' is not a number of a device in 'gpu:-1'"),
+        ("gpu:one", "'one' is not a number of a device in 'gpu:one'"),
+        ("/task:x/cpu:0", "'x' is not a number of a device in '/task:x/cpu:0'"),
         (3, "a device has a name, and this is an int"),
         (lambda op: "cpu:0", "tg.device was given a function, which TensorFlow 1 had for graphs"),
     ],
@@ -87,7 +87,7 @@ def test_this_process_has_a_cpu():
     assert tg.constant(1.0).device == tg.Variable(1.0).device == CPU
     assert tg.config.list_physical_devices("CPU")[0] == ("/physical_device:CPU:0", "CPU")
     assert tg.constant(1.0).memory_kind == "device"
-    with pytest.raises(ValueError, match="3 is no kind of device"):
+    with pytest.raises(ValueError, match="3 is not a kind of device"):
         tg.config.list_physical_devices(3)  # type: ignore[arg-type]
     devices = []
     tg.function(lambda x: devices.append((x.device, x.memory_kind)) or x)(tg.constant(1.0))

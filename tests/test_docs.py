@@ -77,3 +77,12 @@ def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
         execute(page, {"__name__": "page"})
+
+
+@pytest.mark.parametrize("contents", ["README.md", "docs/index.md"])
+def test_every_page_is_listed(contents):
+    listed = re.findall(
+        r"^- \[.*\]\((?:docs/)?(.+?)\)", (ROOT / contents).read_text(), re.MULTILINE
+    )
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"index.md"}
+    assert pages <= set(listed)

@@ -457,12 +457,12 @@ ARRAY_FIX = "convert it with .astype(...) to numbers or truth values"
     ),
     array_of_strings=dtype_error(
         lambda f: f(np.array(["a"])),
-        "scale: argument 'x' is an array of <U1, which is no type of tensors",
+        "scale: argument 'x' is an array of <U1, which is not a type of tensors",
         ARRAY_FIX,
     ),
     array_of_objects=dtype_error(
         lambda f: f([np.array([None])]),
-        "scale: argument 'x_0' is an array of object, which is no type of tensors",
+        "scale: argument 'x_0' is an array of object, which is not a type of tensors",
         ARRAY_FIX,
     ),
     structure_that_is_too_deep=trace_error(
@@ -943,7 +943,7 @@ def test_mixing_kinds_while_tracing():
     ),
     axis=shape_error(
         lambda: tg.reduce_sum(tg.ones([3]), axis=4),
-        "reduce_sum: axis 4 is out of range for 1 axes",
+        "reduce_sum: axis 4 is out of range for 1 axis",
         "use an axis from -1 to 0",
         ("f32[3]  from {place}",),
     ),
@@ -967,7 +967,7 @@ def test_mixing_kinds_while_tracing():
     ),
     too_many_indices=shape_error(
         lambda: tg.ones([3])[0, 0],
-        "getitem: 2 indices were given for the 1 axes of f32[3]",
+        "getitem: 2 indices were given for the 1 axis of f32[3]",
         "give at most one index for each axis",
         ("f32[3]  from {place}",),
     ),
@@ -2127,7 +2127,7 @@ def test_a_concrete_function_with_sizes_that_differ():
     ),
     stage=signature_error(
         lambda f: f.experimental_get_compiler_ir(tg.ones([1, 2]))(stage="bogus"),
-        "'bogus' is no stage of the compiler",
+        "'bogus' is not a stage of the compiler",
         "use one of stablehlo, stablehlo_serialized, hlo, hlo_no_metadata, hlo_serialized, optimized_hlo, optimized_hlo_serialized, optimized_hlo_proto_serialized, optimized_hlo_dot",
     ),
 )
@@ -3202,7 +3202,7 @@ def custom(function, count=1):
     ),
     text=gradient_error(
         custom(no_gradient_at_all),
-        "custom gradient no_gradient_at_all: its gradient of 'x' is no tensor: a str cannot be a "
+        "custom gradient no_gradient_at_all: its gradient of 'x' is not a tensor: a str cannot be a "
         "tensor: 'text'",
         GRADIENT_FIX,
         where=no_gradient_at_all,
@@ -3413,13 +3413,13 @@ def test_what_numpy_cannot_write(case):
     ),
     small=shape_error(
         lambda: tg.linalg.diag([1.0, 2.0], k=1, num_rows=2, num_cols=2),
-        "diag: f32[2] is no diagonal 1 of 2 rows and 2 columns",
+        "diag: f32[2] cannot be diagonal 1 of 2 rows and 2 columns",
         "give num_rows=2 and num_cols=3, or more of one of the two",
         ("f32[2]",),
     ),
     large=shape_error(
         lambda: tg.linalg.diag([1.0, 2.0], num_rows=3, num_cols=3),
-        "diag: f32[2] is no diagonal 0 of 3 rows and 3 columns",
+        "diag: f32[2] cannot be diagonal 0 of 3 rows and 3 columns",
         "give num_rows=2 and num_cols=2, or more of one of the two",
         ("f32[2]",),
     ),

@@ -587,7 +587,7 @@ def test_what_holds_of_sizes_can_be_stated():
     ]
     for constraint in ("columns >= 2", "batch is 3"):
         call = lambda c=constraint: exported(lambda x: x, spec, constraints=[c])  # noqa: E731
-        assert HERE in raises(tg.errors.TraceError, "no constraints of the sizes", call)
+        assert HERE in raises(tg.errors.TraceError, "not constraints of the sizes", call)
 
 
 def test_what_cannot_be_exported():

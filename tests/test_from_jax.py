@@ -284,7 +284,7 @@ def test_settings_by_position_and_lists_as_static_arguments_are_refused():
     assert "is a str: 'same'" in str(caught.value) and "static_argnums" in str(caught.value)
     with pytest.raises(tg.errors.SignatureError, match="cannot be hashed"):
         tg.from_jax(lambda x, axes: x, static_argnums=1)(tg.ones([2]), [1])
-    with pytest.raises(tg.errors.TraceError, match="is no function"):
+    with pytest.raises(tg.errors.TraceError, match="is not a function"):
         tg.from_jax(3)
 
 

@@ -128,7 +128,7 @@ def test_files_of_the_right_size_with_other_bytes(model, stem):
     assert "was changed: its SHA-256 is" in refusal(model)
 
 
-# What is no file.
+# What is not a file.
 
 
 @pytest.mark.parametrize("stem", ["graph", "weights", "assets", damage.MANIFEST])
@@ -150,10 +150,10 @@ def test_pipes_and_folders_in_place_of_files(model, stem):
     path = found(model, stem)
     path.unlink()
     os.mkfifo(path)
-    assert refusal(model).endswith("is no file")  # at once: nothing waits for the other end
+    assert refusal(model).endswith("is not a file")  # at once: nothing waits for the other end
     path.unlink()
     path.mkdir()
-    assert refusal(model).endswith("is no file")
+    assert refusal(model).endswith("is not a file")
 
 
 def test_a_path_that_is_none(tmp_path):
@@ -221,7 +221,7 @@ def test_a_file_that_nothing_uses(model):
 def test_what_an_asset_may_be(model):
     (name,) = damage.manifest(model)["files"].keys() & {damage.find(model, "graph").name}
     text = changed(model, lambda m: attribute(m, "words").__setitem__(1, {"asset": name}))
-    assert text.endswith("is no asset: those stand in the folder assets")
+    assert text.endswith("is not an asset: those stand in the folder assets")
 
 
 # JSON.
@@ -232,8 +232,8 @@ def test_what_an_asset_may_be(model):
     [
         (b'{"a": 1, "b": 2, "a": 3}', "the name 'a' is given twice in one object"),
         (b'{"\\u202e": 1, "\\u202e": 2}', r"the name '\u202e' is given twice in one object"),
-        (b'{"a": NaN}', "NaN is no number"),
-        (b'{"a": -Infinity}', "-Infinity is no number"),
+        (b'{"a": NaN}', "NaN is not a number"),
+        (b'{"a": -Infinity}', "-Infinity is not a number"),
         (b'{"a": 1' + b"0" * 5000 + b"}", f"the integer 1{'0' * 29} has more than 64 bits"),
         (b"[" * 150_000, "it is nested too deep"),
         (b"[" * 300 + b"]" * 300, "is nested more than 200 deep"),
@@ -387,23 +387,23 @@ VALUES = [
     ("\ud800", "the string holds half of a pair of surrogates"),
     ({"int": "7"}, "the integer 7 is written without quotes"),
     ({"int": "9" * 5000}, "the integer has 5000 digits, more than 4000"),
-    ({"int": "0x10"}, "'0x10' is no integer"),
-    ({"int": "\u0663" * 20}, "is no integer"),
+    ({"int": "0x10"}, "'0x10' is not an integer"),
+    ({"int": "\u0663" * 20}, "is not an integer"),
     (2**60, 'is written {"int": "1152921504606846976"}'),
     ({"float": "1.50"}, "the number '1.50' is written 1.5"),
     ({"float": "1_0"}, "the number '1_0' is written 10.0"),
-    ({"float": "x"}, "'x' is no number"),
+    ({"float": "x"}, "'x' is not a number"),
     ({"float": 1}, "it is an integer, and it must be a string"),
     ({"complex": ["1.0"]}, "it has 1 entries, and it must have 2"),
-    ({"bytes": "abc"}, "'abc' are no bytes in hexadecimal digits"),
-    ({"bytes": "AB"}, "'AB' are no bytes in hexadecimal digits"),
+    ({"bytes": "abc"}, "'abc' are not bytes in hexadecimal digits"),
+    ({"bytes": "AB"}, "'AB' are not bytes in hexadecimal digits"),
     ({"dtype": "f33"}, "it is 'f33', and it must be one of bool, i8"),
     ({"type": "f32[-1]"}, ""),
     ({"type": "f32[1,,2]"}, ""),
     ({"type": "f32[" + "1," * 70 + "1]"}, "a tensor has at most 64 axes, and this shape has 71"),
     ({"type": f"f32[{2**63}]"}, "larger than any tensor"),
     ({"type": "f32[b+a]"}, "the type 'f32[b+a]' is written f32[a+b]"),
-    ({"type": "f32[" + "a*" * 600 + "a]"}, "is no size"),
+    ({"type": "f32[" + "a*" * 600 + "a]"}, "is not a size"),
     ({"shape": ["4"]}, "the size '4' is written 4"),
     ({"shape": ["2*"]}, ""),
     ({"shape": [-1]}, "it is -1, and it must be from 0"),
@@ -414,13 +414,13 @@ VALUES = [
     ({"dict": [[1, 1], [True, 2]]}, "the key True is given twice"),
     ({"dict": [[{"list": []}, 1]]}, "the key has no hash"),
     ({"dict": [["a"]]}, "it has 1 entries, and it must have 2"),
-    ({"namedtuple": {"name": "P", "fields": [["class", 1]]}}, "'class' is no name"),
+    ({"namedtuple": {"name": "P", "fields": [["class", 1]]}}, "'class' is not a name"),
     ({"namedtuple": {"name": "P", "fields": [["_x", 1]]}}, "no field can be called _x"),
     ({"namedtuple": {"name": "P", "fields": [["x", 1], ["x", 2]]}}, "two fields have one name"),
-    ({"namedtuple": {"name": "P", "fields": [["\ufb01", 1], ["fi", 2]]}}, "is no name"),
+    ({"namedtuple": {"name": "P", "fields": [["\ufb01", 1], ["fi", 2]]}}, "is not a name"),
     ({"dataclass": {"name": "D", "fields": [["__class__", 1]]}}, "be called __class__"),
     ({"dataclass": {"name": "D", "fields": [["__dict__", 1]]}}, "be called __dict__"),
-    ({"dataclass": {"name": "D\n", "fields": []}}, r"'D\n' is no name"),
+    ({"dataclass": {"name": "D\n", "fields": []}}, r"'D\n' is not a name"),
     ({"dataclass": {"name": "D", "fields": [[f"x{i}", i] for i in range(2000)]}}, "more than 500"),
     ({"object": -1}, "it is -1, and it must be from 0 to 1"),
     ({"object": 2}, "it is 2, and it must be from 0 to 1"),
@@ -433,12 +433,12 @@ VALUES = [
     ({"opaque": 1}, "it is an integer, and it must be a string"),
     ({"opaque": "a\nb"}, "holds letters that do not print"),
     ({"scalar": 1}, "it is an integer, and it must be a string"),
-    ({"scalar": "f32 1"}, "'f32 1' is no scalar, such as 'f32 2.5'"),
-    ({"scalar": "f32[1]{1.0}"}, "is no scalar"),
+    ({"scalar": "f32 1"}, "'f32 1' is not a scalar, such as 'f32 2.5'"),
+    ({"scalar": "f32[1]{1.0}"}, "is not a scalar"),
     ({"scalar": "i8 128"}, "out of the range of int8"),
-    ({"scalar": 'opaque"x"'}, "is no scalar"),
+    ({"scalar": 'opaque"x"'}, "is not a scalar"),
     ({"scalar": "[" * 60}, "nested more than 50 deep"),
-    ({"scalar": "f32 1.0 "}, "is no scalar"),
+    ({"scalar": "f32 1.0 "}, "is not a scalar"),
 ]
 
 
@@ -541,7 +541,7 @@ FUNCTIONS = [
     (lambda m: arguments(m, [{"value": {"object": 0}}]), "there is no kind of value 'object'"),
     (lambda m: arguments(m, [given("token")]), "no argument is a token"),
     (lambda m: arguments(m, [given("f32[2]")]), "input 0 of the graph is f32[], and f32[2] is"),
-    (lambda m: arguments(m, [given("f32[]", 5)]), "it is no spec"),
+    (lambda m: arguments(m, [given("f32[]", 5)]), "it is not a spec"),
     (lambda m: arguments(m, [given("f32[]", SPEC)]), "does not allow f32[]"),
     (lambda m: arguments(m, [given("f32[]")], {"dict": [["y", given("f32[]")]]}), "unexpected key"),
     (lambda m: arguments(m, [given("f32[]")], {"dict": [[1, given("f32[]")]]}), "do not fit"),
@@ -843,7 +843,7 @@ GRAPHS = [
     (("sin(", "sin<a=1>("), "sin has no attribute a"),
     (("body=@outer,", "body=@none,"), "the graph @none is not defined above"),
     (("body=@outer,", "body=@lambda_,"), "the graph @lambda_ is not defined above"),
-    (("sources=[0]", "sources=[1]"), "are no distinct differentiable inputs"),
+    (("sources=[0]", "sources=[1]"), "are not distinct differentiable inputs"),
     (("tanh(%x)", "tanh(%x, %x)"), "tanh: it takes 1 operands, and 2 are given"),
     (("tanh(%x)", "tanh(%y)"), "the value %y is not defined above in this graph"),
     (("%x: f32[d0,2])", "%x: f32[d1,2])"), ""),
@@ -931,7 +931,7 @@ def test_what_has_a_name_alone_does_nothing(originals, tmp_path, call):
     path = copied(originals["effects"], tmp_path)
     damage.set_text(path, lambda text: text.replace(PRINT, call))
     loaded = load(path)
-    with pytest.raises((LoadError, TraceError), match=r"the name alone|is no stream to"):
+    with pytest.raises((LoadError, TraceError), match=r"the name alone|is not a stream to"):
         loaded.f(1.0)
     with pytest.raises(TraceError, match="no file can hold more than its name"):
         save(loaded, tmp_path / "again")

@@ -203,7 +203,7 @@ def test_bad_indices_are_errors(index, kind, words):
 
 
 def test_a_list_of_integers_does_not_gather():
-    """A list is no array; test_array_api.py has what tensors and arrays do as indices."""
+    """A list is not an array; test_array_api.py has what tensors and arrays do as indices."""
     with pytest.raises(ValueError, match="gather"):
         tg.ones([3])[[0, 1]]
 

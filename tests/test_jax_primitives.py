@@ -58,6 +58,9 @@ def whole(name, function, *args):
     return Case(name, function, args)
 
 
+#: The label of maxima that several elements share. Which of them forward mode of JAX follows is up
+#: to XLA, while reverse mode follows the first.
+TIES = " of ties"
 TIED = np.array([[1.0, 2.0, 2.0, 0.0], [3.0, 1.0, 3.0, 3.0]], F)
 IMAGE = normal(2, 6, 5, 4)
 KEY = np.asarray(jax.random.key_data(jax.random.key(3)))
@@ -400,7 +403,7 @@ CASES = [
     ),
     # Windows.
     whole("reduce_window_max", pool(lax.max, -np.inf), IMAGE),
-    whole("reduce_window_max", pool(lax.max, -np.inf), np.round(IMAGE)),
+    Case("reduce_window_max", pool(lax.max, -np.inf), (np.round(IMAGE),), TIES),
     whole("reduce_window_min", pool(lax.min, np.inf), IMAGE),
     whole("reduce_window_sum", pool(lax.add, 0.0), IMAGE),
     whole(
@@ -465,6 +468,19 @@ CASES = [
     whole("while", looped, positive(3)),
     whole("scan", scanned, F(0.7), normal(3), normal(4, 3)),
 ]
+
+
+#: Primitives of jax 0.12 on, in `jnp.log2`, `jnp.sinc` and the like.
+LATER = ("log2", "one_minus_square", "polynomial")
+if hasattr(lax, "polynomial"):
+    small = np.array([1e-30, -1e-9, 0.3, 0.9999, -1.0, 3.0], F)
+    CASES += [
+        unary("log2", lax.log2, positive),
+        whole("one_minus_square", lax.one_minus_square, small),
+        whole("one_minus_square", lax.one_minus_square, ints(4)),
+        whole("polynomial", lambda x, c: lax.polynomial(x, [c, 2.0, -c, 0.5]), normal(3), F(0.7)),
+        whole("polynomial", lambda x: lax.polynomial(x, np.arange(1.0, 12.0, dtype=F)), normal(3)),
+    ]
 
 
 def flat(result):
@@ -573,7 +589,10 @@ def test_vjp(case):
     close(found, wanted)
 
 
-@some([case for case in DIFFERENTIABLE if case.primitive != "custom_vjp_call"])
+WITH_JVP = [case for case in DIFFERENTIABLE if case.primitive != "custom_vjp_call"]
+
+
+@some([case for case in WITH_JVP if case.label != TIES])
 def test_jvp(case):
     run, args = of_floats(case)
     rng = np.random.default_rng(2)
@@ -582,6 +601,16 @@ def test_jvp(case):
     with tg.autodiff.ForwardAccumulator(xs := tensors(args), tensors(ts)) as accumulator:
         ys = tg.from_jax(run)(*xs)
     close(accumulator.jvp(ys, tg.UnconnectedGradients.ZERO), wanted)
+
+
+def test_forward_mode_follows_the_same_one_of_equal_maxima_as_reverse_mode():
+    (case,) = (case for case in CASES if case.label == TIES)
+    (x,) = case.args
+    t = np.random.default_rng(2).normal(size=x.shape).astype(F)
+    wanted = np.tensordot(jax.jacrev(case.function)(x), t, x.ndim)
+    with tg.autodiff.ForwardAccumulator(x := tg.constant(x), tg.constant(t)) as accumulator:
+        y = tg.from_jax(case.function)(x)
+    close([accumulator.jvp(y)], [wanted])
 
 
 @some(CASES)
@@ -609,6 +638,7 @@ def test_every_primitive_with_a_rule_is_tried_or_known():
 #: Names that are tried under another one, that only other primitives make, and those refused.
 KNOWN = frozenset(
     [
+        *LATER,
         *("checkpoint", "closed_call", "call", "custom_vjp_call_jaxpr", "pjit", "remat2"),
         *("random_wrap", "random_unwrap", "random_clone", "platform_index", "igamma_grad_a"),
         *(

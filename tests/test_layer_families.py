@@ -734,7 +734,7 @@ def test_constraints_stand_at_the_variables():
     [
         (lambda: L.Embedding(0, 2), ValueError, "input_dim is 0"),
         (lambda: L.Embedding(3, 2, mask_zero=1), TypeError, "mask_zero"),
-        (lambda: L.EinsumDense("ab", 3), ValueError, "no equation"),
+        (lambda: L.EinsumDense("ab", 3), ValueError, "not an equation"),
         (lambda: L.EinsumDense("ab,bc->ac", 3)(tg.ones([2, 2, 2])), ValueError, "inputs of"),
         (lambda: L.EinsumDense("ab,bc->ac", [None])(tg.ones([2, 2])), ValueError, "size 'c'"),
         (lambda: L.EinsumDense("ab,bc->ac", 3, bias_axes="z")(tg.ones([2, 2])), ValueError, "z"),

@@ -58,10 +58,10 @@ def test_a_tensor_of_unknown_rank_has_no_layout():
     [
         ('mesh="data=4", axes=["rows",none]', "names the axis 'rows', and the mesh is data=4"),
         ('mesh="data=4", axes=["data","data"]', "uses the axis 'data' of the mesh twice"),
-        ('mesh="data=4", axes=["data"]', "a layout for 1 axes"),
+        ('mesh="data=4", axes=["data"]', "a layout for 1 axis"),
         ('mesh="data=3", axes=["data",none]', "the size 8, which 'data' of 3 does not divide"),
         ('mesh="data=0", axes=["data",none]', "the axis 'data' of a mesh has the size 0"),
-        ('mesh="data", axes=["data",none]', "'data' is no mesh"),
+        ('mesh="data", axes=["data",none]', "'data' is not a mesh"),
         ('mesh="a=99999,b=99999", axes=["a",none]', "has 9,999,800,001 devices"),
         ('mesh="data=4", axes=[3,none]', 'the attribute axes of with_layout is "[3,none]", not'),
     ],
@@ -116,7 +116,7 @@ def test_collectives_are_read_from_the_text_of_a_program():
 
 def test_the_costs_of_devices_need_a_function():
     graph = tg.Graph.from_text("graph @f(%x: f32[2]) -> (f32[2]) {\n  return %x\n}")
-    with pytest.raises(TypeError, match="no graph of a function that runs on several devices"):
+    with pytest.raises(TypeError, match="not a graph of a function that runs on several devices"):
         graph.summary(devices=True)
     f = tg.function(lambda x: x * 2.0)
     costs = f.get_concrete_function(tg.TensorSpec([4])).summary(devices=True).devices

@@ -749,7 +749,7 @@ REFUSED = [
         "do not broadcast",
         lambda: L.LinearOperatorLowRankUpdate(diag([[1.0]] * 2), tg.ones([3, 1, 1])),
     ),
-    (ValueError, "no permutation", lambda: L.LinearOperatorPermutation([0, 0])),
+    (ValueError, "not a permutation", lambda: L.LinearOperatorPermutation([0, 0])),
     (TypeError, "must be integers", lambda: L.LinearOperatorPermutation([0.0, 1.0])),
     (
         ValueError,
@@ -805,7 +805,7 @@ REFUSED = [
         "that of the operator",
         lambda: L.LinearOperatorAdjoint(diag([1.0]), is_self_adjoint=False),
     ),
-    (ValueError, "1 axes", lambda: full([1.0])),
+    (ValueError, "1 axis", lambda: full([1.0])),
     (ValueError, "0 axes", lambda: diag(1.0)),
     (ValueError, "3 rows, and needs 2", lambda: diag([1.0, 2.0]).matmul(tg.ones([3, 1]))),
     (ValueError, "not a matrix", lambda: diag([1.0, 2.0]).solve(tg.ones([2]))),

@@ -108,7 +108,7 @@ def test_texts_of_the_compiler_stay(stage):
 
 
 def test_a_program_that_jax_let_go_of_takes_arrays_of_other_kinds_and_stores():
-    """A committed array is none of those that it was compiled for."""
+    """It was not compiled for committed arrays."""
     graph = tg.function(small).graph(tg.TensorSpec([4]), 2.0)
     program = programs.Program(graph)
     x = jax.numpy.arange(4.0)

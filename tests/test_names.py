@@ -73,9 +73,9 @@ def test_assertions_that_hold(run):
         ("assert_proper_iterable", ("ab",), "DTypeError", "given 'ab', which is a str"),
         ("assert_proper_iterable", (np.ones(2),), "DTypeError", "which is an? ndarray"),
         ("assert_proper_iterable", (tg.ones([2]),), "DTypeError", r"given a tensor f32\[2\]"),
-        ("assert_integer", ([1.0],), "DTypeError", "float32 is no integer"),
+        ("assert_integer", ([1.0],), "DTypeError", "float32 is not an integer"),
         ("assert_same_float_dtype", ([1.0, 2],), "DTypeError", "int32 is not float32"),
-        ("assert_same_float_dtype", ([1],), "DTypeError", "int32 is no floating type"),
+        ("assert_same_float_dtype", ([1],), "DTypeError", "int32 is not a floating type"),
         ("assert_same_float_dtype", ([1.0], tg.float64), "DTypeError", "float32 is not float64"),
     ],
 )

@@ -341,7 +341,7 @@ def test_buckets_paths_and_flags(tmp_path):
     with pytest.raises(TypeError, match="has bucket_sizes"):
         padded.precompile([(tg.TensorSpec([3]),)], tmp_path)
     f = tg.function(lambda x: x, input_signature=[tg.TensorSpec([None])])
-    with pytest.raises(ValueError, match="5 is no path"):
+    with pytest.raises(ValueError, match="5 is not a path"):
         f.precompile([(tg.TensorSpec([3]),)], 5)
     tg.saved_model.save(f, tmp_path)
     (tmp_path / "compiled").write_text("no folder")

@@ -311,10 +311,10 @@ def test_a_port_that_is_taken():
 @pytest.mark.parametrize(
     ("arguments", "fact"),
     [
-        (("nowhere", 2, 0), "initialize: 'nowhere' is no address of a coordinator"),
+        (("nowhere", 2, 0), "initialize: 'nowhere' is not an address of a coordinator"),
         (("host:1", 2, 2), "initialize: process_id is 2, and num_processes is 2"),
-        (("host:1", -1, 0), "initialize: num_processes is -1, and no count of processes"),
-        (("host:1", 2, "0"), "initialize: process_id is '0', and no count of processes"),
+        (("host:1", -1, 0), "initialize: num_processes is -1, not a count of processes"),
+        (("host:1", 2, "0"), "initialize: process_id is '0', not a count of processes"),
     ],
 )
 def test_bad_arguments(arguments, fact):

@@ -304,19 +304,19 @@ def test_a_reader_beside_a_writer_sees_what_is_whole(tmp_path, kind):
     assert writer.returncode == 0 and len(seen) > 3
 
 
-# What is no path, no bytes, and no file any more.
+# What is not a path, no bytes, and no file any more.
 
 
 def test_what_is_no_path():
     for call in (load, lambda path: save(tg.Module(), path), tg.saved_model.contains_saved_model):
         for path in (None, 3, "", b"m"):
-            with pytest.raises(ValueError, match=r" is no path\n  at .*test_saving_files.py"):
+            with pytest.raises(ValueError, match=r" is not a path\n  at .*test_saving_files.py"):
                 call(path)
 
 
 @pytest.mark.parametrize("extra", [{"x": "text"}, {3: b""}, [("x", b"")], 3])
 def test_extra_files_that_are_no_bytes(extra):
-    with pytest.raises(ValueError, match=r"SaveOptions: extra.* no bytes .*\n  at "):
+    with pytest.raises(ValueError, match=r"SaveOptions: extra.* not the bytes .*\n  at "):
         tg.saved_model.SaveOptions(extra=extra)
 
 

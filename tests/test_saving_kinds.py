@@ -61,7 +61,7 @@ def test_keys_of_dicts(again):
     assert list(map(type, loaded.rows))[:2] == [np.int64, np.float32]
 
 
-# What is no data leaves its place in a container.
+# What is not data leaves its place in a container.
 
 
 def test_what_stands_beside_something_that_is_no_data(again):

@@ -42,7 +42,7 @@ PIECES = {
     "all that overlap": lambda x: [x[: i + 1] for i in range(6)],
     "the whole and parts": lambda x: [x, x[:3], x[3:]],
     "every other": lambda x: [x[::2], x[1::2]],
-    "every third, of a size that is no multiple": lambda x: [x[:, r::3] for r in range(3)],
+    "every third, of a size that is not a multiple": lambda x: [x[:, r::3] for r in range(3)],
     "strides on both axes": lambda x: [x[i::2, j::3] for i in range(2) for j in range(3)],
     "strides of several sizes": lambda x: [x[::2], x[1::2], x[::3], x[2:4]],
     "strides that end early": lambda x: [x[0:3:2], x[3:6:2], x[1:4:2]],

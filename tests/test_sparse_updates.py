@@ -224,7 +224,7 @@ def test_a_step_on_gathered_rows_is_one_program_that_makes_nothing_as_large_as_t
         (
             tg.IndexedSlices([[1.0]], [0]),
             "ShapeError",
-            r"f32\[1,1\] .* no rows of",
+            r"f32\[1,1\] .* not rows of",
         ),
         (tg.IndexedSlices([[1.0, 1.0, 1.0]], [6]), "InvalidArgumentError", "6 is out of range"),
         (tg.IndexedSlices(tg.ones([1, 3], tg.float64), [0]), "DTypeError", "float64|f64"),
@@ -252,7 +252,7 @@ def test_slices_are_a_tensor_where_one_is_asked_for():
     assert np.array_equal(tg.convert_to_tensor(given).numpy(), WHOLE)
     assert np.array_equal(tg.add_n([given, tg.ones([6, 3])]).numpy(), WHOLE + 1)
     assert np.array_equal((tg.ones([6, 3]) + given).numpy(), WHOLE + 1)
-    with pytest.raises(tg.errors.SignatureError, match="without a dense_shape are no tensor"):
+    with pytest.raises(tg.errors.SignatureError, match="without a dense_shape are not a tensor"):
         tg.convert_to_tensor(slices())
 
 

@@ -2173,7 +2173,7 @@ def test_result_of_stop_gradient_is_not_watched(run):
 @pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_a_watched_constant_is_not_taken_for_an_equal_value(is_traced, mode):
-    """The seed of the inner gradient is ones, and so is x: they are no one value."""
+    """The seed of the inner gradient is ones, and so is x: they are not one value."""
     m = tg.constant([0.3, 0.5])
 
     def slope(x):
@@ -2235,7 +2235,7 @@ def test_a_target_among_the_sources_has_the_gradient_one(run, watched):
         )
 
     found = run(gradients, tg.constant(2.0), tg.constant(3.0))
-    # What is not recorded does not count: without the watch, y is no function of x.
+    # What is not recorded does not count: without the watch, y is not a function of x.
     wanted = [1.0, 5.0, 1.0, 2.0, *((5.0, 4.0) if watched else (1.0, None)), None]
     assert [None if g is None else float(g) for g in found] == wanted
 

@@ -311,7 +311,7 @@ def test_arrays_are_laid_out_row_by_row():
 
 
 def test_shapes_compare_with_what_stands_for_them():
-    """TensorFlow: the other is converted by `as_shape`, and what is no shape is not equal."""
+    """TensorFlow: the other is converted by `as_shape`, and what is not a shape is not equal."""
     shape = tg.TensorShape([3])
     for other in (3, np.int64(3), [3], (3,), tg.TensorShape(3), np.array([3]), np.array(3)):
         assert (shape == other) is True and (shape != other) is False, other

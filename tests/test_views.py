@@ -931,7 +931,7 @@ def changes(a, b):
 def test_a_graph_does_not_differ_from_itself(graph):
     assert not tg.diff(graph, graph)
     assert str(tg.diff(graph, graph)) == "no difference"
-    if graph.name != 'na"me <script>\n%% end':  # its lone surrogate is no text
+    if graph.name != 'na"me <script>\n%% end':  # its lone surrogate is not text
         again = parse(graph.as_text(locations=True))
         assert not tg.diff(graph, again), str(tg.diff(graph, again))
 

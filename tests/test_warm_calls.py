@@ -58,6 +58,27 @@ def test_a_warm_step_has_at_most_four_frames(dtype):
     np.testing.assert_array_equal(v.numpy(), np.full(3, 301, dtype))
 
 
+@pytest.mark.parametrize("kind", [tg.constant, np.asarray])
+def test_a_warm_call_under_a_tape_does_not_bind_its_arguments_again(kind):
+    v = tg.Variable(2.0)
+
+    @tg.function
+    def scaled(x, power=2):
+        v.assign_add(1.0)
+        return v * x["a"] ** power
+
+    def slope(value):
+        with tg.GradientTape() as tape:
+            y = scaled({"a": kind(np.float32(value))}, power=3)
+        return tape.gradient(y, v).numpy()
+
+    assert [slope(1.0), slope(2.0)] == [1.0, 8.0]
+    names = frames_of_ours(lambda: slope(3.0))
+    assert "run_recorded" in names and not {"_request", "_find_and_run", "find"} & set(names)
+    assert slope(4.0) == 64.0 and v.numpy() == 6.0
+    assert scaled.experimental_get_tracing_count() == 1
+
+
 ODD = 2**53 - 1  # neither a float32 nor an int32
 
 

@@ -69,7 +69,7 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
     grows without a bound; delete what is in it whenever you like. Programs are machine code: use a
     folder that only people you trust can write to.
 
-    Raises TraceError (a TypeError) for what is no path.
+    Raises TraceError (a TypeError) for what is not a path.
 
     >>> tg.config.set_compilation_cache("/tmp/programs")
     >>> tg.config.compilation_cache()
@@ -79,7 +79,7 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
     if path is not None and not isinstance(path, (str, os.PathLike)):
         fail(
             TraceError,
-            f"{shown(path)} is no path of a folder",
+            f"{shown(path)} is not a path of a folder",
             fix="give a str or pathlib.Path, or None to keep no programs",
         )
     settings.set_compilation_cache(None if path is None else Path(path).expanduser())

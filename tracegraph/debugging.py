@@ -249,7 +249,9 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
     """Checks while tracing that the dtype is one of integers. Raises DTypeError (a TypeError)."""
     tensor = as_tensor(x)
     if not tensor.dtype.is_integer:
-        _refuse_dtype(tensor, f"{message or 'assert_integer'}: {tensor.dtype.name} is no integer")
+        _refuse_dtype(
+            tensor, f"{message or 'assert_integer'}: {tensor.dtype.name} is not an integer"
+        )
 
 
 def assert_proper_iterable(values: Any) -> None:
@@ -275,7 +277,7 @@ def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None)
     found = [as_tensor(x) for x in given if x is not None]
     wanted = as_dtype(dtype) if dtype is not None else found[0].dtype if found else float32
     if not wanted.is_floating:
-        _refuse_dtype(None, f"assert_same_float_dtype: {wanted.name} is no floating type")
+        _refuse_dtype(None, f"assert_same_float_dtype: {wanted.name} is not a floating type")
     for x in found:
         if x.dtype is not wanted:
             fact = f"assert_same_float_dtype: {x.dtype.name} is not {wanted.name}"

@@ -46,7 +46,7 @@ class LoadError(ValueError):
 
 class SignatureError(TraceError, ValueError):
     """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds, a
-    tensor is out of its scope, or an argument is none of the values that it may be."""
+    tensor is out of its scope, or an argument is not one of the values that it may be."""
 
 
 class TapeError(GradientError, RuntimeError):
@@ -58,7 +58,7 @@ class MissingRuleError(GradientError, LookupError):
 
 
 class RuleTypeError(GradientError, TypeError):
-    """A GradientError about a custom gradient that is none: not a pair was returned."""
+    """A GradientError about a custom gradient whose function did not return a pair."""
 
 
 class RegistrationError(GradientError, KeyError):
@@ -251,9 +251,9 @@ def reason_of(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number and what it counts: '1 node', '1,200 nodes'."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number and what it counts: '1 node', '1,200 nodes', and with a `plural` '2 axes'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def shown(value: Any) -> str:

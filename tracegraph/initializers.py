@@ -66,7 +66,7 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: TensorLike = 0.0) -> None:
-        as_tensor(value)  # refuses what is no number where it is given
+        as_tensor(value)  # refuses what is not a number where it is given
         self.value = value
 
     def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:

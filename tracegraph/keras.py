@@ -40,7 +40,7 @@ __all__ = [
     "regularizers",
 ]
 
-# `from tracegraph.keras.layers import Dense` finds the module itself, and no copy of it.
+# `from tracegraph.keras.layers import Dense` finds the module itself, not a copy of it.
 for _name in __all__:
     if f"tracegraph.{_name}" in sys.modules:
         sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]

@@ -1,7 +1,7 @@
 """Structures: nested dicts, lists, tuples, namedtuples, dataclasses and None.
 
 Subclasses of dict, list and tuple come back as themselves. What else JAX knows as a tree is opened
-by `jax.tree_util`, which is imported when a type is met that is none of these.
+by `jax.tree_util`, which is imported for any other type.
 
 There are two orders. *Leaves* are numbered by sorted keys of dicts, as TensorFlow does, so that
 equal dicts match whatever the order they were written in. *Packing* gives the keys in the order
@@ -81,7 +81,7 @@ class Container:
 
 
 class _Nothing(Container):
-    """None where it is no leaf."""
+    """None where it is not a leaf."""
 
     __slots__ = ()
 

@@ -27,7 +27,7 @@ VERSION = 1
 
 #: A line with the passes that derived something of it, as the lowering writes it among scopes.
 _PLACE = re.compile(r"^(?P<place>[^/]+:\d+)(?P<roles>( \w+)*)$")
-#: What stands between scopes and is none: names of JAX's own functions and of parts of loops.
+#: What stands between scopes and is not one: names of JAX's own functions and of parts of loops.
 _NO_SCOPE = re.compile(r"^(jit\(.*\)|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat)$")
 
 

@@ -76,7 +76,7 @@ def fake_quant_with_min_max_vars(
     """`fake_quant_with_min_max_args` with scalar tensors for the range: the derivative by `min` is
     that of what is below the range, and by `max` of what is above.
 
-    Raises ShapeError for bounds that are no scalars, and what that function raises.
+    Raises ShapeError for bounds that are not scalars, and what that function raises.
 
     >>> low, high = tg.Variable(0.0), tg.Variable(6.0)
     >>> with tg.GradientTape() as tape:
@@ -100,7 +100,7 @@ def fake_quant_with_min_max_vars_per_channel(
 ) -> Tensor:
     """`fake_quant_with_min_max_vars` with a range for each element of the last axis.
 
-    Raises ShapeError if the bounds are no vectors of its size.
+    Raises ShapeError if the bounds are not vectors of its size.
 
     >>> x, low, high = [[4.5, 4.5]], [0.0, 0.0], [6.0, 3.0]
     >>> tg.quantization.fake_quant_with_min_max_vars_per_channel(x, low, high, 2).numpy()

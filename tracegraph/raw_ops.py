@@ -37,7 +37,7 @@ def PreventGradient(*, input: Any, message: str = "", name: str | None = None) -
 def Bucketize(*, input: Any, boundaries: Any, name: str | None = None) -> Tensor:
     """How many of the sorted `boundaries` each element reaches, as int32.
 
-    Raises DTypeError for numbers that are none, ValueError for boundaries that are not sorted.
+    Raises DTypeError for what is not a number, ValueError for boundaries that are not sorted.
 
     >>> tg.raw_ops.Bucketize(input=[-5.0, 0.0, 150.0], boundaries=[0.0, 10.0, 100.0]).numpy()
     array([0, 1, 3], dtype=int32)

@@ -31,7 +31,7 @@ class Regularizer:
 class L1L2(Regularizer):
     """l1 * sum(abs(x)) + l2 * sum(x ** 2), as in the elastic net of Zou and Hastie (2005).
 
-    Raises TypeError for a factor that is no number, ValueError for one that is negative.
+    Raises TypeError for a factor that is not a number, ValueError for one that is negative.
 
     >>> tg.regularizers.L1L2(l1=1.0, l2=10.0)([1.0, -2.0]).numpy().item()
     53.0
@@ -79,7 +79,7 @@ class OrthogonalRegularizer(Regularizer):
 
     - `mode`: "rows" or "columns".
 
-    Raises ShapeError for what is no matrix.
+    Raises ShapeError for what is not a matrix.
 
     >>> tg.regularizers.OrthogonalRegularizer(1.0)([[1.0, 0.0], [3.0, 0.0]]).numpy().item()
     1.0

@@ -51,7 +51,7 @@ def recorded(run: Callable[[], Any]) -> Recording:
     with tempfile.TemporaryDirectory(prefix="tracegraph-", ignore_cleanup_errors=True) as folder:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        wait_for_all()  # what was started before is no part of it
+        wait_for_all()  # what was started before is not part of it
         _start(folder, options)
         try:
             begin = time.perf_counter()

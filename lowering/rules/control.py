@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering.program import graph_function
+from lowering.program import BY_TABLE, Lowering, graph_function
 from lowering.rules import lowers
 from lowering.rules.accumulate import type_of_sum
 from tracegraph.control import call as ops
@@ -35,21 +35,22 @@ def _function(body: Graph) -> Callable[..., tuple[Any, ...]]:
 
 
 @lowers(Cond)
-def _cond(op: Cond, decider: Any, *xs: Any) -> Any:
-    return jax.lax.cond(decider, graph_function(op.true), graph_function(op.false), *xs)
+def _cond(op: Cond, decider: Any, *xs: Any, way: Lowering = BY_TABLE) -> Any:
+    true, false = graph_function(op.true, way), graph_function(op.false, way)
+    return jax.lax.cond(decider, true, false, *xs)
 
 
 @lowers(Switch)
-def _switch(op: Switch, decider: Any, *xs: Any) -> Any:
+def _switch(op: Switch, decider: Any, *xs: Any, way: Lowering = BY_TABLE) -> Any:
     last = len(op.branches) - 1
     place = jnp.where((decider < 0) | (decider > last), last, decider)
-    return jax.lax.switch(place, [graph_function(branch) for branch in op.branches], *xs)
+    return jax.lax.switch(place, [graph_function(branch, way) for branch in op.branches], *xs)
 
 
 @lowers(Scan)
-def _scan(op: Scan, *xs: Any) -> Any:
+def _scan(op: Scan, *xs: Any, way: Lowering = BY_TABLE) -> Any:
     constants, states = xs[: op.constants], xs[op.constants : op.rows]
-    body = graph_function(op.body)
+    body = graph_function(op.body, way)
 
     def step(states: Any, rows: Any) -> Any:
         outputs = body(*constants, *states, *rows)

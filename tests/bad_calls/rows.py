@@ -22,7 +22,7 @@ def total(x: Any) -> Any:
 
 
 def no_function(path: str, function: Callable[..., Any]) -> list[Row]:
-    """What is no function in the place of one."""
+    """What is not a function in the place of one."""
     return rows(
         path,
         (lambda: function(5), TRACE, "5"),

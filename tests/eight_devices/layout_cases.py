@@ -72,6 +72,13 @@ def test_meshes_that_say_the_same_are_equal():
     assert pickle.loads(pickle.dumps(others[2])) == others[2] == copy.deepcopy(others[2])
 
 
+def test_devices_of_a_mesh_have_names():
+    chosen = jax.devices()[2:4]
+    named = [tg.config.list_logical_devices()[2], "/CPU:3"]
+    assert Mesh({"data": 2}, named) == Mesh({"data": 2}, chosen)
+    assert Mesh({"data": 2}, np.array(chosen, object)).devices.tolist() == chosen
+
+
 def test_layouts_that_say_the_same_are_equal():
     assert TILES == Layout(MESH, ("data", ("model",))) == Layout(MESH.jax_mesh, ["data", "model"])
     assert TILES != ROWS and Layout(MESH, [[], None]) == Layout(MESH, [None, None])
@@ -572,8 +579,8 @@ def test_a_model_comes_back_from_where_the_devices_are_not(saved, tmp_path):
     [
         ({"mesh": "data=4,model=2", "axes": ["rows", None]}, "names the axis 'rows'"),
         ({"mesh": "data=3", "axes": ["data", None]}, "'data' of 3 does not divide"),
-        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axes"),
-        ({"mesh": "data", "axes": [None, None]}, "'data' is no mesh"),
+        ({"mesh": "data=4", "axes": ["data"]}, "a layout for 1 axis"),
+        ({"mesh": "data", "axes": [None, None]}, "'data' is not a mesh"),
         ({"mesh": "data=4", "axes": [None, None], "devices": ["x"]}, "an integer"),
         ({"mesh": "data=2", "axes": [None, None], "devices": [1, 1]}, "the devices [1, 1]"),
         ({"mesh": "data=4"}, "axes"),
@@ -808,7 +815,12 @@ def refused(kind, action):
             "the mesh a=2 has 2 devices, and 2 were given, some of them twice",
             lambda: Mesh({"a": 2}, [jax.devices()[1]] * 2),
         ),
-        (ValueError, "an int is no device: 3", lambda: Mesh({"a": 1}, [3])),
+        (ValueError, "an int is not a device: 3", lambda: Mesh({"a": 1}, [3])),
+        (
+            tg.errors.InvalidArgumentError,
+            "there is no device 'cpu:9'",
+            lambda: Mesh({"a": 1}, ["cpu:9"]),
+        ),
         (
             ValueError,
             "a layout names the axis 'rows', and the mesh is data=4,model=2",
@@ -821,7 +833,7 @@ def refused(kind, action):
         ),
         (ValueError, "an entry of a layout is 3", lambda: Layout(MESH, [3])),
         (ValueError, "the axes of a layout are 'data'", lambda: Layout(MESH, "data")),
-        (ValueError, "an int is no mesh: 3", lambda: Layout(3, ["data"])),
+        (ValueError, "an int is not a mesh: 3", lambda: Layout(3, ["data"])),
         (
             ValueError,
             "axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4 does not divide",
@@ -834,7 +846,7 @@ def refused(kind, action):
         ),
         (
             ValueError,
-            "a layout for 2 axes, ['data', None], was given to a tensor of 1 axes, [8]",
+            "a layout for 2 axes, ['data', None], was given to a tensor of 1 axis, [8]",
             lambda: tg.Variable(np.ones(8), layout=ROWS),
         ),
         (
@@ -859,7 +871,7 @@ def refused(kind, action):
             "the axes ['data', None] were given as a layout, and there is no mesh",
             lambda: with_layout(X, ["data", None]),
         ),
-        (ValueError, "an int is no layout: 3", lambda: with_layout(X, 3)),
+        (ValueError, "an int is not a layout: 3", lambda: with_layout(X, 3)),
         (
             ValueError,
             "names no axes of a mesh",

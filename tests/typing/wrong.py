@@ -31,22 +31,22 @@ x.reshape([6])  # wrong: tg.reshape
 v.asign(x)  # wrong: no such method
 step(x, x, x)  # wrong: too many arguments
 step(x)  # wrong: too few
-step("x", x)  # wrong: text is no tensor
+step("x", x)  # wrong: text is not a tensor
 scaled(x, factor=2.0)  # wrong: no such parameter
 net.run(x, x)  # wrong: too many arguments
 net.run()  # wrong: too few
-x + None  # wrong: None is no tensor
-x @ "w"  # wrong: text is no tensor
-x["name"]  # wrong: text is no index
-tg.reduce_sum("x")  # wrong: text is no tensor
+x + None  # wrong: None is not a tensor
+x @ "w"  # wrong: text is not a tensor
+x["name"]  # wrong: text is not an index
+tg.reduce_sum("x")  # wrong: text is not a tensor
 tg.reduce_sum(x, axis="rows")  # wrong: an axis is a number
-tg.zeros([2], dtype=3.0)  # wrong: a number is no dtype
-tg.reshape(x, None)  # wrong: None is no shape
-tg.layers.Dense(3)("x")  # wrong: text is no tensor
+tg.zeros([2], dtype=3.0)  # wrong: a number is not a dtype
+tg.reshape(x, None)  # wrong: None is not a shape
+tg.layers.Dense(3)("x")  # wrong: text is not a tensor
 tg.layers.Dense(units="three")  # wrong: a number is needed
-tg.grad(scaled)("x")  # wrong: text is no tensor
+tg.grad(scaled)("x")  # wrong: text is not a tensor
 tg.function(step, jit_complie=True)  # wrong: no such option
 with tg.GradientTape(persistant=True) as tape:  # wrong: no such option
     y = x * x
-tape.gradient(y, "x")  # wrong: text is no source
+tape.gradient(y, "x")  # wrong: text is not a source
 tape.gradient(y, x, unconnected="zero")  # wrong: no such parameter

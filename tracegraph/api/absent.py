@@ -112,7 +112,11 @@ ABSENT = {
     ),
     **dict.fromkeys(
         ["keras.Model", "keras.models"],
-        ("models are Modules", "use tg.keras.Sequential, or write a subclass of tg.Module"),
+        (
+            "a model is a layer of layers",
+            "use tg.keras.Sequential, or a subclass of tg.keras.Layer with the same `call`; the "
+            "loop of `fit` is your own, as in the guide to training",
+        ),
     ),
     "keras.ops": ("functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
     "keras.utils": ("data are prepared by NumPy", "use NumPy, and tg.one_hot"),
@@ -264,7 +268,7 @@ def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for short, home in homes:
         for public in dir(home):
-            if public[0].islower():  # a function, and no class
+            if public[0].islower():  # a function, not a class
                 found.setdefault(
                     _plain(public), f"tg.{short}.{public}" if short else f"tg.{public}"
                 )

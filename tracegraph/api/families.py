@@ -36,7 +36,7 @@ _CODES = (
 
 #: Pattern of the path, reason, repair.
 _RULES: list[tuple[str, str, str]] = [
-    # What is no dense tensor of numbers.
+    # What is not a dense tensor of numbers.
     (
         r"q?u?int(8|16|32)_ref|(q|qu)int(8|16|32)",
         _NUMBERS,

@@ -706,7 +706,7 @@ def _first(value: Any) -> Any:
 
 
 def _scalar(value: Any, has_aux: bool) -> Tensor:
-    """The result that is differentiated. Raises GradientError for what is no floating scalar."""
+    """The result that is differentiated. Raises GradientError for what is not a floating scalar."""
     if value is None or nest.is_nested(value):
         count = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
         what = "None" if value is None else f"{kind_of(value)}{count}"

@@ -67,7 +67,8 @@ def _python_call(kind: type[ArrayFunction], func: Any, inp: Any, Tout: Any) -> A
     if not callable(func):
         name = kind.public_name
         fix = (
-            f"{name} is no decorator: call it where the result is used, {name}(function, [x], Tout)"
+            f"{name} is not a decorator: call it where the result is used, "
+            f"{name}(function, [x], Tout)"
         )
         fail(TraceError, f"{name}: {shown(func)} is not callable", fix=fix)
     inputs = [as_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]

@@ -285,7 +285,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def write_output(path: str | os.PathLike[str], save: Callable[[Path], None] | bytes) -> None:
-    """Writes a file of the user's in one step, by `save` or with these bytes. What is no plain
+    """Writes a file of the user's in one step, by `save` or with these bytes. What is not a plain
     file, such as a link, a device or a pipe, is written to as it stands.
 
     Raises OSError, in our words, where the system refuses; a plain file is then as it was.
@@ -504,7 +504,7 @@ def as_path(what: str, path: Any) -> str:
     if not isinstance(found, str) or not found:
         fail(
             SignatureError,
-            f"{what}: {shown(path)} is no path",
+            f"{what}: {shown(path)} is not a path",
             fix="give a string, or a pathlib.Path",
         )
     return found
@@ -636,7 +636,7 @@ class Reader:
         problem = _name_problem(base)
         match = (_ASSET if folder == ASSETS else _NAMED).fullmatch(base)
         if problem or match is None:
-            row.fail(f"the file name {shown} {problem or 'is no name that is written here'}")
+            row.fail(f"the file name {shown} {problem or 'is not a name that is written here'}")
         if match[1] != digest[:12]:
             row.fail(f"the file name {shown} is not that of its SHA-256, {digest}")
 
@@ -662,7 +662,7 @@ class Reader:
         """The path of a file of the user's, compared with its checksum."""
         path = self.path(entry)
         if path.parent.name != ASSETS:
-            entry.fail(f"{path} is no asset: those stand in the folder {ASSETS}")
+            entry.fail(f"{path} is not an asset: those stand in the folder {ASSETS}")
         self._verify(entry.text())
         return path
 
@@ -670,7 +670,7 @@ class Reader:
         """The path of a compiled form, which is not opened."""
         path = self.path(entry)
         if path.parent.name != PAYLOADS:
-            entry.fail(f"{path} is no program: those stand in the folder {PAYLOADS}")
+            entry.fail(f"{path} is not a program: those stand in the folder {PAYLOADS}")
         return path
 
     def check_all_used(self, entry: Entry, others: Container[str]) -> None:
@@ -720,7 +720,7 @@ class Reader:
                 raise
             where.fail(f"the file {path} is missing")
         if not stat.S_ISREG(found.st_mode):
-            where.fail(f"{path} is no file")
+            where.fail(f"{path} is not a file")
         if size is None and found.st_size > manifest.LARGEST:
             where.fail(f"{path} has {found.st_size} bytes, more than any manifest")
         if size is not None and found.st_size != size:

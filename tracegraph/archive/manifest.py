@@ -1,7 +1,7 @@
 """JSON that is not trusted: read strictly, and taken apart with errors that name the place.
 
 What Python's reader lets pass is refused: a name that is given twice in one object, numbers that
-are not finite, integers beyond 64 bits, texts that are no unicode, and nesting without end. The
+are not finite, integers beyond 64 bits, texts that are not unicode, and nesting without end. The
 last line is a checksum of all that stands above it, so that no damage is read as something else.
 """
 
@@ -179,7 +179,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def _integer(text: str) -> int:

@@ -191,7 +191,7 @@ class TensorFile:
         except Exception as error:  # safetensors has its own class for what it does not understand
             if is_of_interrupt(error):
                 raise
-            fact = f"{name} is no file of tensors: {error}"
+            fact = f"{name} is not a file of tensors: {error}"
             fail(LoadError, fact, fix=_DAMAGED, cause=error)
         self.names = set(self._rows)
 

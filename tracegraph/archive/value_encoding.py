@@ -40,7 +40,7 @@ _WIDEST = 2**53
 
 
 class NoData(Exception):
-    """A value that is no data: no file can hold it."""
+    """A value that is not data: no file can hold it."""
 
 
 _INT = re.compile("-?[1-9][0-9]*")
@@ -60,7 +60,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Co
 
 
 def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
-    """The JSON of a value. Raises NoData for what is no data, inside of it too unless `inside`
+    """The JSON of a value. Raises NoData for what is not data, inside of it too unless `inside`
     finds something else to stand there."""
     if value is None or isinstance(value, bool):
         return value
@@ -157,7 +157,7 @@ def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
         return f"it has {len(fields)} fields, more than {limits.MOST_FIELDS}"
     for text in (name, *fields):
         if not _is_name(text):
-            return f"{excerpt(text)} is no name"
+            return f"{excerpt(text)} is not a name"
     if len(set(fields)) < len(fields):
         return "two fields have one name"
     hidden = "_" if kind == "namedtuple" else "__"  # what the classes keep for themselves
@@ -273,7 +273,7 @@ class Decoder:
 def _read_int(entry: Entry) -> int:
     text = entry.text()
     if not _INT.fullmatch(text):
-        entry.fail(f"{excerpt(text)} is no integer")
+        entry.fail(f"{excerpt(text)} is not an integer")
     if len(text) > limits.MOST_DIGITS:
         entry.fail(f"the integer has {len(text)} digits, more than {limits.MOST_DIGITS}")
     if abs(int(text)) < _WIDEST:
@@ -286,7 +286,7 @@ def _read_float(entry: Entry) -> float:
     try:
         found = float(text)
     except ValueError:
-        entry.fail(f"{excerpt(text)} is no number")
+        entry.fail(f"{excerpt(text)} is not a number")
     if repr(found) != text:
         entry.fail(f"the number {excerpt(text)} is written {found!r}")
     return found
@@ -295,7 +295,7 @@ def _read_float(entry: Entry) -> float:
 def _read_bytes(entry: Entry) -> bytes:
     text = entry.text()
     if len(text) % 2 or not set(text) <= set("0123456789abcdef"):
-        entry.fail(f"{excerpt(text)} are no bytes in hexadecimal digits")
+        entry.fail(f"{excerpt(text)} are not bytes in hexadecimal digits")
     return bytes.fromhex(text)
 
 
@@ -306,7 +306,7 @@ def _read_scalar(entry: Entry) -> np.generic:
     except Mismatch as mismatch:
         entry.fail(mismatch.fact, cause=mismatch)
     if not isinstance(found, np.ndarray) or found.ndim or value_text(found, {}) != entry.text():
-        entry.fail(f"{excerpt(entry.text())} is no scalar, such as 'f32 2.5'")
+        entry.fail(f"{excerpt(entry.text())} is not a scalar, such as 'f32 2.5'")
     return found.reshape(-1)[0]
 
 

@@ -26,6 +26,7 @@ from tracegraph.errors import (
     Mismatch,
     ShapeError,
     SignatureError,
+    counted,
     fail,
     kind_of,
     shown,
@@ -179,7 +180,7 @@ def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
     if not -rank <= number < rank:
         fail(
             AxisError,
-            f"{op}: axis {number} is out of range for {rank} axes",
+            f"{op}: axis {number} is out of range for {counted(rank, 'axis', 'axes')}",
             operands=map(operand_text, operands),
             fix=f"use an axis from {-rank} to {rank - 1}" if rank else "a scalar has no axes",
         )
@@ -207,7 +208,7 @@ def as_number(
 ) -> Any:
     """A Python number that is known while tracing, from `low` to `high`, and below `below`.
 
-    Raises DTypeError for what is no number, ValueError for one that is out of range.
+    Raises DTypeError for what is not a number, ValueError for one that is out of range.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, _REAL):
         refuse_kind(op, f"{what} is a number", value, fix="use a Python float")

@@ -60,7 +60,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
 
     Returns `(y, idx)` with y[idx[i]] = x[i]. How many distinct elements there are is a size that
     each run finds, where x is not known while tracing. Gradients go to the first of equal elements.
-    Raises ShapeError for what is no vector.
+    Raises ShapeError for what is not a vector.
 
     >>> y, idx = tg.unique([3, 1, 3])
     >>> y.numpy(), idx.numpy()
@@ -97,7 +97,7 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The elements, which of them are the first of their kind, and the number of their kind."""
     values = as_tensor(x)
     if rank_of(op, values) != 1:
-        refuse(op, f"{values.type} is no vector", values, fix="flatten it: tg.reshape(x, [-1])")
+        refuse(op, f"{values.type} is not a vector", values, fix="flatten it: tg.reshape(x, [-1])")
     (length,) = values.type.shape
     if known_int(length) and length == 0:
         return values, full(False, TensorType(bool_, (0,))), full(0, TensorType(int32, (0,)))

@@ -34,7 +34,7 @@ def taken_at(x: Tensor, items: list[Any]) -> Tensor:
     """x[items], where each item belongs to one axis, and slices and None leave theirs as it is.
 
     The arrays broadcast to one shape, whose axes stand in place of those that are indexed if these
-    are neighbours, else in front. Raises DTypeError for what is no integer.
+    are neighbours, else in front. Raises DTypeError for what is not an integer.
     """
     axes = [axis for axis, item in enumerate(items) if is_gathered(item)]
     arrays = [counted_from_zero(_integers(items[axis]), x.type.shape[axis]) for axis in axes]

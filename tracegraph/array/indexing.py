@@ -24,6 +24,7 @@ from tracegraph.core.types import bool_, int32, int64
 from tracegraph.errors import (
     DTypeError,
     TraceError,
+    counted,
     fail,
     kind_of,
     shown,
@@ -114,7 +115,7 @@ def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:
     if used > rank:
         refuse(
             "getitem",
-            f"{used} indices were given for the {rank} axes of {x.type}",
+            f"{used} indices were given for the {counted(rank, 'axis', 'axes')} of {x.type}",
             x,
             fix="give at most one index for each axis",
         )
@@ -286,7 +287,7 @@ def _clamped(bound: Any, size: Size) -> Any:
 
 
 def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> AxisIndex | None:
-    """A slice x[i : i + n] with a tensor i, and n known; None if it is none."""
+    """A slice x[i : i + n] with a tensor i, and n known; None for any other."""
     if not (has_dtype(item.start) and has_dtype(item.stop)):
         return None
     start, stop = (_scalar_bound(x, bound) for bound in (item.start, item.stop))

@@ -21,6 +21,7 @@ from tracegraph.array.joining import together
 from tracegraph.array.runtime_sizes import true_positions
 from tracegraph.core.shapes import element_count, same_shape
 from tracegraph.core.types import TensorType, bool_, int32, int64
+from tracegraph.errors import counted
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_operands,
@@ -172,7 +173,7 @@ def _batch_count(op: str, batch_dims: Any, rank: int, at: Tensor) -> int:
     if not (known_int(count) and -rank <= count <= rank):
         refuse(
             op,
-            f"batch_dims is {count}, out of range for indices of {rank} axes",
+            f"batch_dims is {count}, out of range for indices of {counted(rank, 'axis', 'axes')}",
             at,
             fix=f"use a number from {-rank} to {rank}" if rank else "use batch_dims=0",
         )

@@ -381,7 +381,7 @@ def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
             tests = [_test_of_pattern(x, subject) for x in patterns]
             test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
         case _:
-            what = "a `match` statement with patterns that are no values"
+            what = "a `match` statement with patterns that are not values"
             raise NotConvertible(_refusal(what, pattern, _INSTEAD))
     return ast.copy_location(test, pattern)
 

@@ -267,7 +267,7 @@ class TextContents(Contents):
         try:
             graphs = parse_module(path.read_bytes().decode())
         except UnicodeDecodeError as error:
-            fail(LoadError, f"{path} is no text: {error}", source=UNKNOWN, cause=error)
+            fail(LoadError, f"{path} is not text: {error}", source=UNKNOWN, cause=error)
         except LoadError as error:
             fix = getattr(error, "fix", "")
             if (path.parent / MANIFEST).is_file():

@@ -200,7 +200,7 @@ def _refuse_file(path: Path, error: Exception) -> NoReturn:
         why, fix = "it holds Python objects", "convert them to numbers: array.astype(np.float32)"
     else:
         why = "its header or its data is damaged"
-    fact = f"{path} is no array of numbers: {why}"
+    fact = f"{path} is not an array of numbers: {why}"
     fail(LoadError, fact, source=UNKNOWN, fix=fix, cause=error)
 
 
@@ -251,7 +251,7 @@ def _literal(own: Input, text: str) -> _Literal:
 
 
 def _number(word: str) -> _Number:
-    """Raises ValueError for a word that is no number."""
+    """Raises ValueError for a word that is not a number."""
     if word in _TRUTH:
         return _TRUTH[word]
     if word[-1] in "jJ)":

@@ -70,7 +70,7 @@ def _row(name: str, array: np.ndarray, folder: Path | None, file: str) -> dict[s
 
 def _save(array: np.ndarray, path: Path) -> None:
     with open(path, "wb") as file:
-        # Of what is no file to it, NumPy does not hide why the disk takes no more.
+        # Of what is not a file to it, NumPy does not hide why the disk takes no more.
         np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)  # type: ignore[call-overload]
 
 

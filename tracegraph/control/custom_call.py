@@ -81,7 +81,9 @@ class CustomCall(Call):
         found = super().infer(*types)
         problem = self._misfit()
         if problem:
-            raise Mismatch(f"@{self.backward.name} is no backward of @{self.body.name}: {problem}")
+            raise Mismatch(
+                f"@{self.backward.name} is not a backward of @{self.body.name}: {problem}"
+            )
         return found
 
     @property
@@ -101,7 +103,7 @@ class CustomCall(Call):
         if len(set(sources)) < len(sources) or not set(sources) <= set(
             _differentiable(body.inputs)
         ):
-            return f"the sources {list(sources)} are no distinct differentiable inputs"
+            return f"the sources {list(sources)} are not distinct differentiable inputs"
         wanted = (*body.input_types, *(body.outputs[i].type for i in self.targets))
         for place, (given, type) in enumerate(zip(backward.input_types, wanted, strict=True)):
             if not _is_same(given, type):

@@ -1,4 +1,4 @@
-"""Gradients that were registered for ops, as custom calls: files hold them, and no registry."""
+"""Gradients that were registered for ops, as custom calls: files hold them, not a registry."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def while_loop(
     Source of the method of reverse mode: Griewank and Walther, "Algorithm 799: revolve", 2000.
 
     Raises TraceError (a TypeError) for a body that returns another structure, DTypeError and
-    ShapeError for states that change their type, and DTypeError for a condition that is no bool.
+    ShapeError for states that change their type, and DTypeError for a condition that is not a bool.
 
     >>> i, total = tg.while_loop(lambda i, s: i < 5, lambda i, s: (i + 1, s + i), (0, 0))
     >>> int(total)

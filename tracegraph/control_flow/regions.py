@@ -178,7 +178,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def check_callable(name: str, what: str, function: Any) -> None:
-    """Raises TraceError for an argument that is no function."""
+    """Raises TraceError for an argument that is not a function."""
     if not callable(function):
         fail(
             TraceError,

@@ -193,8 +193,8 @@ class TensorArray:
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with `value` at `index`, an integer scalar.
 
-        Raises DTypeError or ShapeError for a value that is no element, and InvalidArgumentError for
-        an index that is out of range.
+        Raises DTypeError or ShapeError for a value that is not an element, and InvalidArgumentError
+        for an index that is out of range.
         """
         array, x = self._taking("write", value)
         at = _index("write", index)
@@ -586,7 +586,7 @@ class TensorArray:
             if value is not None and value.size:
                 found = (int(value.min()), int(value.max()))
             if found is None:
-                reason = "the index is known only when the graph runs, and the array is no state"
+                reason = "the index is known only when the graph runs, and the array is not state"
                 fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="
                 refuse_growth(f"TensorArray.{name}", reason, fix)
             capacity = maximum(capacity, found[1] + 1)

@@ -1,6 +1,6 @@
 """Scans that write a row of a buffer in each step, and read none, return the rows stacked.
 
-The buffer is no state then: nothing is copied from step to step, and reverse mode takes the
+The buffer is not state then: nothing is copied from step to step, and reverse mode takes the
 cotangents of all rows at once. It is what a TensorArray in a loop over `tg.range(n)` comes to.
 """
 

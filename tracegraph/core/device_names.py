@@ -22,7 +22,7 @@ class DeviceName(NamedTuple):
 
 
 def parsed(name: object) -> DeviceName:
-    """What a name says. Raises SignatureError (a ValueError) for what is none."""
+    """What a name says. Raises SignatureError (a ValueError) for text that names no device."""
     if not isinstance(name, str):
         fail(SignatureError, f"a device has a name, and this is {kind_of(name)}", fix=_FIX)
     found = DeviceName()
@@ -40,7 +40,7 @@ def _with_part(found: DeviceName, part: str, name: str) -> DeviceName:
     if word.upper() not in _KINDS or len(rest) > 1:
         fail(
             SignatureError,
-            f"{shown(part)} is no part of the name of a device {shown(name)}",
+            f"{shown(part)} is not part of the name of a device {shown(name)}",
             fix=_FIX,
         )
     number = _number(rest[0], name) if rest and rest[0] != "*" else None
@@ -49,7 +49,9 @@ def _with_part(found: DeviceName, part: str, name: str) -> DeviceName:
 
 def _number(text: str, name: str) -> int:
     if not text.isdecimal():
-        fail(SignatureError, f"{shown(text)} is no number of a device in {shown(name)}", fix=_FIX)
+        fail(
+            SignatureError, f"{shown(text)} is not a number of a device in {shown(name)}", fix=_FIX
+        )
     return int(text)
 
 

@@ -136,7 +136,7 @@ class Dim:
         return floor_divide(other, self) if _is_size(other) else NotImplemented
 
     def _refuse_fraction(self, other: Any = None) -> Any:
-        """What is no integer is no size, and Python's numbers have values: a tensor may do it."""
+        """A size is an integer, and Python's numbers have values: a tensor may be divided so."""
         if other is not None and not (_is_size(other) or isinstance(other, (float, complex))):
             return NotImplemented
         raise UnknownValue(

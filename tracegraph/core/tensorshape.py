@@ -144,7 +144,7 @@ class TensorShape(tuple[int, ...]):
         return all(b is None or a == b for a, b in zip(self, other, strict=True))
 
     def most_specific_common_supertype(self, others: Iterable[Any]) -> TensorShape | None:
-        """What this shape and all the others have in common; None if one of them is no shape.
+        """What this shape and all the others have in common; None if one of them is not a shape.
 
         >>> tg.TensorShape([3, 2]).most_specific_common_supertype([tg.TensorShape([4, 2])])
         TensorShape([None, 2])

@@ -97,7 +97,7 @@ class ForwardAccumulator:
         """Makes the tangents of the outputs of `node`.
 
         Tapes see how, and accumulators that were opened before; of those that are opened later
-        the tangents are no values.
+        the tangents are not values.
         """
         if not self.depends_on(node.inputs):
             return
@@ -148,7 +148,7 @@ class ForwardAccumulator:
         What does not depend on the primals of the accumulator has None, or zeros if
         `unconnected_gradients` is "zero". Works inside the block and after it.
 
-        Raises TypeError for what is no tensor and no Variable.
+        Raises TypeError for what is neither a tensor nor a Variable.
         """
         unconnected = as_unconnected(unconnected_gradients)
         leaves = nest.flatten(primals)

@@ -244,7 +244,7 @@ class CustomGradient(TracedAtCalls):
             g = as_tensor(given, None if isinstance(given, (Tensor, Variable)) else type.dtype)
         except (DTypeError, ShapeError) as error:
             name = _name_of(source)
-            self._refuse(f"its gradient of {name!r} is no tensor: {fact_of(error)}")
+            self._refuse(f"its gradient of {name!r} is not a tensor: {fact_of(error)}")
         if not g.type.fits(type):
             name = _name_of(source)
             self._refuse(f"its gradient of {name!r} is {g.type}, and the argument is {type}")
@@ -418,7 +418,7 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
       not differentiable is ignored.
     - A grad that takes no `variables` serves the arguments alone: the gradients of Variables that f
       reads are None.
-    - Arguments that are no arrays are passed as they are; numbers are counted, with gradient None.
+    - Arguments that are not arrays are passed as they are; numbers are counted, with gradient None.
 
     Raises GradientError (a ValueError) for what does not fit, with the line of the function.
 

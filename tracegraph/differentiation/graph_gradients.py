@@ -127,7 +127,7 @@ def _tensors(nested: Any, trace: Trace, refuse: Callable[[Any], None]) -> list[T
 
 
 def _leaves(nested: Any) -> list[Any]:
-    """What stands in a list, where None counts, or the one thing that is no list."""
+    """What stands in a list, where None counts, or the one thing that is not a list."""
     return nest.flatten_structure(nested, none_is_leaf=True)[0]
 
 

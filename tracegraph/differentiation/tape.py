@@ -529,8 +529,8 @@ class GradientTape:
           graph; columns and rows that do not meet share a product, so that a banded Jacobian
           costs as many products as the band is wide, whatever its size.
 
-        Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is no
-        positive integer.
+        Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is not
+        a positive integer.
 
         >>> x = tg.constant([1.0, 2.0])
         >>> with tg.GradientTape() as tape:
@@ -739,7 +739,7 @@ class GradientTape:
         Works before `gradient` and after it, also where that used the tape up.
 
         Raises RuntimeError for a tape that was never entered and for one that is used up and
-        found every gradient, TypeError for what is no tensor.
+        found every gradient, TypeError for what is not a tensor.
 
         >>> x = tg.Variable(2.0, name="x")
         >>> with tg.GradientTape() as tape:
@@ -883,7 +883,7 @@ class LeakedTapeError(GradientError, TraceError):
 
 
 class SourceError(GradientError, TypeError):
-    """A GradientError where TensorFlow raises TypeError: a target or source is no tensor."""
+    """A GradientError where TensorFlow raises TypeError: a target or source is not a tensor."""
 
 
 def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:

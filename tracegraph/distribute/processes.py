@@ -84,7 +84,7 @@ def _number(name: str, given: object, told: str | None) -> int | None:
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         fail(
             SignatureError,
-            f"initialize: {name} is {shown(given)}, and no count of processes",
+            f"initialize: {name} is {shown(given)}, not a count of processes",
             fix=f"give {name} as an int from 0 on",
         )
     return given
@@ -95,7 +95,7 @@ def _check_address(address: str, count: int, index: int) -> None:
     if not host or not port.isdecimal():
         fail(
             SignatureError,
-            f"initialize: {shown(address)} is no address of a coordinator",
+            f"initialize: {shown(address)} is not an address of a coordinator",
             fix='write host and port, as "10.0.0.1:1234"',
         )
     if index >= count:

@@ -43,7 +43,7 @@ def device(device_name: Any) -> Any:
     of the call: inside of one that is traced, a device has no effect but on the initial values of
     Variables.
 
-    Raises ValueError for what is no name, and InvalidArgumentError for a device that is not there;
+    Raises ValueError for what is not a name, and InvalidArgumentError for a device that is absent;
     after `tg.config.set_soft_device_placement(True)` JAX's choice takes its place.
 
     >>> with tg.device("cpu:0"):
@@ -51,7 +51,7 @@ def device(device_name: Any) -> Any:
     >>> x.device
     '/job:localhost/replica:0/task:0/device:CPU:0'
     """
-    return _on(_found(device_name))
+    return _on(device_named(device_name))
 
 
 @context
@@ -84,7 +84,7 @@ def _programs_on(place: Any) -> Iterator[None]:
         backend.device_changed()
 
 
-def _found(name: Any) -> Any:
+def device_named(name: Any) -> Any:
     """JAX's device of a name; None for its own choice."""
     if name is None:
         return None
@@ -142,7 +142,7 @@ def _listed(kind: Any) -> Sequence[str]:
     if kind is not None and not isinstance(kind, str):
         fail(
             SignatureError,
-            f"{shown(kind)} is no kind of device",
+            f"{shown(kind)} is not a kind of device",
             fix='give "CPU", "GPU" or "TPU", or None for all',
         )
     found = backend.local_devices().items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
+from tracegraph.eager.devices import LogicalDevice, PhysicalDevice, device_named
 from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
 from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
 from tracegraph.ir.builder import current
@@ -32,13 +33,14 @@ class Mesh:
     """Devices in a grid whose axes have names: `Mesh({"data": 4, "model": 2})`.
 
     - `shape`: the names of the axes and their sizes, in order.
-    - `devices`: JAX's devices in the order of the grid; the first ones by default.
+    - `devices`: JAX's devices, or their names, in the order of the grid; the first ones by default.
+      A name is one that `tg.device` takes, such as "gpu:1".
 
     Meshes are equal if their axes, sizes and devices are. Inside `with mesh:` a layout may be
     written as the list of its axes.
 
-    Raises ValueError for an axis of size 0, for a name that is no identifier, and where there are
-    fewer devices than the mesh has.
+    Raises ValueError for an axis of size 0, for a name that is not an identifier, and where there
+    are fewer devices than the mesh has.
 
     >>> mesh = tg.distribute.Mesh({"data": 1})
     >>> mesh.shape
@@ -47,7 +49,9 @@ class Mesh:
 
     __slots__ = ("_entered", "_numbers", "_shape", "_text")
 
-    def __init__(self, shape: Mapping[str, int], devices: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self, shape: Mapping[str, int], devices: Sequence[Any] | np.ndarray | None = None
+    ) -> None:
         if not isinstance(shape, Mapping):
             fail(
                 SignatureError,
@@ -58,7 +62,7 @@ class Mesh:
             check_mesh(shape)
         except Mismatch as mismatch:
             fail(SignatureError, mismatch.fact, fix=mismatch.fix)
-        given = backend.devices() if devices is None else list(np.ravel(np.array(devices, object)))
+        given = backend.devices() if devices is None else list(_flat(devices))
         self._begin(dict(shape), None if devices is None else _checked_numbers(shape, given))
         if devices is None and self.size > len(given):
             fail(
@@ -144,14 +148,27 @@ def _are(count: int) -> str:
     return "is 1" if count == 1 else f"are {count}"
 
 
+def _flat(devices: Any) -> Iterator[Any]:
+    """JAX's devices in a nest of lists or an array of devices and their names."""
+    if isinstance(devices, str | PhysicalDevice | LogicalDevice):
+        yield device_named(devices)
+    elif isinstance(devices, np.ndarray):
+        yield from _flat(devices.ravel().tolist())
+    elif isinstance(devices, list | tuple):
+        for device in devices:
+            yield from _flat(device)
+    else:
+        yield devices
+
+
 def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[int, ...] | None:
     """The numbers of the devices that a user gave for a mesh."""
     odd = next((x for x in devices if not hasattr(x, "id")), None)
     if odd is not None:
         fail(
             SignatureError,
-            f"{kind_of(odd)} is no device: {shown(odd)}",
-            fix="give devices as `mesh.devices` has them, in a list",
+            f"{kind_of(odd)} is not a device: {shown(odd)}",
+            fix='give a list of devices, as `mesh.devices` has them, or of names such as "gpu:1"',
         )
     count, numbers = math.prod(shape.values()), [x.id for x in devices]
     if len(numbers) != count or len(set(numbers)) < len(numbers):
@@ -246,7 +263,7 @@ def as_mesh(value: Any) -> Mesh:
     if not hasattr(value, "axis_names") or not hasattr(value, "devices"):
         fail(
             SignatureError,
-            f"{kind_of(value)} is no mesh: {shown(value)}",
+            f"{kind_of(value)} is not a mesh: {shown(value)}",
             fix='make one: tg.distribute.Mesh({"data": 4, "model": 2})',
         )
     return Mesh({str(name): size for name, size in value.shape.items()}, value.devices)
@@ -274,7 +291,7 @@ def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
     if not isinstance(value, (list, tuple)):
         fail(
             SignatureError,
-            f"{kind_of(value)} is no layout: {shown(value)}",
+            f"{kind_of(value)} is not a layout: {shown(value)}",
             fix="use tg.distribute.Layout(mesh, axes)",
         )
     mesh = mesh or ENTERED.get()

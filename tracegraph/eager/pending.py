@@ -594,7 +594,7 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
         where = "a branch or the body of a loop"
         fix = (
             "return it from there, or set the name in the statement itself: what a function called "
-            "there sets, by `nonlocal` or in an object, is no state of the statement"
+            "there sets, by `nonlocal` or in an object, is not state of the statement"
         )
     fail(
         SignatureError,

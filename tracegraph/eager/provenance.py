@@ -82,7 +82,7 @@ def last_assignment(handle: Tensor) -> Assignment | None:
 
 
 class _Array:
-    """Stands for an argument that is no tensor."""
+    """Stands for an argument that is not a tensor."""
 
     _provenance = Provenance((), None)
 

@@ -65,7 +65,7 @@ class StackRow:
 
 
 class _Given:
-    """How often a slot was given what is no buffer, so that a run need not look at all its
+    """How often a slot was given what is not a buffer, so that a run need not look at all its
     Variables each time. A run that it misleads fails, and looks then."""
 
     pending = 0
@@ -82,7 +82,7 @@ _exhaust = deque(maxlen=0).extend
 
 
 def note_pending() -> None:
-    """Called before a slot is given what is no buffer, or one on other devices."""
+    """Called before a slot is given what is not a buffer, or one on other devices."""
     _given.pending += 1
 
 
@@ -164,7 +164,7 @@ def materialise_slots(slots: Sequence[Slot]) -> None:
 
 
 def has_unmade(slots: Iterable[Slot]) -> bool:
-    """Whether a slot holds what is no buffer."""
+    """Whether a slot holds what is not a buffer."""
     return not _UNMADE.isdisjoint(map(type, map(get_buffer, slots)))
 
 

@@ -33,7 +33,7 @@ def print_tensors(
     - `summarize`: how many elements are shown at each end of an axis; -1 shows all.
     - `sep` stands between the inputs, `end` after the last.
 
-    Raises TraceError (a TypeError) for what is no stream, and for what is no int.
+    Raises TraceError (a TypeError) for what is not a stream, and for what is not an int.
 
     >>> tg.print("loss:", tg.constant(0.5), output_stream=sys.stdout)
     loss: 0.5

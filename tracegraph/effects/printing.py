@@ -100,7 +100,7 @@ def _write(text: str, stream: Any) -> None:
     if not hasattr(stream, "write"):
         fail(
             TraceError,
-            f"tg.print: {shown(stream)} is no stream to write to",
+            f"tg.print: {shown(stream)} is not a stream to write to",
             fix="print to sys.stdout or sys.stderr, which the text of a graph can name",
         )
     stream.write(text)

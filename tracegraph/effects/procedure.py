@@ -325,7 +325,7 @@ class Run:
         assert isinstance(op, HostCall)
         if op.ends_runs and not np.all(self.value(operands(node)[0])):
             raise Stopped
-        if op.function == STOP:  # it is no call of the user's, and none that was made before
+        if op.function == STOP:  # it is not a call of the user's, and none that was made before
             return
         made: Made | None = None
         if self.is_repeated and op.is_ordered:

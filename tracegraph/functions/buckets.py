@@ -67,7 +67,10 @@ def _checked(sizes: Any) -> list[int]:
     try:
         found = list(sizes)
         numbers = sorted({operator.index(x) for x in found})
-    except (TypeError, ValueError) as error:  # of what has no elements, and of what is no integer
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # of what has no elements, and of what is not an integer
         if is_of_interrupt(error):
             raise
         _refuse(sizes)
@@ -169,7 +172,7 @@ class Bucketing:
         return rewritten(self._traced.graph, change)
 
     def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
-        """The program for padded inputs of these types; None if they are none it can have."""
+        """The program for padded inputs of these types; None for types that it cannot have."""
         assert self._padded is not None
         found = self._executions.get(types)
         if found is None:

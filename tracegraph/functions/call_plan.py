@@ -15,6 +15,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
+from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution
@@ -23,6 +24,7 @@ from tracegraph.signatures.signature import (
     LITERALS,
     Request,
     Signature,
+    as_argument,
     layouts_here,
     leaf_key,
 )
@@ -35,14 +37,15 @@ class CallPlan:
     """What the hot path needs of a call that was seen before."""
 
     __slots__ = (
-        *("arranged", "assigned", "callee", "captured", "execution", "is_one_tensor", "layouts"),
+        *("arranged", "assigned", "callee", "captured", "concrete", "execution"),
+        *("is_one_tensor", "layouts"),
         *("pack", "positions", "program", "step", "types", "variables"),
     )
 
     def __init__(
         self, concrete: ConcreteFunction, execution: Execution, positions: list[int]
     ) -> None:
-        self.execution = execution
+        self.concrete, self.execution = concrete, execution
         #: The leaves of the call that are tensors, in the order of the trace's arguments.
         self.positions = positions
         #: The leaves in that order, where all are tensors; None where they are.
@@ -70,6 +73,12 @@ class CallPlan:
         given = [leaves[i] for i in self.positions]
         tensors = [x if type(x) is Tensor else ARRAY for x in given]
         return self.run_with_state([*map(_buffer_of, given)], tensors)
+
+    def run_recorded(self, leaves: Sequence[Any]) -> Any:
+        """The packed results for the leaves of a call while tapes record."""
+        arguments = [as_argument(leaves[i]) for i in self.positions]
+        with recorded_call():
+            return self.concrete.run(arguments, self.variables, current_record())
 
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """The packed results for the buffers of the arguments."""
@@ -147,7 +156,7 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.type
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
-    raise UnknownValue(f"a {kind.__name__} is no leaf of the short way")
+    raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
 
 
 def _laid_out(buffer: Any, layout: Layout | None) -> Any:

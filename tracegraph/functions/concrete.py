@@ -572,7 +572,7 @@ _CAPTURES = (
 )
 #: Names of TensorFlow's concrete functions that are not here: why, and what to do.
 _ABSENT = {
-    "function_def": ("graphs are no protocol buffers", "use its .graph and .graph.as_text()"),
+    "function_def": ("graphs are not protocol buffers", "use its .graph and .graph.as_text()"),
     "inference_fn": ("it is its own graph", "use its .graph"),
     "add_to_graph": ("graphs are made by tracing", "call it inside another @tg.function"),
     "set_external_captures": _CAPTURES,

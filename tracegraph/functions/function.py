@@ -301,7 +301,7 @@ class Function(Generic[Parameters, Result]):
     def _call_any(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The second path: arrays, Python values, or tensors that are still pending."""
         builder = current()
-        if builder.recorders or not builder.is_top_level or _settings.run_eagerly:
+        if not builder.is_top_level or _settings.run_eagerly:
             return self._call_slowly(args, kwargs)
         call = known_call(args, kwargs)
         plan = None if call is None else self._call_plans.get(call.key)
@@ -309,7 +309,7 @@ class Function(Generic[Parameters, Result]):
             return self._call_slowly(args, kwargs)
         self._streak.length = 0
         try:
-            return plan.run_on(call.leaves)
+            return plan.run_recorded(call.leaves) if builder.recorders else plan.run_on(call.leaves)
         except ResultShapeError as error:
             return self._call_on(error.record, args, kwargs)
 
@@ -355,7 +355,7 @@ class Function(Generic[Parameters, Result]):
                 tries_left -= 1
                 concrete = self._traces.trace_again(request)
         is_padded = concrete.bucketing is not None
-        if current().is_top_level and not current().recorders and not is_padded:
+        if current().is_top_level and not is_padded:
             self._remember(args, kwargs, request, concrete)
         return result
 

@@ -75,7 +75,7 @@ def _with_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    """Whether a leaf is an array of JAX with a type of ours, and no key of random numbers, say."""
+    """Whether a leaf is an array of JAX with a type of ours, not a key of random numbers, say."""
     if not backend.is_jax_array(leaf):
         return False
     try:

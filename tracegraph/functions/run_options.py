@@ -31,7 +31,7 @@ PLAIN = RunOptions()
 
 
 def as_roll(value: Any) -> Roll:
-    """The option `roll`. Raises SignatureError for what is none."""
+    """The option `roll`. Raises SignatureError for any other value."""
     if value in ("auto", "always") or value is False:
         return value
     fail(

@@ -17,7 +17,7 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += randomly.__all__
     __all__ += resizing.__all__
 
-# Modules are no public names.
+# Modules are not public names.
 del boxes, colour, geometry, measuring, randomly, resizing
 
 publish(__name__)

@@ -77,7 +77,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     op = "adjust_contrast"
     own = as_tensor(images)
     if rank_of(op, own) < 3:
-        refuse(op, f"{own.type} is no image", own, fix="give [height, width, channels]")
+        refuse(op, f"{own.type} is not an image", own, fix="give [height, width, channels]")
     if own.dtype.is_integer and is_tensor(images):
         x, factor = as_operands(op, as_floating(own), contrast_factor)
         return converted(op, AdjustContrast()(x, factor), own.dtype, True)

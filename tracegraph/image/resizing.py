@@ -73,8 +73,8 @@ def resize(
       "area" have no use for it.
     - `preserve_aspect_ratio`: makes the smaller of the two scales that of both axes.
 
-    Returns float32, and the dtype of the images for "nearest". Raises ShapeError for what are no
-    images and for a size that is no pair, ValueError for another method.
+    Returns float32, and the dtype of the images for "nearest". Raises ShapeError for what is not an
+    image and for a size that is not a pair, ValueError for another method.
 
     >>> tg.image.resize([[[0.0], [4.0]]], [1, 4]).numpy()[0, :, 0]
     array([0., 1., 3., 4.], dtype=float32)

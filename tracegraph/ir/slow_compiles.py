@@ -2,7 +2,7 @@
 
 The lowering stands in `noted` while a program runs for the first time. Whoever is done in time has
 started one thread and ended it. That thread looks from time to time at what runs: what a signal
-handler or a finalizer takes in between is no time of the compile.
+handler or a finalizer takes in between is not a time of the compile.
 """
 
 from __future__ import annotations

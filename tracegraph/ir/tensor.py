@@ -254,7 +254,7 @@ class Node:
 
 
 #: The key in `cache` of a traced graph for what it assigns: pairs of the position of a new value
-#: among the outputs and of the old one among the inputs, None where it is no input.
+#: among the outputs and of the old one among the inputs, None where it is not an input.
 ASSIGNED = "assigned"
 #: The key in `cache` of a traced graph for what tells the costs of several devices.
 DEVICE_COSTS = "device_costs"

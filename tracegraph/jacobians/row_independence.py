@@ -27,7 +27,7 @@ from tracegraph.passes.specialise import specialise
 
 #: What the number of rows is taken to be where it is open, one after another until enough of them
 #: fit the graph. One more is larger than the numbers that the graph sets against open sizes: where
-#: a slice ends before the rows do, or a shift is no whole turn, that is seen.
+#: a slice ends before the rows do, or a shift is not a whole turn, that is seen.
 _SIZES = (7, 11, 8, 12, 16, 13, 17)
 _ENOUGH = 2
 #: The most elements that a graph may hold to be looked at.

@@ -233,7 +233,7 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
 def function_of(eqn: Equation) -> Callable[..., list[Any]]:
     """An equation as a function of JAX arrays."""
     variables = eqn.eqn.invars
-    # A program names each input once, and numbers are no inputs.
+    # A program names each input once, and numbers are not inputs.
     places = {x: i for i, x in enumerate(variables) if not isinstance(x, Literal)}
     program = eqn.jaxpr.replace(
         constvars=[],

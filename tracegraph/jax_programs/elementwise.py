@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +108,29 @@ RULES.update({name: _plain(op) for name, op in _OPS.items()})
 @converts("square")
 def _square(eqn: Equation, x: Tensor) -> Tensor:
     return ops.MUL(x, x)
+
+
+@converts("one_minus_square")
+def _one_minus_square(eqn: Equation, x: Tensor) -> Tensor:
+    one = full_like(x, 1)
+    product = ops.MUL(ops.ADD(one, x), ops.SUB(one, x))  # keeps its digits near 1
+    if not x.dtype.is_floating:
+        return product
+    is_small = ops.LESS(ops.ABS(x), full_like(x, 0.5))  # where the product's slope would lose its
+    return ops.SELECT(is_small, ops.SUB(one, ops.MUL(x, x)), product)
+
+
+@converts("polynomial")
+def _polynomial(eqn: Equation, *operands: Tensor) -> Tensor:
+    x, *coefficients, y = eqn.broadcast(*operands)
+    for coefficient in reversed(coefficients):
+        y = ops.ADD(ops.MUL(y, x), coefficient)
+    return y
+
+
+@converts("log2")
+def _log2(eqn: Equation, x: Tensor) -> Tensor:
+    return ops.MUL(ops.LOG(x), full_like(x, 1 / math.log(2)))
 
 
 @converts("exp2")

@@ -67,7 +67,7 @@ def from_flax(module: Any, variables: Any) -> JaxModule:
     keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
     that collection are assigned; the result is that of the module alone.
 
-    Raises TraceError for what is no module of flax.linen.
+    Raises TraceError for what is not a module of flax.linen.
 
     >>> import jax, flax.linen as nn
     >>> dense = nn.Dense(2)

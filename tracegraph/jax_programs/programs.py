@@ -91,7 +91,7 @@ def from_jax(
     open stay so where JAX's symbolic shapes allow it; elsewhere fn is traced for each size. If an
     argument has 64 bits, fn is traced as with `jax_enable_x64`.
 
-    Raises TraceError for an argument that is no array, for a primitive that has no counterpart,
+    Raises TraceError for an argument that is not an array, for a primitive that has no counterpart,
     with its name and line, and where fn needs a value that is not known; DTypeError for data types
     that tensors do not have.
 
@@ -103,7 +103,7 @@ def from_jax(
     array([ 3., 12.], dtype=float32)
     """
     if not callable(fn):
-        fail(TraceError, f"from_jax: {shown(fn)} is no function", fix="give a function of JAX")
+        fail(TraceError, f"from_jax: {shown(fn)} is not a function", fix="give a function of JAX")
     return JaxFunction(fn, static_argnums, static_argnames)
 
 
@@ -309,7 +309,7 @@ def _constant(value: Any) -> Tensor | None:
 
 
 def _check_results(name: str, results: Any) -> None:
-    """Raises TraceError for a result that is no array."""
+    """Raises TraceError for a result that is not an array."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(results)[0]:
         try:
             jax.typeof(leaf)

@@ -135,7 +135,7 @@ from tracegraph.layers.wrappers import Bidirectional as Bidirectional
 from tracegraph.layers.wrappers import SpectralNormalization as SpectralNormalization
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
-# Modules are no public names.
+# Modules are not public names.
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
 del recurrent, recurrent_convolutions, sequential, shaping, wrappers
 

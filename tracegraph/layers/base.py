@@ -261,7 +261,7 @@ class Layer(Module):
         return list(vars(self).items())
 
     def __repr__(self) -> str:
-        """The class, its settings that are no defaults, and its variables:
+        """The class, its settings that are not defaults, and its variables:
         `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
         head = settings_text(self)
         if not self.built:

@@ -153,7 +153,7 @@ def _letters(equation: Any) -> tuple[str, str, str]:
     given, arrow, result = parts.partition("->")
     terms = given.split(",")
     if not arrow or len(terms) != 2:
-        fact = f"EinsumDense: {shown(equation)} is no equation of inputs and a kernel"
+        fact = f"EinsumDense: {shown(equation)} is not an equation of inputs and a kernel"
         fail(SignatureError, fact, fix='use two terms and a result, such as "ab,bc->ac"')
     return terms[0], terms[1], result
 
@@ -271,7 +271,7 @@ class Rescaling(Layer):
     ) -> None:
         super().__init__(name, dtype)
         for factor in (scale, offset):
-            as_tensor(factor)  # refuses what is no number where it is given
+            as_tensor(factor)  # refuses what is not a number where it is given
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Any) -> Tensor:

@@ -57,7 +57,7 @@ class Add(_Merge):
     """The sum of a list of tensors.
 
     Inputs with fewer axes get axes of size 1 behind that of the examples, and sizes broadcast.
-    Raises ShapeError if they do not, or for what is no list.
+    Raises ShapeError if they do not, or for what is not a list.
 
     >>> tg.layers.Add()([[[1.0]], [[2.0]], [[3.0]]]).numpy()
     array([[6.]], dtype=float32)

@@ -154,7 +154,7 @@ def Input(
     [TensorShape([3, 2]), TensorShape([2])]
     """
     sizes = [shape] if isinstance(shape, int) else [*shape]
-    as_shape("Input", [size for size in sizes if size is not None])  # refuses what is no size
+    as_shape("Input", [size for size in sizes if size is not None])  # refuses what is not a size
     return TensorSpec([batch_size, *sizes], dtype, name)
 
 

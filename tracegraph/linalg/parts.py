@@ -121,7 +121,7 @@ def diag(
     x = as_tensor(diagonal)
     rank = rank_of("diag", x)
     if rank == 0:
-        refuse("diag", "a scalar is no diagonal", x, fix="give a vector")
+        refuse("diag", "a scalar is not a diagonal", x, fix="give a vector")
     padding = _padding(padding_value, x)
     if padding.type.shape != ():
         refuse("diag", f"the padding value is {padding.type}", padding, fix="give one number")
@@ -169,7 +169,7 @@ def _completed_sizes(
     rows, columns = (f if size == -1 else size for size, f in zip(given, fewest, strict=True))
     after = rows - fewest[0], columns - fewest[1]
     if any(known_int(count) and count < 0 for count in after) or 0 not in after:
-        fact = f"{x.type} is no {what} of {rows} rows and {columns} columns"
+        fact = f"{x.type} cannot be {what} of {rows} rows and {columns} columns"
         fix = f"give num_rows={fewest[0]} and num_cols={fewest[1]}, or more of one of the two"
         refuse("diag", fact, x, fix=fix)
     return rows, columns

@@ -16,7 +16,7 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += matching.__all__
     __all__ += overlap.__all__
 
-# Modules are no public names.
+# Modules are not public names.
 del classes, functions, matching, overlap
 
 publish(__name__)

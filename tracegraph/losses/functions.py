@@ -397,7 +397,7 @@ def of_rows(op: str, labels: Tensor, x: Tensor) -> Tensor:
 
 
 def class_numbers(op: str, y_true: TensorLike) -> Tensor:
-    """Labels as integers. Raises DTypeError for those that are no real numbers."""
+    """Labels as integers. Raises DTypeError for those that are not real numbers."""
     labels = as_tensor(y_true)
     if labels.dtype.is_integer:
         return labels

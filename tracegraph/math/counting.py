@@ -213,7 +213,7 @@ def histogram_fixed_width_bins(
     """Into which of `nbins` equal parts of `value_range`, a pair (low, high), each value falls.
 
     Values outside of the range fall into the first or the last one. Raises ShapeError for a range
-    that is no pair and for no bins, InvalidArgumentError for bounds that are known to be in the
+    that is not a pair and for no bins, InvalidArgumentError for bounds that are known to be in the
     wrong order.
 
     >>> tg.histogram_fixed_width_bins([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], nbins=5).numpy()

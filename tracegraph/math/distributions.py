@@ -91,7 +91,7 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
     x = as_tensor(x)
     last = rank_of("lbeta", x) - 1
     if last < 0:
-        refuse("lbeta", f"{x.type} is no vector", x, fix="give a tensor of at least one axis")
+        refuse("lbeta", f"{x.type} is not a vector", x, fix="give a tensor of at least one axis")
     total = Sum((last,))
     return total(Lgamma()(x)) - Lgamma()(total(x))  # type: ignore[operator]
 
@@ -226,7 +226,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_integers("invert_permutation", "the positions x", x)
     if rank_of("invert_permutation", x) != 1:
-        refuse("invert_permutation", f"{x.type} is no vector", x, fix="use tg.reshape(x, [-1])")
+        refuse("invert_permutation", f"{x.type} is not a vector", x, fix="use tg.reshape(x, [-1])")
     known = static_value(x)
     if isinstance(known, np.ndarray) and (np.sort(known) != np.arange(known.size)).any():
         fact = f"invert_permutation: {known.tolist()} lacks numbers below {known.size}"

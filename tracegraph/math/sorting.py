@@ -122,7 +122,7 @@ def in_top_k(
 ) -> Tensor:
     """Whether predictions[i, targets[i]] is among the k largest of its row; ties count.
 
-    False for a target that is no class of its row.
+    False for a target that is not a class of its row.
 
     >>> tg.math.in_top_k([1, 0], [[0.1, 0.9], [0.2, 0.8]], k=1).numpy()
     array([ True, False])
@@ -270,10 +270,10 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     op = "invert_permutation"
     x = as_integers(op, "the numbers", x)
     if rank_of(op, x) != 1:
-        refuse(op, f"{x.type} is no vector", x, fix="give a vector of integers")
+        refuse(op, f"{x.type} is not a vector", x, fix="give a vector of integers")
     known = value_now(x)
     if known is not None and not np.array_equal(np.sort(known), np.arange(len(known))):
-        fact = f"{op}: {shown(known.tolist())} is no permutation of 0 to {len(known) - 1}"
+        fact = f"{op}: {shown(known.tolist())} is not a permutation of 0 to {len(known) - 1}"
         fail(InvalidArgumentError, fact, fix="give each number once")
     places = Reshape((*x.type.shape, 1))(x)
     return ScatterUpdate(0, 0)(full(0, x.type), places, Iota(x.type.shape[0], x.dtype)())

@@ -41,7 +41,7 @@ def as_bytes(budget: Any) -> int:
 def _refuse(budget: Any) -> NoReturn:
     fail(
         SignatureError,
-        f"memory_budget is {shown(budget)}, which is no size of memory",
+        f"memory_budget is {shown(budget)}, which is not a size of memory",
         fix=f'give bytes, or a number with one of {", ".join(_UNITS)}: memory_budget="2GiB"',
     )
 

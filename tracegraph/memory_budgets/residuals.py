@@ -137,7 +137,7 @@ class Timeline:
 
     @cached_property
     def staying(self) -> set[Tensor]:
-        """The values that are there to the end, or up to a later phase that is no gradient's."""
+        """The values that are there to the end, or up to a later phase that is not a gradient's."""
         found = {*self.graph.inputs, *self.graph.outputs, *self.constant}
         for node in self.nodes:
             if BY_GRADIENT not in node.source.roles:

@@ -14,7 +14,7 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ = [*accuracy.__all__, *confusion.__all__, *distances.__all__]
     __all__ += [*metric.__all__, *overlap.__all__]
 
-# Modules are no public names.
+# Modules are not public names.
 del accuracy, confusion, distances, metric, overlap
 
 publish(__name__)

@@ -414,7 +414,7 @@ class R2Score(Metric):
       1 - (1 - s) * (n - 1) / (n - p - 1) for n labels, if they are more than p + 1.
 
     Raises SignatureError (a ValueError) for another `class_aggregation` and ShapeError for labels
-    that are no table.
+    that are not a table.
 
     >>> score = tg.metrics.R2Score()
     >>> round(float(score([[1.0], [4.0], [3.0]], [[2.0], [4.0], [4.0]])), 4)

@@ -161,7 +161,7 @@ class IoU(Metric):
     - `ignore_class`: the label whose rows are left out, as are those with numbers out of range.
     - `sparse_y_true`, `sparse_y_pred`: whether they are numbers of classes; otherwise they have an
       axis of the classes, `axis`, and the largest counts.
-    - `dtype`: int32 by default; floating for weights that are no integers.
+    - `dtype`: int32 by default; floating for weights that are not integers.
 
     Raises SignatureError (a ValueError) for classes out of range, and DTypeError for weights that
     the dtype does not hold.

@@ -56,5 +56,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += pooling.__all__
     __all__ += sampled.__all__
 
-# Modules are no public names.
+# Modules are not public names.
 del activation, convolutions, ctc, isotonic, loss, morphology, normalisation, pooling, sampled

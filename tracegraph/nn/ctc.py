@@ -53,7 +53,7 @@ def ctc_loss(
     - `unique`: accepted as in TensorFlow, and not needed.
 
     The loss is infinite, and its derivative 0, where the frames are too few for the labels.
-    Raises ShapeError for shapes that do not fit, DTypeError for labels that are no integers.
+    Raises ShapeError for shapes that do not fit, DTypeError for labels that are not integers.
 
     >>> logits = tg.zeros([2, 1, 3])  # each frame: every class with probability 1 / 3
     >>> loss = tg.nn.ctc_loss([[1]], logits, label_length=[1], logit_length=[2])

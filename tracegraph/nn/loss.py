@@ -104,7 +104,7 @@ def sparse_softmax_cross_entropy_with_logits(
             logits,
             fix="give logits one more axis than labels, the classes, at the end",
         )
-    # A masked sum rather than a gather: its derivative is no scatter, which is slow on CPUs.
+    # A masked sum rather than a gather: its derivative is not a scatter, which is slow on CPUs.
     classes = logits.type.shape[-1]
     chosen = log_softmax(logits)
     is_label = one_hot(labels, classes, dtype=bool_)

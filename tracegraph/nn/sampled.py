@@ -50,7 +50,7 @@ def sampled_softmax_loss(
     - `remove_accidental_hits`: leaves out sampled classes that are labels of the example.
 
     The loss is for training; evaluate with the softmax over all classes.
-    Raises ShapeError for shapes that do not fit, DTypeError for labels that are no integers.
+    Raises ShapeError for shapes that do not fit, DTypeError for labels that are not integers.
 
     >>> weights, biases, inputs = tg.ones([5, 2]), tg.zeros([5]), tg.ones([3, 2])
     >>> tg.nn.sampled_softmax_loss(weights, biases, [[0], [1], [4]], inputs, 2, 5).shape

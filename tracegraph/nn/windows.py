@@ -30,7 +30,7 @@ _FORMATS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 
 def puts_channels_first(op: str, data_format: Any, rank: int) -> bool:
     """Whether a data format over `rank` spatial axes has the channels as axis 1. Raises ValueError
-    for what is no format."""
+    for what is not a format."""
     as_choice(op, "data_format", data_format, (None, *_FORMATS.get(rank, ()), "N...C", "NC..."))
     return data_format is not None and data_format.startswith("NC")
 

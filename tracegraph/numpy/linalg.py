@@ -99,7 +99,7 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     x, y = as_operands("outer", x1, x2)
     for operand in (x, y):
         if rank_of("outer", operand) != 1:
-            refuse("outer", f"{operand.type} is no vector", operand, fix="flatten it")
+            refuse("outer", f"{operand.type} is not a vector", operand, fix="flatten it")
     return math.multiply(x[:, None], y[None])
 
 

@@ -159,7 +159,7 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
 
 
 def only_axis(op: str, x: Tensor) -> int:
-    """The axis of a vector, which need not be named. Raises ValueError for what is none."""
+    """The axis of a vector, which need not be named. Raises ValueError for any other tensor."""
     if rank_of(op, x) == 1:
         return 0
     fail(

@@ -16,6 +16,8 @@ from tracegraph.core.types import (
     DType,
     TensorType,
     as_dtype,
+    bfloat16,
+    float16,
     float32,
     float64,
     int32,
@@ -55,11 +57,14 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
     A Tensor or Variable keeps its type: a `dtype` that differs is a DTypeError. Raises DTypeError
     for what cannot be a tensor, and for a number that `dtype` cannot hold.
     """
-    if type(value) is Tensor:
+    kind = type(value)
+    if kind is Tensor:
         node = value.node
         if node is not None and node.builder is not current():
             (value,) = current().admit_all((value,))  # refuses what has leaked from a trace
         return value if dtype is None or value.dtype is dtype else _refuse_dtype(value, dtype)
+    if kind in PYTHON_DTYPES:
+        return from_array(as_array(value, dtype))
     read = getattr(value, "__tracegraph_tensor__", None)
     if read is not None:
         return as_tensor(read(), dtype)
@@ -155,6 +160,10 @@ def _own_array(value: Any) -> np.ndarray:
     )
 
 
+#: Numbers below these do not overflow, and need no context that allows it, which costs the most.
+_ROOM = {float16: 6e4, bfloat16: 1e38, float32: 1e38, float64: 1e308}
+
+
 def _number(value: Any, dtype: DType) -> np.ndarray:
     if _RANK[PYTHON_DTYPES[type(value)].kind] > _RANK[dtype.kind]:
         fail(
@@ -163,6 +172,8 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
             fix=_throughout(PYTHON_DTYPES[type(value)]),
         )
     try:
+        if dtype.is_integer or abs(value) < _ROOM.get(dtype, 0):
+            return np.asarray(value, dtype.numpy_dtype)
         with np.errstate(over="ignore"):  # a float beyond the range is infinite
             return np.asarray(value, dtype.numpy_dtype)
     except OverflowError as error:
@@ -526,7 +537,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
         value = _known_while_tracing(as_tensor(value), what)
     if isinstance(value, np.ndarray):
         value = value.reshape(-1).tolist()
-    # A set has no order, and a dict is no list of its keys.
+    # A set has no order, and a dict is not a list of its keys.
     if not hasattr(value, "__iter__") or isinstance(value, (str, bytes, set, frozenset, dict)):
         fail(
             DTypeError,
@@ -571,7 +582,7 @@ def has_dtype(value: Any) -> bool:
 
 
 def _int(value: Any) -> Any:
-    """An integer as an int; what is none stays as it is."""
+    """An integer as an int; anything else stays as it is."""
     if isinstance(value, bool):
         return value
     try:

@@ -287,7 +287,7 @@ class Conv(Bilinear):
 
     def flops(self, x, y):
         """Two for each element of the window at each place where it lies, in padding too, as
-        convolutions are counted by custom; the zeros of dilation are none. So either gradient
+        convolutions are counted by custom; the zeros of dilation do not count. So either gradient
         takes as many as the convolution itself."""
         n, *spatial, _ = x.shape
         *window, channels, outputs = y.shape

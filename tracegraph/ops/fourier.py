@@ -100,7 +100,7 @@ class Irfft(Op):
         check_kind(self.name, z, frozenset(["complex"]))
         if not z.shape or same_size(z.shape[-1], half_size(self.size)) is None:
             raise Mismatch(
-                f"{z} is no transform of {self.size} real numbers",
+                f"{z} is not a transform of {self.size} real numbers",
                 fix="give the first n // 2 + 1 elements of it",
             )
         return TensorType(z.dtype.real, (*z.shape[:-1], self.size))

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable
-from tracegraph.errors import Mismatch
+from tracegraph.errors import Mismatch, counted
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.movement import Movement
 
@@ -84,7 +84,7 @@ def parsed_mesh(text: str) -> dict[str, int]:
         name, _, size = part.partition("=")
         if not (size.isascii() and size.isdecimal()) or name in shape or len(size) > 9:
             raise Mismatch(
-                f"{text!r} is no mesh", fix="write axes and their sizes, such as data=4,model=2"
+                f"{text!r} is not a mesh", fix="write axes and their sizes, such as data=4,model=2"
             )
         shape[name] = int(size)
     check_mesh(shape)
@@ -92,7 +92,7 @@ def parsed_mesh(text: str) -> dict[str, int]:
 
 
 def check_mesh(shape: Mapping[str, Any]) -> None:
-    """Raises Mismatch for what is no table of axis names and sizes."""
+    """Raises Mismatch for what is not a table of axis names and sizes."""
     if not shape:
         raise Mismatch("a mesh has no axes", fix='name at least one, as in {"data": 8}')
     for name, size in shape.items():
@@ -158,8 +158,8 @@ def check_division(shape: Mapping[str, int], axes: Sequence[Entry], sizes: Shape
         )
     if len(axes) != len(sizes):
         raise Mismatch(
-            f"a layout for {len(axes)} axes, {axes_text(axes)}, was given to a tensor of "
-            f"{len(sizes)} axes, {list(sizes)}",
+            f"a layout for {counted(len(axes), 'axis', 'axes')}, {axes_text(axes)}, was given to a "
+            f"tensor of {counted(len(sizes), 'axis', 'axes')}, {list(sizes)}",
             fix="give one entry for each axis of the tensor, None where it is not divided",
         )
     for axis, (entry, size) in enumerate(zip(axes, sizes, strict=True)):

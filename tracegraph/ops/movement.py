@@ -7,7 +7,7 @@ from tracegraph.ir.op import Op
 
 
 def no_flops(self, *types):
-    """The `flops` of ops that move, name or convert elements, which is no arithmetic."""
+    """The `flops` of ops that move, name or convert elements, which is not arithmetic."""
     return 0
 
 

@@ -226,7 +226,7 @@ class RngBitGenerator(Op):
 
 
 def key_batch(key: TensorType) -> Any:
-    """The batch axes of a key. Raises Mismatch for what is no key."""
+    """The batch axes of a key. Raises Mismatch for what is not a key."""
     if key.dtype is not uint32:
         raise DTypeMismatch(f"a key is a vector of two uint32, not {key}")
     if not key.shape or same_size(key.shape[-1], 2) is None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracegraph.core.shapes import element_count, same_shape
 from tracegraph.core.types import DType, TensorType, int16, int32, int64, uint16
-from tracegraph.errors import DTypeMismatch, Mismatch
+from tracegraph.errors import DTypeMismatch, Mismatch, counted
 from tracegraph.ir.op import Op, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import (
@@ -367,7 +367,7 @@ def check_axis(x: TensorType, axis: int) -> None:
     rank = len(x.shape)
     if not 0 <= axis < rank:
         raise Mismatch(
-            f"axis {axis} is out of range for {x}, which has {rank} axes",
+            f"axis {axis} is out of range for {x}, which has {counted(rank, 'axis', 'axes')}",
             fix=f"give an axis from 0 to {rank - 1}" if rank else "give a tensor with an axis",
         )
 

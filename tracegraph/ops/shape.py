@@ -107,7 +107,7 @@ class Transpose(Movement):
     def infer(self, x):
         if sorted(self.perm) != list(range(len(x.shape))):
             raise Mismatch(
-                f"perm is {list(self.perm)}, which is no order of the {len(x.shape)} axes of {x}",
+                f"perm is {list(self.perm)}, which does not order the {len(x.shape)} axes of {x}",
                 fix="give each axis once",
             )
         return x.with_shape(tuple(x.shape[axis] for axis in self.perm))

@@ -30,7 +30,7 @@ __all__ = [
     "schedules",
 ]
 
-# Modules are no public names.
+# Modules are not public names.
 del adam, base, gradients, imported, loss_scale, matrices
 
 publish(__name__, f"{__name__}.schedules")

@@ -79,7 +79,7 @@ class Optimizer(Module):
 
     `iterations` counts the calls of `apply_gradients`. State is made when a variable is seen first.
 
-    Raises DTypeError (a TypeError) for a setting that is no number, and SignatureError (a
+    Raises DTypeError (a TypeError) for a setting that is not a number, and SignatureError (a
     ValueError) for one that is out of its range: below zero, or a `beta` of 1 or more.
     """
 
@@ -163,7 +163,7 @@ class Optimizer(Module):
         return list(vars(self).items())
 
     def __repr__(self) -> str:
-        """The class, its settings that are no defaults, the steps taken, and whose state it has:
+        """The class, its settings that are not defaults, the steps taken, and whose state it has:
         `<Adam(learning_rate=0.01): 3 steps, state of 2 variables>`."""
         head = settings_text(self, f"learning_rate={self._rate_text()}")
         state = f"state of {counted(len(self._slots), 'variable')}"
@@ -220,7 +220,7 @@ class Optimizer(Module):
         key = variable.ref()
         found = self._slots.get(key)
         if found is None:
-            # They outlive the trace that asks first, and are no part of what it computes.
+            # They outlive the trace that asks first, and are not part of what it computes.
             with init_scope():
                 found = tuple(self._new_slot(name, variable) for name in slot_names(self))
             self._slots[key] = found
@@ -549,7 +549,7 @@ def connected_pairs(
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
-    """The pairs of gradient and variable. Raises DTypeError for what is none."""
+    """The pairs of gradient and variable. Raises DTypeError for anything else."""
     rule = "grads_and_vars are pairs of a gradient and a tg.Variable"
     if isinstance(grads_and_vars, (str, bytes, dict)) or not isinstance(grads_and_vars, Iterable):
         refuse_kind("apply_gradients", rule, grads_and_vars, fix=_PAIRS)

@@ -19,7 +19,7 @@ def from_optax(transformation: Any, name: str | None = None) -> OptaxOptimizer:
     their field and the variable that they are kept for, such as `kernel_mu`. Of the parameters the
     transformation sees a dict by the names of the variables. A saved step needs no optax.
 
-    Raises TraceError for what is no transformation.
+    Raises TraceError for what is not a transformation.
 
     >>> import optax
     >>> v = tg.Variable([1.0, 2.0], name="v")

@@ -32,8 +32,8 @@ class LossScaleOptimizer(Optimizer):
     - `inner_optimizer`: whose learning rate, steps, clipping and so on these are.
     - `initial_scale`: the first scale.
 
-    Raises DTypeError (a TypeError) for what is no optimizer, and SignatureError (a ValueError) for
-    one that has a `loss_scale_factor` of its own, and for numbers that are not above 0.
+    Raises DTypeError (a TypeError) for what is not an optimizer, and SignatureError (a ValueError)
+    for one that has a `loss_scale_factor` of its own, and for numbers that are not above 0.
 
     Source: Micikevicius et al., "Mixed Precision Training" (2017).
 

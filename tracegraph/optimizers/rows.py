@@ -40,7 +40,7 @@ Gradient: TypeAlias = Tensor | Rows
 def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> Rows:
     """The gradient that IndexedSlices are.
 
-    Raises ShapeError for values that are no rows of a variable of this type, and
+    Raises ShapeError for values that are not rows of a variable of this type, and
     InvalidArgumentError for an index that is known to be out of range.
     """
     values, indices = _checked(op, slices, variable)
@@ -67,7 +67,7 @@ def _checked(op: str, slices: IndexedSlices, variable: TensorType) -> tuple[Tens
     if not same_shape(values.type.shape, expected):
         refuse(
             op,
-            f"the values {values.type} of IndexedSlices with the indices {indices.type} are no "
+            f"the values {values.type} of IndexedSlices with the indices {indices.type} are not "
             f"rows of {variable}",
             values,
             fix="give one row, values[k], for each index, indices[k]",

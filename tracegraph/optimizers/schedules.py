@@ -215,7 +215,7 @@ class CosineDecay(LearningRateSchedule):
     rate * ((1 - alpha) * (1 + cos(pi * step / decay_steps)) / 2 + alpha).
 
     - `warmup_target`: that rate, which is reached in a straight line from `initial_learning_rate`
-      in `warmup_steps`, before the `decay_steps` begin. None is no warm-up: the rate is the
+      in `warmup_steps`, before the `decay_steps` begin. None is not a warm-up: the rate is the
       initial one.
 
     Raises SignatureError (a ValueError) for `decay_steps` that are not above 0, and for a

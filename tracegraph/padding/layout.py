@@ -95,7 +95,7 @@ class Padding:
         return self.layouts.get(x, (None,) * x.ndim)
 
     def note(self, x: Tensor, layouts: Iterable[Layout]) -> Tensor:
-        """Notes the layouts of a tensor: those of axes whose size is known are none."""
+        """Notes the layouts of a tensor: axes of known size have none."""
         found = [
             layout if self.is_open(size) else None
             for size, layout in zip(x.type.shape, layouts, strict=True)

@@ -453,7 +453,7 @@ def _window(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> list[Layou
     return [*batch, *of_x[b : op.axis], *op.index_shape(of_indices), *of_x[op.axis + count :]]
 
 
-#: What a scatter may be given for an element that is none.
+#: What a scatter may be given for an element that is padding.
 _SCATTER_NEUTRAL: dict[type[Op], Callable[[Any], Any]] = {
     ScatterAdd: lambda dtype: 0,
     ScatterMul: lambda dtype: 1,

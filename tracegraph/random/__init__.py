@@ -15,5 +15,5 @@ from tracegraph.random.stateless import *
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [*candidates.__all__, *distributions.__all__, *generators.__all__, *stateless.__all__]
 
-# Modules are no public names.
+# Modules are not public names.
 del candidates, distributions, generators, stateless

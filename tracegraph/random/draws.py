@@ -176,7 +176,7 @@ def _check_bounds(low: Tensor, high: Tensor) -> None:
 
 def draw_full_int(key: Tensor, sizes: Any, kind: DType) -> Tensor:
     if not kind.is_integer:
-        fact, fix = f"uniform_full_int: {kind.name} is no type of integers", "use tg.uint32"
+        fact, fix = f"uniform_full_int: {kind.name} is not a type of integers", "use tg.uint32"
         fail(DTypeError, fact, fix=fix)
     unsigned = as_dtype(kind.name if kind.name.startswith("u") else f"u{kind.name}")
     return cast_to(RandomBits(sizes, unsigned)(key), kind)

@@ -24,7 +24,7 @@ from tracegraph.rolling.estimate import pays_off
 from tracegraph.rolling.repeats import Place, Run, runs_of
 from tracegraph.rolling.rows import Rows
 
-#: A run of which one block for all leaves out fewer nodes is none.
+#: A run of which one block for all leaves out fewer nodes does not count.
 _FEWEST_NODES = 24
 
 

@@ -21,7 +21,7 @@ from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 
 #: Where the signatures of a loaded module are, and the Variables that its functions use and that
-#: no attribute of anything holds. Names that begin like these are none of attributes.
+#: no attribute of anything holds. No attribute has a name that begins like these.
 _OWN = "_tg_"
 
 _SIGNATURES = "_tg_signatures"
@@ -160,7 +160,7 @@ CALLED_IN_PYTHON = "a Python function"
 
 
 class _Uncallable(LoadedModule):
-    """A loaded module whose class was called in Python, as layers are: that is no data."""
+    """A loaded module whose class was called in Python, as layers are: that is not data."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         fail(
@@ -291,7 +291,7 @@ class _FunctionWrapper(_Callable, _Wrapper):
 
 
 def content_of(value: Any) -> Any:
-    """What a loaded module stands for, if it is none of its own."""
+    """What a loaded module stands for, if its class is not one of its own."""
     return vars(value)["content_"] if isinstance(value, _Wrapper) else value
 
 
@@ -388,7 +388,7 @@ def functions_in(module: LoadedModule) -> Iterator[Function | ConcreteFunction]:
 
 
 def wrapped(content: Any) -> LoadedModule:
-    """A module that stands for something that is none."""
+    """A module that stands for something that is not a module."""
     if isinstance(content, (Function, ConcreteFunction)):
         module: LoadedModule = _FunctionWrapper()
         vars(module)["__call__"] = content

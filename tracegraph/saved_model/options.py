@@ -130,13 +130,13 @@ def _checked_devices(devices: Any) -> str | Sequence[str]:
 
 
 def _checked_extra(extra: Any) -> dict[str, bytes]:
-    """The extra files. Raises SignatureError for what is no bytes by name."""
+    """The extra files. Raises SignatureError for what is not bytes by name."""
     rows = extra.items() if isinstance(extra, Mapping) else [("", extra)]
     for name, data in rows:
         if not isinstance(name, str) or not isinstance(data, (bytes, bytearray, memoryview)):
             item = f"extra[{shown(name)}]" if isinstance(extra, Mapping) else "extra"
             fix = 'give bytes by name, such as extra={"notes.txt": text.encode()}'
-            fact = f"SaveOptions: {item} is {shown(data)}, and no bytes of a file by its name"
+            fact = f"SaveOptions: {item} is {shown(data)}, not the bytes of a file by its name"
             fail(SignatureError, fact, fix=fix)
     return {name: bytes(data) for name, data in rows}
 

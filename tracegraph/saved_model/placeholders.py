@@ -37,7 +37,7 @@ class NotSaved:
 
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
-    """What stands in a container, by key, place or field; None for what is no container."""
+    """What stands in a container, by key, place or field; None for what is not a container."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
@@ -65,12 +65,12 @@ def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def opaque(value: Any) -> dict[str, str]:
-    """What stands in the place of something that is no data."""
+    """What stands in the place of something that is not data."""
     return {"opaque": described(value)}
 
 
 def described(value: Any) -> str:
-    """What something is that is no data."""
+    """What something is that is not data."""
     if isinstance(value, NotSaved):
         return vars(value)["_what"]
     if type(value) in (*PLAIN_ARRAYS, np.ma.MaskedArray):

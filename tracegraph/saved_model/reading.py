@@ -280,7 +280,7 @@ class Loader:
         cls, attributes, hidden, omitted = entry.fields("class", "attributes", "hidden", "omitted")
         name = cls.label()
         if not name.isidentifier():
-            cls.fail(f"{excerpt(name)} is no name of a class")
+            cls.fail(f"{excerpt(name)} is not a name of a class")
         names = [self._attribute_name(row.two()[0]) for row in attributes.items()]
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")

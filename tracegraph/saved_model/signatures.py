@@ -23,7 +23,7 @@ def named_signatures(root: Any, signatures: Any) -> dict[str, Any]:
     if isinstance(signatures, Mapping):
         for name in signatures:
             if not isinstance(name, str):
-                refuse_signature(name, "its name is no string")
+                refuse_signature(name, "its name is not a string")
             check_label(name, "of a signature")
         return dict(signatures)
     return {DEFAULT_SIGNATURE: signatures}

@@ -92,7 +92,7 @@ class DirectoryStorage(Storage):
         try:
             return parse_module(data.decode(), arrays, self.lines)
         except UnicodeDecodeError as error:
-            fact = f"{self._reader.path(entry)} is no text: {error}"
+            fact = f"{self._reader.path(entry)} is not text: {error}"
             fail(LoadError, fact, fix=SAVE_AGAIN, cause=error)
         except LoadError as error:
             fact = f"{self._reader.path(entry)}: {fact_of(error)}"

@@ -183,7 +183,7 @@ def check_outputs(entry: Entry, traced: Traced, packed: Packed) -> None:
     if traced.has_token and outputs[len(traced.assigned)] is not TOKEN:
         entry.fail("the token is not where it is described")
     if traced.graph.output_types.count(TOKEN) > traced.has_token:
-        entry.fail("a token is no result")
+        entry.fail("a token is not a result")
     place = traced.first_check
     for report in traced.checks:
         flag = traced.graph.output_types[place]

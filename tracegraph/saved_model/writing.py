@@ -92,7 +92,7 @@ def save(
       name and return a dict of tensors; a single one is called `serving_default`.
     - `options`: a `tg.saved_model.SaveOptions`.
 
-    Python functions and objects that are no data are left out; a function that *calls* Python
+    Python functions and objects that are not data are left out; a function that *calls* Python
     code when it runs, or whose trace depends on a Python object, is refused with its line.
 
     Raises ValueError for an object of another kind, and for what cannot be saved; OSError where the
@@ -270,14 +270,14 @@ class _Saver:
         return encoded(value, special, inside)
 
     def _element(self, value: Any, path: str) -> Any:
-        """The JSON of what stands in a container: what is no data leaves its place."""
+        """The JSON of what stands in a container: what is not data leaves its place."""
         try:
             return self.value(value, path)
         except NoData as problem:
             return opaque(problem.args[0])
 
     def _key(self, key: Any, path: str) -> Any:
-        """The JSON of a key of a dict: what would have no hash after loading is no data."""
+        """The JSON of a key of a dict: what would have no hash after loading is not data."""
         entry = self._element(key, path)
         return entry if has_hash(entry) else opaque(key)
 

@@ -20,7 +20,7 @@ from tracegraph.array.joining import concat
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, reverse, roll
 from tracegraph.core.types import TensorType, float64, int64
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.unary import cos, sin, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -103,7 +103,8 @@ def _transformed(op: str, input: Any, count: int, inverse: bool) -> Tensor:
 def _last_axes(op: str, x: Tensor, count: int) -> tuple[int, ...]:
     rank = rank_of(op, x)
     if rank < count:
-        refuse(op, f"{x.type} has no {count} axes", x, fix=f"give a tensor of {count} axes or more")
+        least = counted(count, "axis", "axes")
+        refuse(op, f"{x.type} has fewer than {least}", x, fix=f"give a tensor of {least} or more")
     return tuple(range(rank - count, rank))
 
 

@@ -120,7 +120,7 @@ def _array_type(array: Any) -> TensorType:
         if is_of_interrupt(error):
             raise
         raise DTypeMismatch(
-            f"an array of {array.dtype}, which is no type of tensors",
+            f"an array of {array.dtype}, which is not a type of tensors",
             fix=KEY_FIX
             if is_random_key(array)
             else "convert it with .astype(...) to numbers or truth values",
@@ -229,7 +229,7 @@ class Request:
 
     def tensors(self) -> list[Tensor]:
         """The tensor leaves as tensors of their own: an array may be refilled after the call."""
-        return [_as_argument(self.leaves[i]) for i in self.tensor_positions]
+        return [as_argument(self.leaves[i]) for i in self.tensor_positions]
 
     @functools.cached_property
     def variables(self) -> list[Variable]:
@@ -276,7 +276,8 @@ def _numbered(words: Sequence[str]) -> list[str]:
     return found
 
 
-def _as_argument(leaf: Any) -> Tensor:
+def as_argument(leaf: Any) -> Tensor:
+    """A leaf of a call as a tensor; of an array a copy, which its owner cannot refill."""
     if type(leaf) is Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
@@ -361,7 +362,7 @@ class Signature:
                 )
 
     def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """Raises the error for the argument that is no structure."""
+        """Raises the error for the argument that is not a structure."""
         for name, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
             try:
                 nest.flatten_structure(((value,), {}))  # as deep as it stands in a request

@@ -168,7 +168,7 @@ def _dense(self: IndexedSlices) -> Tensor:
     if self.dense_shape is None:
         fail(
             SignatureError,
-            "IndexedSlices without a dense_shape are no tensor: its first size is not known",
+            "IndexedSlices without a dense_shape are not a tensor: its first size is not known",
             fix="give it: tg.IndexedSlices(values, indices, dense_shape)",
         )
     values, indices = as_tensor(self.values), _indices(self.indices)

@@ -554,7 +554,7 @@ class Variable(Slot, TensorMethods):
 
     def update(self, change: Callable[[Tensor], Tensor], read_value: bool = True) -> Any:
         """Gives the variable what `change` makes of its value. Reading and storing are one,
-        whatever other threads and interrupts assign; reading it so is no access that tapes see.
+        whatever other threads and interrupts assign; reading it so is not an access that tapes see.
 
         Returns the variable, or None without `read_value`.
         """

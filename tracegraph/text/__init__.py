@@ -33,7 +33,7 @@ def _as_text(graph: Graph, locations: bool = False) -> str:
     """The text of the graph and of all graphs that it calls, callees first.
 
     With `locations`, every node ends in the user's line and the roles of the passes that derived
-    it, such as `at mlp.py:6 vjp`. Raises TraceError (a TypeError) for what is no truth value.
+    it, such as `at mlp.py:6 vjp`. Raises TraceError (a TypeError) for what is not a truth value.
     """
     _check_flag(locations)
     return graph_text(graph, locations)

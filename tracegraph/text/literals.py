@@ -8,7 +8,7 @@
             | "array" string                   one that a file beside the text has by this name
 
 A float whose bits a decimal would not give back, such as a nan with a payload, is written by its
-bits; the dtype beside it says how many there are. What is no data, such as a Python function, is
+bits; the dtype beside it says how many there are. What is not data, such as a Python function, is
 printed as `opaque"name"`. That is read as a stand-in, which prints the same and cannot be used.
 """
 
@@ -234,7 +234,7 @@ def read_type(text: str) -> TensorType:
     """The type that `str` wrote. Raises Malformed, or Mismatch for sizes that cannot be."""
     match = _TYPE.fullmatch(text)
     if match is None or match[1] not in BY_SHORT or (match[1] == "token") != (match[2] is None):
-        raise Malformed(f"{excerpt(text)} is no type", fix="write a type such as f32[16,4]")
+        raise Malformed(f"{excerpt(text)} is not a type", fix="write a type such as f32[16,4]")
     return TOKEN if match[2] is None else TensorType(BY_SHORT[match[1]], read_shape(match[2]))
 
 
@@ -256,14 +256,16 @@ def read_shape(text: str) -> Shape:
 
 def _shape_variable(name: str) -> ShapeVariable:
     if _SHAPE.fullmatch(name) is None:
-        raise Malformed(f"{excerpt('*' + name)} is no shape", fix="name it like a value, as in *s")
+        raise Malformed(
+            f"{excerpt('*' + name)} is not a shape", fix="name it like a value, as in *s"
+        )
     return ShapeVariable(name)
 
 
 def read_size(text: str) -> Size:
     """One size: an int or an expression."""
     if len(text) > _LONGEST_SIZE or _SIZE.fullmatch(text) is None:
-        raise Malformed(f"{excerpt(text)} is no size", fix="write a size such as 4 or 2*batch+1")
+        raise Malformed(f"{excerpt(text)} is not a size", fix="write a size such as 4 or 2*batch+1")
     if re.search(rf"[0-9]{{{_MOST_DIGITS + 1}}}", text):
         raise Malformed(f"the size {excerpt(text)} is larger than any tensor")
     try:
@@ -332,7 +334,7 @@ def _read_floats(dtype: DType, words: list[str]) -> np.ndarray:
 def _check(dtype: DType, words: list[str], is_right: Callable[[str], Any]) -> None:
     for word in words:
         if not is_right(word):
-            raise Malformed(f"{excerpt(word)} is no element of type {dtype.name}")
+            raise Malformed(f"{excerpt(word)} is not an element of type {dtype.name}")
 
 
 # Reading values.
@@ -443,7 +445,7 @@ class Reader:
         if word == "array":
             return self._kept_array(text)
         if word != "bytes" or _HEX.fullmatch(text) is None:
-            raise Malformed(f"{word}{excerpt(text)} is no value")
+            raise Malformed(f"{word}{excerpt(text)} is not a value")
         return bytes.fromhex(text)
 
     def _kept_array(self, name: str) -> np.ndarray:

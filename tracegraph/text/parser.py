@@ -54,7 +54,7 @@ def parse(text: str) -> Graph:
     """The last graph of `text`, the entry, which must use all others.
 
     Raises LoadError with the number of the line and what is wrong there, TraceError (a TypeError)
-    for what is no text.
+    for what is not text.
     """
     parser = _Parser(text)
     *others, entry = parser.module().values()
@@ -180,11 +180,11 @@ class _Parser:
     def argument(self, text: str, builder: Builder, env: dict[str, Tensor]) -> None:
         name, colon, type = text.partition(": ")
         if not colon or name[:1] != "%" or WORD.fullmatch(name, 1) is None:
-            raise Malformed(f"{excerpt(text)} is no argument", fix="write %name: f32[2]")
+            raise Malformed(f"{excerpt(text)} is not an argument", fix="write %name: f32[2]")
         self.bind([name], (builder.input(read_type(type), name[1:]),), env)
 
     def nodes(self, builder: Builder, env: dict[str, Tensor]) -> None:
-        """Reads nodes up to the first line that is none."""
+        """Reads nodes up to the first line that is not a node."""
         lines, match_node = self.lines, _NODE.match
         for number in range(self.number + 1, len(lines) + 1):
             match = match_node(lines[number - 1])
@@ -250,7 +250,7 @@ class _Parser:
             raise Malformed("a graph must end here", fix="write a line with nothing but }")
 
     def diagnose(self, line: str) -> NoReturn:
-        """Raises the error of a line that is no node: what is missing, and where."""
+        """Raises the error of a line that is not a node: what is missing, and where."""
         at = 0
         for part, what in _PARTS:
             match = re.compile(part).match(line, at)
@@ -268,7 +268,9 @@ class _Parser:
     def place(self, text: str) -> Source:
         match = _PLACE.fullmatch(text.rstrip())
         if match is None:
-            raise Malformed(f"{excerpt(text)} is no place", fix="write: file.py:6 in encoder vjp")
+            raise Malformed(
+                f"{excerpt(text)} is not a place", fix="write: file.py:6 in encoder vjp"
+            )
         file, scope = _unquoted(match[1], "file name"), _unquoted(match[3] or "", "scope")
         if "/" in file or "\\" in file:
             raise Malformed(f"{excerpt(file)} names a folder", fix="name the file alone")
@@ -319,7 +321,7 @@ def _unquoted(word: str, what: str) -> str:
     try:
         return json.loads(word) if word.startswith('"') else word
     except ValueError as error:
-        raise Malformed(f"{excerpt(word)} is no {what}: {error}") from None
+        raise Malformed(f"{excerpt(word)} is not a {what}: {error}") from None
 
 
 def _types_text(values: tuple[Tensor, ...]) -> str:

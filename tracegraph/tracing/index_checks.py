@@ -109,7 +109,7 @@ def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
 
 
 def check_exponent(x: Tensor, y: Tensor) -> None:
-    """Refuses negative powers of integers, which are no integers."""
+    """Refuses negative powers of integers, which are not integers."""
     value = value_now(y)
     message, fix = (
         f"pow: an integer tensor {x.type} has no power {{}}",

@@ -119,7 +119,7 @@ def scoped_name(name: str) -> str:
 
 
 def checked_name(name: Any) -> str:
-    """The name itself. Raises DTypeError if it is no string."""
+    """The name itself. Raises DTypeError if it is not a string."""
     if isinstance(name, str):
         return name
     fact = f"a name is a string, and {shown(name)} is {kind_of(name)}"

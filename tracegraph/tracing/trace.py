@@ -482,7 +482,7 @@ _open = _Open()
 
 def innermost_trace() -> Trace | None:
     """The trace in progress on this thread, also while it computes at top level; else None. An
-    interrupt of it is no part of it."""
+    interrupt of it is not part of it."""
     return _open.traces[-1] if _open.traces and not is_aside() else None
 
 

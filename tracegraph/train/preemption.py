@@ -67,6 +67,6 @@ def _as_signal(number: Any) -> signal.Signals:
     except ValueError:
         fail(
             SignatureError,
-            f"preemption_signals: {shown(number)} is no signal",
+            f"preemption_signals: {shown(number)} is not a signal",
             fix="give those of the module signal, such as [signal.SIGTERM]",
         )

@@ -223,7 +223,7 @@ class _Comparison:
         yield from _differences([("type", _types(a), _types(b))])
 
     def _name(self, side: int, x: Tensor) -> str:
-        """A value under its name, and with the op that makes it: numbers alone are no names."""
+        """A value under its name, and with the op that makes it: numbers alone are not names."""
         made = self.matching.producers[side].get(x)
         if made is not None:
             node = self.outlines[side].nodes[made[0]]

@@ -254,7 +254,7 @@ def _device_costs(graph: Graph) -> DeviceCosts:
     if costs is None:
         fail(
             TraceError,
-            f"summary: @{graph.name} is no graph of a function that runs on several devices",
+            f"summary: @{graph.name} is not a graph of a function that runs on several devices",
             fix="call the function, and ask f.get_concrete_function(...).graph",
         )
     return costs()

@@ -8,7 +8,7 @@ from typing import Any
 from tracegraph.array.arguments import as_count, rank_of, refuse
 from tracegraph.array.creation import zeros
 from tracegraph.core.shapes import Shape
-from tracegraph.errors import HintError, SignatureError, fail, shown
+from tracegraph.errors import HintError, SignatureError, counted, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.unary import conj
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
@@ -30,13 +30,13 @@ def parameter(op: str, value: Any, rank: int, what: str) -> Any:
     if known is None:
         rank_of(op, as_tensor(x))  # refuses it
     elif known < rank:
-        fix = f"give a tensor of at least {rank} {'axis' if rank == 1 else 'axes'}"
-        refuse(op, f"{what} has {known} axes", as_tensor(x), fix=fix)
+        fix = f"give a tensor of at least {counted(rank, 'axis', 'axes')}"
+        refuse(op, f"{what} has {counted(known, 'axis', 'axes')}", as_tensor(x), fix=fix)
     return x
 
 
 def row_count(op: str, what: str, value: Any) -> Any:
-    """A number of rows or columns. Raises ShapeError for what is no single integer from 0 on."""
+    """A number of rows or columns. Raises ShapeError for what is not a single integer from 0 on."""
     if isinstance(value, (list, tuple)) or getattr(value, "shape", ()):
         refuse(op, f"{what} is {shown(value)}", fix="give one int")
     return as_count(op, what, value)

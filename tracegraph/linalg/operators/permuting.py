@@ -42,7 +42,7 @@ class LinearOperatorPermutation(LinearOperator):
     - `dtype`: float32 by default.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Raises ValueError for numbers that are no permutation, where they are known.
+    Raises ValueError for numbers that are not a permutation, where they are known.
 
     >>> tg.linalg.LinearOperatorPermutation([1, 2, 0]).matvec([5.0, 6.0, 7.0]).numpy()
     array([6., 7., 5.], dtype=float32)
@@ -84,7 +84,7 @@ class LinearOperatorPermutation(LinearOperator):
     def _assert_non_singular(self) -> None:
         numbers = as_tensor(self._perm)
         rows = numbers_from(numbers.type.shape[-1], dtype=numbers.dtype)
-        self._check(equal(sort(numbers), rows), "perm is no permutation", numbers)
+        self._check(equal(sort(numbers), rows), "perm is not a permutation", numbers)
 
     def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
         x = adjoint_of(x) if adjoint_arg else x
@@ -130,7 +130,7 @@ def _check_permutation(name: str, perm: Any) -> None:
     known = np.asarray(known)
     rows = np.arange(known.shape[-1])
     if not np.array_equal(np.sort(known), np.broadcast_to(rows, known.shape)):
-        fact = f"{name}: perm is {known.tolist()}, which is no permutation"
+        fact = f"{name}: perm is {known.tolist()}, which is not a permutation"
         fail(SignatureError, fact, fix=f"give each of the numbers 0 to {len(rows) - 1} once")
 
 

@@ -36,7 +36,7 @@ def written_check(report: CheckReport) -> dict[str, Any]:
     return entry
 
 
-#: The folders of the file that an operand came from, which are no business of who loads it.
+#: The folders of the file that an operand came from, which are no business of whoever loads it.
 _FOLDERS = re.compile(r"(  from )[^\n]*[\\/]")
 
 

@@ -45,6 +45,6 @@ def read_lines(entry: Entry) -> Lines:
                 text.fail("it stands at no number of a line")
             line = text.text()
             if not line or len(line) > limits.LONGEST_NAME or not line.isprintable():
-                text.fail("it is no line of source")
+                text.fail("it is not a line of source")
             found[file, int(number)] = line
     return found

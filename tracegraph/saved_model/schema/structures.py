@@ -210,7 +210,7 @@ class ArgumentReader:
         if spec is None:
             return None
         if not isinstance(spec, TensorSpec):
-            entry.fail("it is no spec")
+            entry.fail("it is not a spec")
         shape = None if isinstance(type.shape, ShapeVariable) else type.shape
         if spec.dtype is not type.dtype or not spec.shape.is_compatible_with(shape):
             entry.fail(f"{spec!r} does not allow {type}")

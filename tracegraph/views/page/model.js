@@ -19,7 +19,7 @@ function readModel(data) {
   return { graphs, entry, hasScopes, total: sum(graphs, (g) => g.count) };
 }
 
-// Places, types and ops stand in tables that all graphs share; `-1` is no value.
+// Places, types and ops stand in tables that all graphs share; `-1` is not a value.
 function readTables(data) {
   const places = data.places.map(([file, line, roles, code, number, instruction]) => ({
     file,
