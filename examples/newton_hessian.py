@@ -17,8 +17,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from matplotlib import colors
-from matplotlib import pyplot as plt
+from matplotlib import colors, pyplot as plt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from tqdm import tqdm

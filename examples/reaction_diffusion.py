@@ -25,8 +25,7 @@ import matplotlib
 matplotlib.use("Agg")  # pictures go to files; no screen is needed
 
 import numpy as np
-from matplotlib import cbook, colors
-from matplotlib import pyplot as plt
+from matplotlib import cbook, colors, pyplot as plt
 from scipy.ndimage import zoom
 from scipy.sparse.linalg import spsolve
 from tqdm import tqdm

@@ -11,8 +11,7 @@ from typing import Any
 import jax
 from jax import export
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import sdy
-from jax.extend.mlir.dialects import stablehlo as dialect
+from jax.extend.mlir.dialects import sdy, stablehlo as dialect
 
 from lowering import sizes
 from lowering.assumed import open_sizes

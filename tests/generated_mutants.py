@@ -33,8 +33,12 @@ import tracegraph.control
 import tracegraph.math
 import tracegraph.nn
 import tracegraph.ops
-from tests import test_control_flow_mutants as control_flow
-from tests import test_ops, test_table_programs, test_widened_ops
+from tests import (
+    test_control_flow_mutants as control_flow,
+    test_ops,
+    test_table_programs,
+    test_widened_ops,
+)
 from tests.compiling import compile_quickly
 from tests.function_table import ROWS, Row
 from tests.mutants import _forget, problems_of_row

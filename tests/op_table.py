@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import linalg as linear
-from scipy import special
+from scipy import linalg as linear, special
 
 from tracegraph.control.branch import Cond, Switch
 from tracegraph.control.call import Call
@@ -61,8 +60,8 @@ from tracegraph.ops import (
     reduce,
     shape,
     sort,
+    special as special_ops,
 )
-from tracegraph.ops import special as special_ops
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ import pytest
 import tracegraph as tg
 from tests.killing import Kills
 from tracegraph.archive import manifest
-from tracegraph.state import deferred
-from tracegraph.state import variable as variable_module
+from tracegraph.state import deferred, variable as variable_module
 
 # Parametrised tests decorate one piece of code again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tracegraph as tg
 from lowering.program import graph_function
@@ -25,8 +24,7 @@ from tracegraph.core.types import TensorType, float64
 from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, replay
-from tracegraph.jacobians import jacobian as dense
-from tracegraph.jacobians import row_independence
+from tracegraph.jacobians import jacobian as dense, row_independence
 from tracegraph.jacobians.jacobian import Plan
 from tracegraph.jacobians.sparse_products import sparse_jacobian, sparsity
 from tracegraph.passes.simplify import simplify

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings, strategies as st
 
 import tracegraph as tg
 from tests.nests import (

@@ -13,7 +13,7 @@ from tests.oracles import assert_near
 from tests.test_saving import contents, run_python
 from tracegraph.archive import directory
 from tracegraph.passes import registry
-from tracegraph.saved_model.names import Names
+from tracegraph.text.printer import Names
 
 save, load = tg.saved_model.save, tg.saved_model.load
 ONE = tg.TensorSpec([None])

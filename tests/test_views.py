@@ -14,8 +14,7 @@ import ml_dtypes
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import tracegraph as tg
 from tracegraph.control.call import Call

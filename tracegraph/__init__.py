@@ -16,52 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import tracegraph.eager.tensor_methods
 import tracegraph.state.scatter  # installs the scatter methods on Variable
-from tracegraph import array
 from tracegraph import (
+    array,
     autodiff as autodiff,
-)
-from tracegraph import (
     autograph as autograph,
-)
-from tracegraph import (
     bitwise as bitwise,
-)
-from tracegraph import (
     config as config,
-)
-from tracegraph import (
     debugging as debugging,
-)
-from tracegraph import (
     errors as errors,
-)
-from tracegraph import (
     linalg as linalg,
-)
-from tracegraph import (
     math as math,
-)
-from tracegraph import (
     nest as nest,
-)
-from tracegraph import (
     nn as nn,
-)
-from tracegraph import (
     random as random,
 )
 from tracegraph.api import absent, functional, graph_methods, operators
 from tracegraph.api.control_dependencies import (
     control_dependencies as control_dependencies,
-)
-from tracegraph.api.control_dependencies import (
     group as group,
 )
 from tracegraph.api.functional import *
 from tracegraph.api.python_functions import (
     numpy_function as numpy_function,
-)
-from tracegraph.api.python_functions import (
     py_function as py_function,
 )
 from tracegraph.array.blocks import *
@@ -80,105 +56,50 @@ from tracegraph.control_flow.tensor_array import TensorArray as TensorArray
 from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
-)
-from tracegraph.core.tensorshape import (
     TensorShape as TensorShape,
-)
-from tracegraph.core.tensorshape import (
     TensorSpec as TensorSpec,
 )
 from tracegraph.core.types import (
     DType as DType,
-)
-from tracegraph.core.types import (
     TensorType as TensorType,
-)
-from tracegraph.core.types import (
     as_dtype as as_dtype,
-)
-from tracegraph.core.types import (
     bfloat16 as bfloat16,
-)
-from tracegraph.core.types import (
     bool_ as bool,
-)
-from tracegraph.core.types import (
     complex64 as complex64,
-)
-from tracegraph.core.types import (
     complex128 as complex128,
-)
-from tracegraph.core.types import (
     float8_e4m3fn as float8_e4m3fn,
-)
-from tracegraph.core.types import (
     float8_e5m2 as float8_e5m2,
-)
-from tracegraph.core.types import (
     float16 as float16,
-)
-from tracegraph.core.types import (
     float32 as float32,
-)
-from tracegraph.core.types import (
     float64 as float64,
-)
-from tracegraph.core.types import (
     int8 as int8,
-)
-from tracegraph.core.types import (
     int16 as int16,
-)
-from tracegraph.core.types import (
     int32 as int32,
-)
-from tracegraph.core.types import (
     int64 as int64,
-)
-from tracegraph.core.types import (
     uint8 as uint8,
-)
-from tracegraph.core.types import (
     uint16 as uint16,
-)
-from tracegraph.core.types import (
     uint32 as uint32,
-)
-from tracegraph.core.types import (
     uint64 as uint64,
 )
 from tracegraph.debugging import Assert as Assert
 from tracegraph.differentiation.custom_gradient import (
     custom_gradient as custom_gradient,
-)
-from tracegraph.differentiation.custom_gradient import (
     grad_pass_through as grad_pass_through,
-)
-from tracegraph.differentiation.custom_gradient import (
     recompute_grad as recompute_grad,
 )
-from tracegraph.differentiation.graph_gradients import gradients as gradients
-from tracegraph.differentiation.graph_gradients import hessians as hessians
+from tracegraph.differentiation.graph_gradients import gradients as gradients, hessians as hessians
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian as SparseJacobian
 from tracegraph.differentiation.tape import (
     GradientTape as GradientTape,
-)
-from tracegraph.differentiation.tape import (
     UnconnectedGradients as UnconnectedGradients,
 )
 from tracegraph.effects.checks_and_prints import print_tensors as print
 from tracegraph.functions.function import (
     ConcreteFunction as ConcreteFunction,
-)
-from tracegraph.functions.function import (
     Function as Function,
-)
-from tracegraph.functions.function import (
     function as function,
 )
-from tracegraph.ir.tensor import Graph as Graph
-from tracegraph.ir.tensor import Node as Node
-from tracegraph.ir.tensor import Tensor as Tensor
+from tracegraph.ir.tensor import Graph as Graph, Node as Node, Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
 from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
@@ -189,56 +110,52 @@ from tracegraph.math.product import *
 from tracegraph.math.reduction import *
 from tracegraph.math.segments import *
 from tracegraph.math.sorting import *
-from tracegraph.math.special import bessel_i0 as bessel_i0
-from tracegraph.math.special import bessel_i0e as bessel_i0e
-from tracegraph.math.special import bessel_i1 as bessel_i1
-from tracegraph.math.special import bessel_i1e as bessel_i1e
+from tracegraph.math.special import (
+    bessel_i0 as bessel_i0,
+    bessel_i0e as bessel_i0e,
+    bessel_i1 as bessel_i1,
+    bessel_i1e as bessel_i1e,
+)
 from tracegraph.math.unary import *
 from tracegraph.passes.registry import (
     RegisterGradient as RegisterGradient,
-)
-from tracegraph.passes.registry import (
     no_gradient as no_gradient,
 )
 from tracegraph.state.module import Module as Module
 from tracegraph.state.variable import (
     Variable as Variable,
-)
-from tracegraph.state.variable import (
     VariableAggregation as VariableAggregation,
-)
-from tracegraph.state.variable import (
     VariableSynchronization as VariableSynchronization,
 )
 from tracegraph.tracing.name_scopes import name_scope as name_scope
 from tracegraph.tracing.trace import (
     executing_eagerly as executing_eagerly,
-)
-from tracegraph.tracing.trace import (
     init_scope as init_scope,
 )
 from tracegraph.version import __version__ as __version__
 
 if TYPE_CHECKING:  # what is imported at its first use
-    from tracegraph import activations as activations
-    from tracegraph import constraints as constraints
-    from tracegraph import distribute as distribute
-    from tracegraph import export as export
-    from tracegraph import image as image
-    from tracegraph import initializers as initializers
-    from tracegraph import keras as keras
-    from tracegraph import layers as layers
-    from tracegraph import losses as losses
-    from tracegraph import metrics as metrics
-    from tracegraph import numpy as numpy
-    from tracegraph import optimizers as optimizers
-    from tracegraph import quantization as quantization
-    from tracegraph import raw_ops as raw_ops
-    from tracegraph import regularizers as regularizers
-    from tracegraph import saved_model as saved_model
-    from tracegraph import signal as signal
-    from tracegraph import testing as testing
-    from tracegraph import train as train
+    from tracegraph import (
+        activations as activations,
+        constraints as constraints,
+        distribute as distribute,
+        export as export,
+        image as image,
+        initializers as initializers,
+        keras as keras,
+        layers as layers,
+        losses as losses,
+        metrics as metrics,
+        numpy as numpy,
+        optimizers as optimizers,
+        quantization as quantization,
+        raw_ops as raw_ops,
+        regularizers as regularizers,
+        saved_model as saved_model,
+        signal as signal,
+        testing as testing,
+        train as train,
+    )
     from tracegraph.eager.devices import device as device
     from tracegraph.jax_programs import from_jax as from_jax
     from tracegraph.profiling import profile as profile

@@ -7,7 +7,7 @@ array([0., 2.], dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn
 from tracegraph.api.public_modules import publish
@@ -29,22 +29,28 @@ from tracegraph.math.arithmetic import (
 )
 from tracegraph.math.reduction import cumsum, reduce_sum
 from tracegraph.math.sorting import sort
-from tracegraph.math.unary import abs, exp, expm1, sqrt, square
-from tracegraph.math.unary import log_sigmoid as log_sigmoid
-from tracegraph.math.unary import sigmoid as sigmoid
-from tracegraph.math.unary import softplus as softplus
-from tracegraph.math.unary import softsign as softsign
-from tracegraph.math.unary import tanh as tanh
-from tracegraph.nn import gelu as gelu
-from tracegraph.nn import log_softmax as log_softmax
-from tracegraph.nn import relu6 as relu6
-from tracegraph.nn import selu as selu
-from tracegraph.nn import silu as silu
-from tracegraph.nn import softmax as softmax
+from tracegraph.math.unary import (
+    abs,
+    exp,
+    expm1,
+    log_sigmoid as log_sigmoid,
+    sigmoid as sigmoid,
+    softplus as softplus,
+    softsign as softsign,
+    sqrt,
+    square,
+    tanh as tanh,
+)
+from tracegraph.nn import (
+    gelu as gelu,
+    log_softmax as log_softmax,
+    relu6 as relu6,
+    selu as selu,
+    silu as silu,
+    softmax as softmax,
+)
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 exponential = exp
 swish = silu

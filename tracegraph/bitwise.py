@@ -6,23 +6,14 @@ integer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, elementwise_operands
-from tracegraph.ops.elementwise import (
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    ShiftLeft,
-    ShiftRight,
-)
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.ops import elementwise as ops
+from tracegraph.typing import TensorLike
 
 
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -31,7 +22,7 @@ def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     >>> tg.bitwise.bitwise_and([12, 5], 6).numpy()
     array([4, 4], dtype=int32)
     """
-    return LogicalAnd()(*_integers("bitwise_and", x, y))
+    return ops.LogicalAnd()(*_integers("bitwise_and", x, y))
 
 
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -40,7 +31,7 @@ def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.bitwise.bitwise_or([12, 5], 6).numpy()
     array([14,  7], dtype=int32)
     """
-    return LogicalOr()(*_integers("bitwise_or", x, y))
+    return ops.LogicalOr()(*_integers("bitwise_or", x, y))
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -49,7 +40,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     >>> tg.bitwise.bitwise_xor([12, 5], 6).numpy()
     array([10,  3], dtype=int32)
     """
-    return LogicalXor()(*_integers("bitwise_xor", x, y))
+    return ops.LogicalXor()(*_integers("bitwise_xor", x, y))
 
 
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
@@ -60,7 +51,7 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_tensor(x)
     _check("invert", x)
-    return LogicalNot()(x)
+    return ops.LogicalNot()(x)
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -69,7 +60,7 @@ def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.bitwise.left_shift([1, -3], 2).numpy()
     array([  4, -12], dtype=int32)
     """
-    return ShiftLeft()(*_integers("left_shift", x, y))
+    return ops.ShiftLeft()(*_integers("left_shift", x, y))
 
 
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -78,7 +69,7 @@ def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     >>> tg.bitwise.right_shift([16, -16], 2).numpy()
     array([ 4, -4], dtype=int32)
     """
-    return ShiftRight()(*_integers("right_shift", x, y))
+    return ops.ShiftRight()(*_integers("right_shift", x, y))
 
 
 def _integers(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:

@@ -6,19 +6,16 @@ A Variable has one as its `constraint`, and optimizers apply it to the value aft
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.api.public_modules import publish
-from tracegraph.array.arguments import as_number, as_sizes
-from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.array.arguments import as_number, as_sizes, identified
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 #: What is added to norms that something is divided by.
 _EPSILON = 1e-7
@@ -131,17 +128,7 @@ def get(identifier: Any) -> Callable[[Any], Any] | None:
     >>> tg.constraints.get("non_neg")([-1.0, 2.0]).numpy()
     array([0., 2.], dtype=float32)
     """
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
-    if isinstance(identifier, type):
-        return identifier()
-    if identifier is None or callable(identifier):
-        return identifier
-    fail(
-        SignatureError,
-        f"{shown(identifier)} is not a constraint",
-        fix=f"use a function of a tensor, or one of {', '.join(_BY_NAME)}",
-    )
+    return identified("constraint", identifier, _BY_NAME)
 
 
 __all__ = [

@@ -40,11 +40,11 @@ from tracegraph.math.reduction import reduce_all
 from tracegraph.math.unary import abs as absolute
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
+from tracegraph.typing import DTypeLike, TensorLike
 
 if TYPE_CHECKING:
     from tracegraph.comparison import Comparison
     from tracegraph.explanation.compiles import CompileExplanation
-    from tracegraph.typing import DTypeLike, TensorLike
 
 
 def _comparison(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:

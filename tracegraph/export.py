@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.passes.gradient import gradient as gradients_of
 from tracegraph.passes.simplify import simplify
-from tracegraph.signatures.signature import leaf_paths
+from tracegraph.signatures.signature import leaf_paths, told_apart
 from tracegraph.state.module import Module
 
 __all__ = ["stablehlo"]
@@ -81,7 +80,7 @@ def stablehlo(
     concrete = _concrete(f, args, kwargs)
     graph = pure_graph(concrete, may_print=False)
     file = None if path is None else as_path("stablehlo", path)
-    names = _unique(concrete.keywords)
+    names = told_apart(concrete.keywords)
     _check_ranks(concrete, names)
     results = _result_names(concrete)
     if gradient:
@@ -161,16 +160,7 @@ def _result_names(concrete: ConcreteFunction) -> list[str]:
     for path, place in paths:
         is_named = path and not path[0].isdigit()
         names[place] = "_".join(path if is_named else ("output", *(path or ("0",))))
-    return _unique(names)
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    """The names, where one that was there before has a number."""
-    taken: list[str] = []
-    for name in names:
-        candidates = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
-        taken.append(next(x for x in candidates if x not in taken))
-    return taken
+    return told_apart(names)
 
 
 def _with_gradients(
@@ -186,7 +176,8 @@ def _with_gradients(
             f"{name}: no {what} is a floating tensor, so it has no gradient",
             fix="export it without gradient=True",
         )
-    is_scalar = len(graph.outputs) == 1 and _is_real_number(graph.outputs[0])
+    types = [y.type for y in graph.outputs]
+    is_scalar = len(types) == 1 and types[0].shape == () and types[0].dtype.is_floating
     seeded = [] if is_scalar else targets
     with Builder(f"{graph.name}_gradient") as builder:
         env = copy_inputs(graph, builder)
@@ -209,10 +200,6 @@ def _with_gradients(
 
 def _is_floating(x: Tensor) -> bool:
     return x.type.dtype.is_differentiable
-
-
-def _is_real_number(y: Tensor) -> bool:
-    return y.type.shape == () and y.type.dtype.is_floating
 
 
 publish(__name__)

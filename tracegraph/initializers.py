@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import random
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, as_shape
-from tracegraph.array.creation import eye, fill
-from tracegraph.array.creation import ones as ones_of
-from tracegraph.array.creation import zeros as zeros_of
+from tracegraph.array.creation import eye, fill, ones as ones_of, zeros as zeros_of
 from tracegraph.array.shaping import reshape, transpose
 from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
@@ -21,9 +19,7 @@ from tracegraph.linalg.parts import diag_part
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sign
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a normal number that is cut off at two of them.
 _TRUNCATED_DEVIATION = 0.87962566103423978

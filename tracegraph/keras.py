@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import sys
 
-from tracegraph import activations as activations
-from tracegraph import constraints as constraints
-from tracegraph import initializers as initializers
-from tracegraph import layers as layers
-from tracegraph import losses as losses
-from tracegraph import metrics as metrics
-from tracegraph import optimizers as optimizers
-from tracegraph import regularizers as regularizers
+from tracegraph import (
+    activations as activations,
+    constraints as constraints,
+    initializers as initializers,
+    layers as layers,
+    losses as losses,
+    metrics as metrics,
+    optimizers as optimizers,
+    regularizers as regularizers,
+)
 from tracegraph.api.public_modules import publish
-from tracegraph.layers import Input as Input
-from tracegraph.layers import Layer as Layer
-from tracegraph.layers import Sequential as Sequential
+from tracegraph.layers import Input as Input, Layer as Layer, Sequential as Sequential
 from tracegraph.state.variable import Variable as Variable
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import (
@@ -35,9 +35,7 @@ from tracegraph.math.reduction import reduce_max, reduce_min, reduce_sum
 from tracegraph.math.unary import floor, rint
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def fake_quant_with_min_max_args(

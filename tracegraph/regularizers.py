@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.api.public_modules import publish
-from tracegraph.array.arguments import as_choice, as_number, refuse, sizes_of
+from tracegraph.array.arguments import as_choice, as_number, identified, refuse, sizes_of
 from tracegraph.array.creation import eye
-from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.norms import l2_normalize
@@ -16,9 +15,7 @@ from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import abs, square
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class Regularizer:
@@ -121,17 +118,7 @@ def get(identifier: Any) -> Callable[[Any], Any] | None:
     >>> float(tg.regularizers.get("l2")([10.0]))
     1.0
     """
-    if isinstance(identifier, str) and identifier in _BY_NAME:
-        return _BY_NAME[identifier]()
-    if isinstance(identifier, type):
-        return identifier()
-    if identifier is None or callable(identifier):
-        return identifier
-    fail(
-        SignatureError,
-        f"{shown(identifier)} is not a regularizer",
-        fix=f"use a function of a tensor, or one of {', '.join(_BY_NAME)}",
-    )
+    return identified("regularizer", identifier, _BY_NAME)
 
 
 __all__ = [

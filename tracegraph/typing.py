@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.types import DType
-from tracegraph.eager.layouts import Layout
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
+
+if TYPE_CHECKING:  # few programs divide tensors, and its file is opened by those that do
+    from tracegraph.eager.layouts import Layout
 
 
 class SupportsArray(Protocol):
@@ -97,4 +99,4 @@ Rate: TypeAlias = TensorLike | Callable[..., TensorLike]
 
 #: How a tensor is divided among devices: a Layout, JAX's NamedSharding, or inside `with mesh:` a
 #: list with the name of an axis of the mesh, several, or None for each axis of the tensor.
-LayoutLike: TypeAlias = Layout | SupportsShards | Sequence[str | Sequence[str] | None]
+LayoutLike: TypeAlias = "Layout | SupportsShards | Sequence[str | Sequence[str] | None]"

@@ -1,13 +1,7 @@
 """Calls that are wrong in a way of their own: files, models and what layers are derived from."""
 
 import tracegraph as tg
-from tests.bad_calls.row import (
-    DTYPE,
-    TRACE,
-    VALUE,
-    Row,
-    rows,
-)
+from tests.bad_calls.row import DTYPE, TRACE, VALUE, Row, rows
 
 NOWHERE = "/no/such/folder"
 LOAD = tg.errors.LoadError

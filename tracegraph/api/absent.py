@@ -24,7 +24,6 @@ _FUNCTION = "decorate a Python function with @tg.function"
 _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
-_HOST = "outside of functions use NumPy, as in"
 _PICTURES = "files are read, and pictures drawn, by Python"
 
 #: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.

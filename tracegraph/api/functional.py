@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, overload
+from typing import Any, Concatenate, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.shapes import same_size
+from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.core.types import int32
 from tracegraph.differentiation.accumulator import ForwardAccumulator, tangent_of
 from tracegraph.differentiation.pfor import parallel_for
@@ -40,10 +41,7 @@ from tracegraph.operands.flags import as_flag
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.core.type_variables import Parameters, Result
-    from tracegraph.typing import Nest, TensorLike
+from tracegraph.typing import Nest, TensorLike
 
 # Loops.
 
@@ -95,7 +93,7 @@ def vectorized_map(
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
     batched = [k for k, x in tensors.items() if count == 1 or x.type.shape[0] != 1]
-    shared = {k: _only_element(x) for k, x in tensors.items() if k not in batched}
+    shared = {k: Reshape(x.type.shape[1:])(x) for k, x in tensors.items() if k not in batched}
 
     def iteration(elements: list[Tensor]) -> Any:
         own = {**shared, **dict(zip(batched, elements, strict=True))}
@@ -156,10 +154,6 @@ def vmap(
 def _is_plain(leaf: Any) -> bool:
     """Whether a leaf is the same in every iteration."""
     return leaf is None or isinstance(leaf, (bool, int, float, complex))
-
-
-def _only_element(x: Tensor) -> Tensor:
-    return Reshape(x.type.shape[1:])(x)
 
 
 def _argument_axes(in_axes: Any, args: tuple[Any, ...]) -> list[Any]:

@@ -42,23 +42,7 @@ from tracegraph.operands.conversion import (
     elementwise_operands,
     require_rank,
 )
-from tracegraph.ops.elementwise import (
-    ADD,
-    EQUAL,
-    GREATER,
-    GREATER_EQUAL,
-    LESS,
-    LESS_EQUAL,
-    MUL,
-    SUB,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    NotEqual,
-    ShiftLeft,
-    ShiftRight,
-)
+from tracegraph.ops import elementwise as ops
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.unrolled_loops import counted_items, over_tensor
 
@@ -85,10 +69,10 @@ def _multiply(x: Any, y: Any) -> Any:
     """x * y by elements, where y may be a sparse Jacobian and x a number."""
     try:
         if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
-            return MUL(x, y)
+            return ops.MUL(x, y)
         if type(y) is SparseJacobian:
             return y * x
-        return MUL(*elementwise_operands("multiply", x, y))
+        return ops.MUL(*elementwise_operands("multiply", x, y))
     except Exception as error:
         leave_out_our_frames_at_top_level(error)
         raise
@@ -108,27 +92,27 @@ def _rank_or_none(x: Any) -> int | None:
 
 #: Python's name of each operator that has a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
-    "add": _binary(ADD, "add"),
-    "sub": _binary(SUB, "subtract"),
+    "add": _binary(ops.ADD, "add"),
+    "sub": _binary(ops.SUB, "subtract"),
     "mul": _multiply,
     "truediv": binary_operator(divide),
     "floordiv": binary_operator(floordiv),
     "mod": binary_operator(mod),
     "pow": binary_operator(pow),
     "matmul": binary_operator(_matmul),
-    "and": _binary(LogicalAnd(), "and"),
-    "or": _binary(LogicalOr(), "or"),
-    "xor": _binary(LogicalXor(), "xor"),
-    "lshift": _binary(ShiftLeft(), "left_shift"),
-    "rshift": _binary(ShiftRight(), "right_shift"),
+    "and": _binary(ops.LogicalAnd(), "and"),
+    "or": _binary(ops.LogicalOr(), "or"),
+    "xor": _binary(ops.LogicalXor(), "xor"),
+    "lshift": _binary(ops.ShiftLeft(), "left_shift"),
+    "rshift": _binary(ops.ShiftRight(), "right_shift"),
     "divmod": binary_operator(lambda x, y: (floordiv(x, y), mod(x, y))),
 }
 
 COMPARISONS: dict[str, Binary] = {
-    "lt": _binary(LESS, "less"),
-    "le": _binary(LESS_EQUAL, "less_equal"),
-    "gt": _binary(GREATER, "greater"),
-    "ge": _binary(GREATER_EQUAL, "greater_equal"),
+    "lt": _binary(ops.LESS, "less"),
+    "le": _binary(ops.LESS_EQUAL, "less_equal"),
+    "gt": _binary(ops.GREATER, "greater"),
+    "ge": _binary(ops.GREATER_EQUAL, "greater_equal"),
 }
 
 
@@ -147,8 +131,8 @@ def _by_elements(op: Binary, name: str, otherwise: bool) -> Binary:
     return compare
 
 
-_equal = _by_elements(EQUAL, "equal", otherwise=False)
-_not_equal = _by_elements(NotEqual(), "not_equal", otherwise=True)
+_equal = _by_elements(ops.EQUAL, "equal", otherwise=False)
+_not_equal = _by_elements(ops.NotEqual(), "not_equal", otherwise=True)
 
 
 def _eq(x: Any, y: Any) -> Any:
@@ -279,7 +263,7 @@ def _positive(x: Any) -> Tensor:
 
 
 def _inverted(x: Any) -> Tensor:
-    return LogicalNot()(as_tensor(x))
+    return ops.LogicalNot()(as_tensor(x))
 
 
 def _set_shape(self: Any, shape: Any) -> None:

@@ -16,14 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegraph.archive.manifest import Entry, has_surrogates
-from tracegraph.archive.tensors import (
-    Place,
-    Stored,
-    TensorFile,
-    dtype_of,
-    sizes_of,
-    stored_array,
-)
+from tracegraph.archive.tensors import Place, Stored, TensorFile, dtype_of, sizes_of, stored_array
 from tracegraph.core.types import TensorType
 
 #: The most bytes of a part.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,8 +40,7 @@ from tracegraph.operands.conversion import (
     static_ints,
     static_value,
 )
-from tracegraph.operands.flags import as_flag as as_flag
-from tracegraph.operands.flags import refuse_kind as refuse_kind
+from tracegraph.operands.flags import as_flag as as_flag, refuse_kind as refuse_kind
 from tracegraph.ops.constant import Sizes
 from tracegraph.ops.shape import Reshape, slice_axis
 
@@ -71,6 +70,14 @@ def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:
 
 def rank_of(op: str, x: Tensor) -> int:
     return len(sizes_of(op, x))
+
+
+def matrices(op: str, x: Any) -> Tensor:
+    """A tensor of at least two axes. Raises ShapeError for another."""
+    x = as_tensor(x)
+    if rank_of(op, x) < 2:
+        refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
+    return x
 
 
 def as_shape(op: str, shape: Any) -> Shape:
@@ -235,6 +242,22 @@ def as_function(op: str, what: str, value: Any) -> Any:
     if callable(value):
         return value
     refuse_kind(op, f"{what} is a function", value, fix="give what can be called, such as a lambda")
+
+
+def identified(what: str, identifier: Any, by_name: Mapping[str, type]) -> Any:
+    """An object of the class that a name stands for, or of a class; a function, or None, as it is.
+    Raises SignatureError (a ValueError) for another name."""
+    if isinstance(identifier, str) and identifier in by_name:
+        return by_name[identifier]()
+    if isinstance(identifier, type):
+        return identifier()
+    if identifier is None or callable(identifier):
+        return identifier
+    fail(
+        SignatureError,
+        f"{shown(identifier)} is not a {what}",
+        fix=f"use a function of a tensor, or one of {', '.join(by_name)}",
+    )
 
 
 def as_list(op: str, what: str, value: Any) -> Sequence[Any]:

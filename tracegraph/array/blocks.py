@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_choice,
@@ -18,9 +18,7 @@ from tracegraph.array.shaping import cut, pad, reshape, rows_of, transpose
 from tracegraph.core.shapes import Size, element_count, floor_divide
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import ShapeLike, TensorLike
+from tracegraph.typing import ShapeLike, TensorLike
 
 
 def space_to_depth(

@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
-from tracegraph.autograph.iteration import makers as iteration_makers
-from tracegraph.autograph.iteration import steps_of_tensor_range
+from tracegraph.autograph.iteration import makers as iteration_makers, steps_of_tensor_range
 from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.core.source import user_frame
@@ -46,31 +45,11 @@ from tracegraph.operands.conversion import (
     static_ints,
     static_value,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
-from tracegraph.ops.elementwise import (
-    ADD,
-    DIV,
-    EQUAL,
-    IDENTITY,
-    MAXIMUM,
-    MUL,
-    NEG,
-    REAL,
-    SELECT,
-    SUB,
-    Cast,
-    Ceil,
-    Complex,
-    FloorDiv,
-    Imag,
-    Less,
-    StopGradient,
-)
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def constant(
@@ -237,8 +216,8 @@ def eye(
     num_columns = num_rows if num_columns is None else num_columns
     rows, columns = (as_count("eye", "a size", n) for n in (num_rows, num_columns))
     shape = (rows, columns)
-    diagonal = EQUAL(_along(rows, shape, 0), _along(columns, shape, 1))
-    matrix = Cast(as_dtype(dtype))(diagonal)
+    diagonal = ops.EQUAL(_along(rows, shape, 0), _along(columns, shape, 1))
+    matrix = ops.Cast(as_dtype(dtype))(diagonal)
     if batch_shape is None:
         return matrix
     return broadcast(matrix, (*as_shape("eye", batch_shape), rows, columns))
@@ -298,28 +277,30 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
         kind = functools.reduce(_holding_both, [x.dtype for x in bounds])
     exact = int64 if all(x.dtype.is_integer for x in bounds) else float64
     start, limit, step = (cast_to(x, exact) for x in bounds)
-    span = SUB(limit, start)
+    span = ops.SUB(limit, start)
     if exact is int64 and known_int(given[2]) and given[2] == 1:
         size = runtime_size("range", span, clamps=True)
     else:
-        count = Cast(int64)(_rounded_up(bounds, kind) if kind.is_floating else _ceiling(span, step))
-        count = MAXIMUM(count, as_tensor(0, int64))
-        is_stuck = EQUAL(step, full(0, step.type))  # there is no range with a step of 0
-        size = runtime_size("range", SELECT(is_stuck, as_tensor(-1, int64), count))
-    numbers = Cast(exact)(Iota(size, int32)())
+        count = ops.Cast(int64)(
+            _rounded_up(bounds, kind) if kind.is_floating else _ceiling(span, step)
+        )
+        count = ops.MAXIMUM(count, as_tensor(0, int64))
+        is_stuck = ops.EQUAL(step, full(0, step.type))  # there is no range with a step of 0
+        size = runtime_size("range", ops.SELECT(is_stuck, as_tensor(-1, int64), count))
+    numbers = ops.Cast(exact)(Iota(size, int32)())
     shape = numbers.type.shape
-    return cast_to(ADD(broadcast(start, shape), MUL(numbers, broadcast(step, shape))), kind)
+    return cast_to(ops.ADD(broadcast(start, shape), ops.MUL(numbers, broadcast(step, shape))), kind)
 
 
 def _ceiling(span: Tensor, step: Tensor) -> Tensor:
     """The floor of the quotient with the signs turned round."""
-    return NEG(FloorDiv()(NEG(span), step))
+    return ops.NEG(ops.FloorDiv()(ops.NEG(span), step))
 
 
 def _rounded_up(bounds: list[Tensor], kind: DType) -> Tensor:
     """The quotient in the type of the range; see `_number_between`."""
     start, limit, step = (cast_to(x, kind) for x in bounds)
-    return Ceil()(DIV(SUB(limit, start), step))
+    return ops.Ceil()(ops.DIV(ops.SUB(limit, start), step))
 
 
 #: Converted code counts, where a `for` runs over a range.
@@ -441,9 +422,9 @@ def linspace(
     first, last = (BroadcastTo(long, others)(broadcast(x, shape)) for x in (start, stop))
     fraction = BroadcastTo(long, (place,))(_fractions(count, start.dtype))
     # The end is met exactly: interpolation from both sides.
-    is_early = Less()(fraction, full(0.5, fraction.type))
+    is_early = ops.Less()(fraction, full(0.5, fraction.type))
     step = last - first
-    return SELECT(is_early, first + step * fraction, last - step * (1 - fraction))
+    return ops.SELECT(is_early, first + step * fraction, last - step * (1 - fraction))
 
 
 def _is_real(value: Any) -> bool:
@@ -458,7 +439,7 @@ def _linspace_of_numbers(start: Any, stop: Any, count: int) -> Tensor:
 
 
 def _floating(x: Tensor) -> Tensor:
-    return Cast(float64)(x) if x.dtype.is_integer else x
+    return ops.Cast(float64)(x) if x.dtype.is_integer else x
 
 
 def _fractions(count: Any, dtype: DType) -> Tensor:
@@ -466,7 +447,7 @@ def _fractions(count: Any, dtype: DType) -> Tensor:
     if isinstance(count, int):
         type = TensorType(dtype, (count,))
         return from_numpy("linspace", type, lambda: np.linspace(0, 1, count))
-    return Cast(dtype)(Iota(count, int32)()) / Cast(dtype)(as_tensor(maximum(count - 1, 1)))
+    return ops.Cast(dtype)(Iota(count, int32)()) / ops.Cast(dtype)(as_tensor(maximum(count - 1, 1)))
 
 
 def one_hot(
@@ -495,29 +476,29 @@ def one_hot(
     long = (*shape[:place], depth, *shape[place:])
     others = tuple(k for k in builtins.range(len(long)) if k != place)
     positions = BroadcastTo(long, (place,))(Iota(depth, indices.dtype)())
-    is_on = EQUAL(positions, BroadcastTo(long, others)(indices))
+    is_on = ops.EQUAL(positions, BroadcastTo(long, others)(indices))
     return _chosen(is_on, on_value, off_value, dtype)
 
 
 def _reaching(numbers: Tensor, size: Any) -> Tensor:
     """The numbers in a type that holds all positions of an axis of `size`."""
     if not known_int(size):
-        return Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
+        return ops.Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
     kind = numbers.dtype
-    return numbers if size <= kind.max else Cast(int32 if size <= int32.max else int64)(numbers)
+    return numbers if size <= kind.max else ops.Cast(int32 if size <= int32.max else int64)(numbers)
 
 
 def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
     kind = None if dtype is None else as_dtype(dtype)
     if on_value is None and off_value is None:
-        return Cast(kind or float32)(is_on)
+        return ops.Cast(kind or float32)(is_on)
     on = as_tensor(1 if on_value is None else on_value, kind)
     off = as_tensor(0 if off_value is None else off_value, kind)
     if on_value is None or off_value is None:
         given = off if on_value is None else on
         on, off = (cast_to(x, given.dtype) for x in (on, off))
     on, off = as_operands("one_hot", on, off)
-    return SELECT(is_on, *(broadcast(x, is_on.type.shape) for x in (on, off)))
+    return ops.SELECT(is_on, *(broadcast(x, is_on.type.shape) for x in (on, off)))
 
 
 def sequence_mask(
@@ -540,7 +521,7 @@ def sequence_mask(
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())
-    mask = Less()(positions, BroadcastTo(long, tuple(builtins.range(rank)))(lengths))
+    mask = ops.Less()(positions, BroadcastTo(long, tuple(builtins.range(rank)))(lengths))
     return cast_to(mask, as_dtype(dtype))
 
 
@@ -568,15 +549,15 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
     x, kind = as_tensor(value), as_dtype(dtype)
     if not x.dtype.is_complex:
         return cast_to(_saturated(x, kind.real), kind)
-    real = _saturated(REAL(x), kind.real)
-    return Complex()(real, _saturated(Imag()(x), kind.real)) if kind.is_complex else real
+    real = _saturated(ops.REAL(x), kind.real)
+    return ops.Complex()(real, _saturated(ops.Imag()(x), kind.real)) if kind.is_complex else real
 
 
 def _saturated(x: Tensor, kind: DType) -> Tensor:
     """Real numbers as `kind`, those beyond its range as its bounds."""
     low, high = (_rounded_inwards(bound, x.dtype, kind) for bound in _limits(x.dtype, kind))
     below, above = (full(bound, x.type) for bound in (low, high))
-    clipped = SELECT(Less()(x, below), below, SELECT(Less()(above, x), above, x))
+    clipped = ops.SELECT(ops.Less()(x, below), below, ops.SELECT(ops.Less()(above, x), above, x))
     return cast_to(clipped, kind)
 
 
@@ -603,7 +584,7 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
     """
     real, imag = as_operands("complex", real, imag)
     shape = broadcast_shape("complex", real, imag)
-    return Complex()(broadcast(real, shape), broadcast(imag, shape))
+    return ops.Complex()(broadcast(real, shape), broadcast(imag, shape))
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
@@ -612,7 +593,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.identity([1, 2]).numpy()
     array([1, 2], dtype=int32)
     """
-    return IDENTITY(as_tensor(input))
+    return ops.IDENTITY(as_tensor(input))
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
@@ -621,7 +602,7 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.stop_gradient([1.0, 2.0]).numpy()
     array([1., 2.], dtype=float32)
     """
-    return StopGradient()(as_tensor(input))
+    return ops.StopGradient()(as_tensor(input))
 
 
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tracegraph.array.arguments import (
     as_count,
@@ -31,9 +31,7 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_now,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class Unique(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,13 @@ from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.core.types import DType, TensorType, int32, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import (
-    as_tensor,
-    cast_to,
-    has_dtype,
-    promoted,
-    refuse_mix,
-)
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted, refuse_mix
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
 from tracegraph.ops.elementwise import ADD
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def together(op: str, values: Any) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -45,33 +45,13 @@ from tracegraph.operands.conversion import (
     has_dtype,
     static_value,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import (
-    ADD,
-    EQUAL,
-    IMAG,
-    LESS,
-    LESS_EQUAL,
-    MAXIMUM,
-    REAL,
-    SELECT,
-    SUB,
-    Bitcast,
-    Complex,
-    FloorDiv,
-    FloorMod,
-    LogicalAnd,
-    LogicalOr,
-    ShiftLeft,
-    ShiftRight,
-)
 from tracegraph.ops.index import Gather, ScatterMax, move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
@@ -122,19 +102,19 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 
 def _stitched_by_run(places: Sequence[Tensor], rows: Tensor) -> Tensor:
     numbers = Concatenate(0)(*(reshape(cast_to(at, int64), [-1]) for at in places))
-    length = runtime_size("dynamic_stitch", ADD(largest(numbers, -1), as_tensor(1, int64)))
+    length = runtime_size("dynamic_stitch", ops.ADD(largest(numbers, -1), as_tensor(1, int64)))
     # Of several rows for one place the last one has the largest number.
     count = numbers.type.shape[0]
     none = full(-1, TensorType(int32, (length,)))
     at = Reshape((count, 1))(numbers)
     source = ScatterMax(0, 0)(none, at, Iota(count, int32)())
-    found = Gather(0, 0)(rows, MAXIMUM(source, full_like(source, 0)))
-    return _zero_elsewhere(LESS_EQUAL(full_like(source, 0), source), found)
+    found = Gather(0, 0)(rows, ops.MAXIMUM(source, full_like(source, 0)))
+    return _zero_elsewhere(ops.LESS_EQUAL(full_like(source, 0), source), found)
 
 
 def _zero_elsewhere(is_named: Tensor, rows: Tensor) -> Tensor:
     is_named = reshape(is_named, [-1, *[1] * (rows.ndim - 1)])
-    return SELECT(broadcast(is_named, rows.type.shape), rows, full_like(rows, 0))
+    return ops.SELECT(broadcast(is_named, rows.type.shape), rows, full_like(rows, 0))
 
 
 def reverse_sequence(
@@ -168,8 +148,8 @@ def reverse_sequence(
     grid = (sizes[batch], sizes[along])
     lengths = BroadcastTo(grid, (0,))(cast_to(lengths, int32))
     place = BroadcastTo(grid, (1,))(Iota(sizes[along], int32)())
-    last = SUB(lengths, full_like(lengths, 1))
-    source = SELECT(LESS(place, lengths), SUB(last, place), place)
+    last = ops.SUB(lengths, full_like(lengths, 1))
+    source = ops.SELECT(ops.LESS(place, lengths), ops.SUB(last, place), place)
     first = move_axis(x, batch, 0)
     at = along + (along < batch)
     rows = move_axis(Gather(1, 1)(move_axis(first, at, 1), source), 1, at)
@@ -210,8 +190,8 @@ def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None
     for k in reversed(range(sizes.type.shape[0])):  # type: ignore[arg-type]
         size = cast_to(reshape(sizes[k], []), places.dtype)  # type: ignore[index]
         size = broadcast(size, places.type.shape)
-        found.insert(0, FloorMod()(places, size))
-        places = FloorDiv()(places, size)
+        found.insert(0, ops.FloorMod()(places, size))
+        places = ops.FloorDiv()(places, size)
     return stack(found)
 
 
@@ -252,14 +232,14 @@ def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tens
 def _real_parts(x: Tensor) -> Tensor:
     """x with one more axis at the end: the real and the imaginary part, or x itself."""
     if x.dtype.is_complex:
-        return stack([REAL(x), IMAG(x)], axis=-1)
+        return stack([ops.REAL(x), ops.IMAG(x)], axis=-1)
     return Reshape((*x.type.shape, 1))(x)
 
 
 def _of_real_parts(x: Tensor, kind: DType) -> Tensor:
     *sizes, count = x.type.shape
     parts = [Reshape(tuple(sizes))(slice_axis(x, len(sizes), k, k + 1)) for k in range(count)]
-    return Complex()(*parts) if kind.is_complex else parts[0]
+    return ops.Complex()(*parts) if kind.is_complex else parts[0]
 
 
 def _split_bits(x: Tensor, size: int) -> Tensor:
@@ -269,7 +249,7 @@ def _split_bits(x: Tensor, size: int) -> Tensor:
         return stack([bits], axis=-1)
     mask, part = full_like(bits, 2 ** (8 * size) - 1), _UNSIGNED[size]
     shifts = [full_like(bits, 8 * k) for k in range(0, x.dtype.size, size)]
-    places = [LogicalAnd()(ShiftRight()(bits, shift), mask) for shift in shifts]
+    places = [ops.LogicalAnd()(ops.ShiftRight()(bits, shift), mask) for shift in shifts]
     return stack([cast_to(place, part) for place in places], axis=-1)
 
 
@@ -281,14 +261,14 @@ def _joined_bits(x: Tensor, kind: DType) -> Tensor:
     total = None
     for k in range(each):
         part = Reshape((*sizes, count // each))(slice_axis(x, x.ndim - 1, k, k + 1))
-        part = ShiftLeft()(part, full_like(part, k * 8 * kind.size // each))
-        total = part if total is None else LogicalOr()(total, part)
+        part = ops.ShiftLeft()(part, full_like(part, k * 8 * kind.size // each))
+        total = part if total is None else ops.LogicalOr()(total, part)
     assert total is not None
     return _as_bits(total, kind)
 
 
 def _as_bits(x: Tensor, kind: DType) -> Tensor:
-    return x if x.dtype is kind else Bitcast(kind)(x)
+    return x if x.dtype is kind else ops.Bitcast(kind)(x)
 
 
 #: The unsigned type of so many bytes.
@@ -379,7 +359,7 @@ def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     rank = maximum(count, other)
     x, y = (pad(z, [[rank - z.type.shape[0], 0]], constant_values=1) for z in (x, y))
     x, y = elementwise_operands(op, x, y)
-    return SELECT(EQUAL(x, full_like(x, 1)), y, x)
+    return ops.SELECT(ops.EQUAL(x, full_like(x, 1)), y, x)
 
 
 __all__ = [

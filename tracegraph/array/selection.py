@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,19 +35,10 @@ from tracegraph.operands.conversion import (
 )
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT, Cast
-from tracegraph.ops.index import (
-    Gather,
-    GatherNd,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterUpdate,
-)
+from tracegraph.ops.index import Gather, GatherNd, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
 from tracegraph.tracing.index_checks import in_range
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, ShapeLike, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def where(

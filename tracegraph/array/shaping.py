@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -34,23 +34,12 @@ from tracegraph.core.types import int64
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
+from tracegraph.ops import shape as ops
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import CONJ
 from tracegraph.ops.index import Gather
-from tracegraph.ops.shape import (
-    Concatenate,
-    Pad,
-    Reshape,
-    Reverse,
-    Transpose,
-    at_least,
-    slice_axis,
-    with_size,
-)
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, ShapeLike, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
@@ -66,7 +55,7 @@ def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
     """
     x = as_tensor(tensor)
     sizes = _wanted_shape(x, shape)
-    return x if sizes == x.type.shape else Reshape(sizes)(x)
+    return x if sizes == x.type.shape else ops.Reshape(sizes)(x)
 
 
 def _wanted_shape(x: Tensor, shape: Any) -> Shape:
@@ -124,7 +113,7 @@ def transpose(
     else:
         order = tuple(as_axis("transpose", k, rank, x) for k in as_sizes("transpose", "perm", perm))
     if order != tuple(range(rank)):
-        x = Transpose(order)(x)
+        x = ops.Transpose(order)(x)
     return CONJ(x) if as_flag("transpose", "conjugate", conjugate) and x.dtype.is_complex else x
 
 
@@ -137,7 +126,7 @@ def expand_dims(input: TensorLike, axis: Axis, name: str | None = None) -> Tenso
     x = as_tensor(input)
     sizes = sizes_of("expand_dims", x)
     place = as_axis("expand_dims", axis, len(sizes) + 1, x)
-    return Reshape((*sizes[:place], 1, *sizes[place:]))(x)
+    return ops.Reshape((*sizes[:place], 1, *sizes[place:]))(x)
 
 
 def squeeze(input: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:
@@ -151,7 +140,7 @@ def squeeze(input: TensorLike, axis: Axis = None, name: str | None = None) -> Te
     if axis is None or (isinstance(axis, (list, tuple)) and not axis):
         axes = tuple(k for k, size in enumerate(sizes) if known_int(size) and size == 1)
         for k in range(len(sizes)):
-            x = x if k in axes else at_least(x, k, 0 if sizes[k] == 0 else 2)
+            x = x if k in axes else ops.at_least(x, k, 0 if sizes[k] == 0 else 2)
     else:
         axes = as_axes("squeeze", axis, len(sizes), x)
     for k in axes:
@@ -162,8 +151,8 @@ def squeeze(input: TensorLike, axis: Axis = None, name: str | None = None) -> Te
                 x,
                 fix="squeeze axes of size 1 only; use tg.reshape to join axes",
             )
-        x = with_size(x, k, 1)
-    return Reshape(without(sizes, axes))(x) if axes else x
+        x = ops.with_size(x, k, 1)
+    return ops.Reshape(without(sizes, axes))(x) if axes else x
 
 
 def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
@@ -213,7 +202,7 @@ def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> T
         own.append(len(wide))
         wide.append(size)
     repeated = BroadcastTo(tuple(wide), tuple(own))(x)
-    return Reshape(tuple(size * count for size, count in zip(sizes, counts)))(repeated)
+    return ops.Reshape(tuple(size * count for size, count in zip(sizes, counts)))(repeated)
 
 
 def pad(
@@ -240,7 +229,7 @@ def pad(
         value = as_tensor(constant_values, x.dtype)
         x, widths = _with_open_margins(x, widths, value)
         before, after = zip(*widths) if widths else ((), ())
-        return Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
+        return ops.Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
     as_choice("pad", "mode", kind, _MODES)
     for axis, (before, after) in enumerate(widths):
         x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
@@ -257,7 +246,7 @@ def _with_open_margins(x: Tensor, widths: Any, value: Tensor) -> tuple[Tensor, A
             if lowest is None or lowest < 0:
                 shape = tuple(width if a == axis else size for a, size in enumerate(x.type.shape))
                 margin, left[axis][k] = BroadcastTo(shape, ())(value), 0
-                x = Concatenate(axis)(*((x, margin) if k else (margin, x)))
+                x = ops.Concatenate(axis)(*((x, margin) if k else (margin, x)))
     return x, left
 
 
@@ -300,10 +289,10 @@ def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tenso
         )
     parts = [x]
     if before:
-        parts.insert(0, Reverse((axis,))(cut(x, axis, edge, edge + before)))
+        parts.insert(0, ops.Reverse((axis,))(cut(x, axis, edge, edge + before)))
     if after:
-        parts.append(Reverse((axis,))(cut(x, axis, size - edge - after, size - edge)))
-    return Concatenate(axis)(*parts) if len(parts) > 1 else x
+        parts.append(ops.Reverse((axis,))(cut(x, axis, size - edge - after, size - edge)))
+    return ops.Concatenate(axis)(*parts) if len(parts) > 1 else x
 
 
 def reverse(tensor: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
@@ -314,7 +303,7 @@ def reverse(tensor: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
     """
     x = as_tensor(tensor)
     axes = as_axes("reverse", axis, rank_of("reverse", x), x)
-    return Reverse(axes)(x) if axes else x
+    return ops.Reverse(axes)(x) if axes else x
 
 
 def roll(input: TensorLike, shift: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
@@ -352,7 +341,7 @@ def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
     first = places % size
     if known_int(first) and first == 0:
         return x
-    return Concatenate(axis)(cut(x, axis, size - first, size), cut(x, axis, 0, size - first))
+    return ops.Concatenate(axis)(cut(x, axis, size - first, size), cut(x, axis, 0, size - first))
 
 
 def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
@@ -380,13 +369,13 @@ def cut(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:
     shape = x.type.shape
     if known_int(start) and start == 0 and stride == 1 and stop == shape[axis]:
         return x
-    return slice_axis(x, axis, start, stop, stride)
+    return ops.slice_axis(x, axis, start, stop, stride)
 
 
 def moved_axes(x: Tensor, first: tuple[int, ...]) -> Tensor:
     """x with the axes `first` in front, in that order, and the others after them in theirs."""
     order = (*first, *(axis for axis in range(x.ndim) if axis not in first))
-    return x if order == tuple(range(x.ndim)) else Transpose(order)(x)
+    return x if order == tuple(range(x.ndim)) else ops.Transpose(order)(x)
 
 
 def flattened(x: Tensor, counts: tuple[int, ...]) -> Tensor:
@@ -396,7 +385,7 @@ def flattened(x: Tensor, counts: tuple[int, ...]) -> Tensor:
     for count in counts:
         groups.append(math.prod(sizes[start : start + count]))
         start += count
-    return x if tuple(groups) == sizes else Reshape(tuple(groups))(x)
+    return x if tuple(groups) == sizes else ops.Reshape(tuple(groups))(x)
 
 
 __all__ = [

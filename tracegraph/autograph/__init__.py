@@ -7,7 +7,6 @@ without conversion.
 from __future__ import annotations
 
 from tracegraph.autograph import experimental as experimental
-from tracegraph.autograph.public import do_not_convert as do_not_convert
-from tracegraph.autograph.public import to_code as to_code
+from tracegraph.autograph.public import do_not_convert as do_not_convert, to_code as to_code
 
 __all__ = ["do_not_convert", "experimental", "to_code"]

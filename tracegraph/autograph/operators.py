@@ -28,12 +28,7 @@ from tracegraph.autograph.staging import (
     run_fold,
     run_loop,
 )
-from tracegraph.autograph.values import (
-    Undefined,
-    UndefinedReturnValue,
-    in_graph,
-    is_undefined,
-)
+from tracegraph.autograph.values import Undefined, UndefinedReturnValue, in_graph, is_undefined
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users

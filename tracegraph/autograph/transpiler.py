@@ -27,21 +27,8 @@ from malt.converters import (
 )
 from malt.core import converter, unsupported_features_checker
 from malt.lang import directives
-from malt.pyct import (
-    anno,
-    cfg,
-    errors,
-    naming,
-    qual_names,
-    templates,
-    transformer,
-)
-from malt.pyct.static_analysis import (
-    activity,
-    liveness,
-    reaching_definitions,
-    reaching_fndefs,
-)
+from malt.pyct import anno, cfg, errors, naming, qual_names, templates, transformer
+from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
 
 from tracegraph.autograph.conversion import HOOKS, NotConvertible
 from tracegraph.autograph.function_trees import tree_of

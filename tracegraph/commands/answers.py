@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from tracegraph.archive.directory import write_output
 from tracegraph.errors import fact_of, fix_of, reason_of
 from tracegraph.text.printer import unique
+from tracegraph.views.devices import aligned
 from tracegraph.views.outline import printable
 
 #: Exit codes: the answer is yes, it is no or the data is bad, there is no answer.
@@ -50,12 +51,7 @@ def table(rows: Iterable[Sequence[Any]], sides: str) -> str:
     What comes from a file that nobody vouches for must not move the cursor: cells are made
     printable.
     """
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    return "\n".join(
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()
-        for row in cells
-    )
+    return "\n".join(aligned([[printable(str(cell)) for cell in row] for row in rows], sides))
 
 
 def size_text(count: int) -> str:

@@ -8,13 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tracegraph.archive.directory import ASSETS, EXTRA
-from tracegraph.commands.answers import (
-    Answer,
-    Misuse,
-    size_text,
-    table,
-    write_file,
-)
+from tracegraph.commands.answers import Answer, Misuse, size_text, table, write_file
 from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph

@@ -35,8 +35,7 @@ from tracegraph.ops.broadcast import BroadcastTo, full, stack
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, LogicalNot, StopGradient
 from tracegraph.ops.index import Gather
-from tracegraph.ops.reduce import Any as AnyOf
-from tracegraph.ops.reduce import ArgMax
+from tracegraph.ops.reduce import Any as AnyOf, ArgMax
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.vectorise import vectorise
 

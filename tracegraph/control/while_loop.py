@@ -52,8 +52,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.elementwise import ADD, Add, Cast, Less, LogicalAnd
-from tracegraph.ops.reduce import Any as AnyOf
-from tracegraph.ops.reduce import Max
+from tracegraph.ops.reduce import Any as AnyOf, Max
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import simplify

@@ -9,12 +9,7 @@ import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.branch import Cond, Switch
-from tracegraph.control_flow.array_states import (
-    chosen_alike,
-    common_needs,
-    measured,
-    supplied,
-)
+from tracegraph.control_flow.array_states import chosen_alike, common_needs, measured, supplied
 from tracegraph.control_flow.regions import (
     Region,
     Shared,

@@ -29,14 +29,7 @@ from tracegraph.control_passes.stacked_writes import with_stacked_writes
 from tracegraph.core.shapes import Dim, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
-from tracegraph.errors import (
-    DTypeError,
-    ShapeError,
-    SignatureError,
-    TraceError,
-    fail,
-    shown,
-)
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor

@@ -39,13 +39,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import (
-    as_tensor,
-    cast_to,
-    has_dtype,
-    static_ints,
-    static_value,
-)
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, static_ints, static_value
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
 from tracegraph.ops.index import Gather, ScatterUpdate, size_value

@@ -25,22 +25,10 @@ from tracegraph.core.types import TensorType, int32
 from tracegraph.ir.builder import Builder, copy_inputs, inline, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops import elementwise
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.effect import Check, HostCall
-from tracegraph.ops.elementwise import (
-    ADD,
-    AND,
-    EQUAL,
-    LESS,
-    SELECT,
-    Identity,
-    IsFinite,
-    LogicalNot,
-    Neg,
-    Select,
-    StopGradient,
-)
 from tracegraph.ops.movement import Movement
 from tracegraph.ops.reduce import All, Min
 from tracegraph.ops.shape import Concatenate, Reshape
@@ -48,7 +36,7 @@ from tracegraph.passes.specialise import specialise
 
 MESSAGE = "a node makes nan or infinity of finite numbers"
 #: These hand on what they are given.
-_HARMLESS = (Movement, BroadcastTo, Neg, Identity, StopGradient)
+_HARMLESS = (Movement, BroadcastTo, elementwise.Neg, elementwise.Identity, elementwise.StopGradient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,11 +70,13 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
         if not watch.sites:
             return graph, ()
         number, *steps = watch.first(max(len(site.loops) for site in watch.sites))
-        holds = EQUAL(number, full(_NONE, number.type))
+        holds = elementwise.EQUAL(number, full(_NONE, number.type))
         for place, given in assigned:
             new, old = outputs[place], env[graph.inputs[given]]
             if new.type is old.type:
-                outputs[place] = SELECT(BroadcastTo(new.type.shape, ())(holds), new, old)
+                outputs[place] = elementwise.SELECT(
+                    BroadcastTo(new.type.shape, ())(holds), new, old
+                )
         outputs += [Check(MESSAGE)(holds, number, *steps), number, *steps]
         return builder.finish(outputs), tuple(watch.sites)
 
@@ -183,10 +173,10 @@ class _Watch:
                 given = [*constants, *outputs[: op.states]]
                 watch.walk(op.condition, dict(zip(op.condition.inputs, given, strict=True)))
             number, *steps = watch.first(depth)
-            is_first = EQUAL(held[0], full(_NONE, COUNT))
+            is_first = elementwise.EQUAL(held[0], full(_NONE, COUNT))
             pairs = zip([number, step, *steps], held, strict=True)
-            kept = [SELECT(is_first, new, old) for new, old in pairs]
-            states = [*outputs[: op.states], ADD(step, constant(1, int32)), *kept]
+            kept = [elementwise.SELECT(is_first, new, old) for new, old in pairs]
+            states = [*outputs[: op.states], elementwise.ADD(step, constant(1, int32)), *kept]
             return builder.finish([*states, *outputs[op.states :]])
 
     # Nodes.
@@ -213,8 +203,8 @@ class _Watch:
         if after is None:
             return
         before = self._all_finite(inputs)
-        failed = LogicalNot()(after)
-        self._failures.append(failed if before is None else AND(before, failed))
+        failed = elementwise.LogicalNot()(after)
+        self._failures.append(failed if before is None else elementwise.AND(before, failed))
         self._numbers.append(len(self.sites))
         # Of a selection the one to blame is what it selected from.
         masked = [x.node for x in node.inputs if x.node is not None and is_masked(x)]
@@ -225,14 +215,14 @@ class _Watch:
         for x in dict.fromkeys(tensors):
             flag = self._flag(x)
             if flag is not None:
-                found = flag if found is None else AND(found, flag)
+                found = flag if found is None else elementwise.AND(found, flag)
         return found
 
     def _flag(self, x: Tensor) -> Tensor | None:
         if not x.type.dtype.is_differentiable:
             return None
         if x not in self._finite:
-            self._finite[x] = All(None)(IsFinite()(x))
+            self._finite[x] = All(None)(elementwise.IsFinite()(x))
         return self._finite[x]
 
     def first(self, depth: int) -> list[Tensor]:
@@ -244,11 +234,11 @@ class _Watch:
             failed = Concatenate(0)(*(Reshape((1,))(x) for x in self._failures))
             numbers = Constant(np.array(self._numbers, np.int32))()
             none = full(_NONE, TensorType(int32, (count,)))
-            found[0] = Min(None)(SELECT(failed, numbers, none))
+            found[0] = Min(None)(elementwise.SELECT(failed, numbers, none))
         for inside in self._inside:
-            is_earlier = LESS(inside[0], found[0])
+            is_earlier = elementwise.LESS(inside[0], found[0])
             rest = _nothing(depth)[len(inside) :]
-            found = [SELECT(is_earlier, *pair) for pair in zip([*inside, *rest], found)]
+            found = [elementwise.SELECT(is_earlier, *pair) for pair in zip([*inside, *rest], found)]
         return found
 
 
@@ -289,7 +279,9 @@ def _while_all_is_well(loop: While | RecordedWhile, body: Graph) -> Graph:
         inputs = [builder.input_like(x) for x in body.inputs]
         place = loop.constants + loop.states
         (goes_on,) = inline(loop.condition, inputs[:place])
-        return builder.finish([AND(goes_on, EQUAL(inputs[place + 1], full(_NONE, COUNT)))])
+        return builder.finish(
+            [elementwise.AND(goes_on, elementwise.EQUAL(inputs[place + 1], full(_NONE, COUNT)))]
+        )
 
 
 def _masked(graph: Graph) -> Callable[[Tensor], bool]:
@@ -297,8 +289,8 @@ def _masked(graph: Graph) -> Callable[[Tensor], bool]:
     take what is not finite away like this, and it counts where it was selected."""
     read = set(graph.outputs)
     for node in graph.nodes:
-        if not isinstance(node.op, IsFinite):
-            read.update(node.inputs[:1] if isinstance(node.op, Select) else node.inputs)
+        if not isinstance(node.op, elementwise.IsFinite):
+            read.update(node.inputs[:1] if isinstance(node.op, elementwise.Select) else node.inputs)
 
     def is_masked(x: Tensor) -> bool:
         return x not in read and x.node is not None and bool(x.node.source.roles)

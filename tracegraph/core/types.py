@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import weakref
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -172,12 +171,8 @@ class DType:
         return as_dtype, (self.name,)
 
 
-def _numpy(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, None) or name)
-
-
 def _define(name: str, short: str) -> DType:
-    numpy_dtype = _numpy(name)
+    numpy_dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
     kind = _STORAGE if name.startswith("float8") else _KINDS.get(numpy_dtype.kind, "floating")
     return DType(name, short, numpy_dtype, kind)
 
@@ -236,14 +231,10 @@ def as_dtype(value: Any) -> DType:
 def _refuse(value: Any) -> Any:
     names = [name for name in _BY_NAME if name != "token"]
     close = difflib.get_close_matches(value, names, 1, 0.75) if isinstance(value, str) else []
-    fix = f"use {close[0]}, or another of {', '.join(names)}" if close else _one_of(names)
+    fix = f"use {f'{close[0]}, or another' if close else 'one'} of {', '.join(names)}"
     if isinstance(value, int):
         fix = f"give all sizes as one list, such as tg.zeros([2, 3]), or {fix}"
     fail(DTypeError, f"{shown(value)} is not a data type", fix=fix)
-
-
-def _one_of(names: Iterable[str]) -> str:
-    return f"use one of {', '.join(names)}"
 
 
 class TensorType:

@@ -307,7 +307,10 @@ class _Arguments:
         numbers = [x for x in everything if _is_counted(x)]
         #: How many arguments there are, as a backward function may count them: numbers and arrays,
         #: or all; and the places of the tensors among those.
-        self._counts = {len(xs): _places_of_arrays(xs) for xs in (everything, numbers)}
+        self._counts = {
+            len(leaves): [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
+            for leaves in (everything, numbers)
+        }
         self.count = len(numbers) + len(last)
 
     def aligned(self, found: Sequence[Any]) -> list[Any] | None:
@@ -334,10 +337,6 @@ class _Arguments:
 
 _ARRAYS = (Tensor, Variable, np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)
-
-
-def _places_of_arrays(leaves: Sequence[Any]) -> list[int]:
-    return [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
 
 
 def _is_counted(leaf: Any) -> bool:

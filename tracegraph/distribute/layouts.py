@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.eager.layouts import Layout, Mesh, as_layout, laid_out
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import LayoutLike, TensorLike
+from tracegraph.typing import LayoutLike, TensorLike
 
 
 def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:

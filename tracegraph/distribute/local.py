@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.layouts import as_layout
 from tracegraph.errors import ShapeError, fact_of, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array
-
-if TYPE_CHECKING:
-    from tracegraph.typing import LayoutLike, TensorLike
+from tracegraph.typing import LayoutLike, TensorLike
 
 
 def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:

@@ -32,12 +32,7 @@ from tracegraph.errors import (
     fail,
     message,
 )
-from tracegraph.ir.builder import (
-    Builder,
-    builder_of_thread,
-    operand_text,
-    set_top_level,
-)
+from tracegraph.ir.builder import Builder, builder_of_thread, operand_text, set_top_level
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, set_buffer
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code

@@ -22,13 +22,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
-from tracegraph.functions.execute import (
-    Execution,
-    input_types,
-    note_call,
-    run_nested,
-    run_recorded,
-)
+from tracegraph.functions.execute import Execution, input_types, note_call, run_nested, run_recorded
 from tracegraph.functions.jax_function import Binding, jax_function
 from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current

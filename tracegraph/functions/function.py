@@ -20,12 +20,7 @@ from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.type_variables import Parameters, Result
 from tracegraph.eager import backend
 from tracegraph.effects.prefix import has_shapes_found
-from tracegraph.effects.record import (
-    Record,
-    ResultShapeError,
-    current_record,
-    recorded_call,
-)
+from tracegraph.effects.record import Record, ResultShapeError, current_record, recorded_call
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.functions.body import Body
 from tracegraph.functions.call_plan import CallPlan, known_call

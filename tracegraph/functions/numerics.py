@@ -21,13 +21,7 @@ from tracegraph.control_passes import locate_numerics as search
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
-from tracegraph.eager.slots import (
-    gathered,
-    run_program,
-    settle,
-    state_lock,
-    store_together_if_same,
-)
+from tracegraph.eager.slots import gathered, run_program, settle, state_lock, store_together_if_same
 from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.functions.execute import Execution

@@ -17,12 +17,7 @@ from tracegraph.functions.body import Body
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.retracing import Retracing
-from tracegraph.signatures.signature import (
-    InputSignature,
-    Request,
-    SpecTypes,
-    canonical_keys,
-)
+from tracegraph.signatures.signature import InputSignature, Request, SpecTypes, canonical_keys
 from tracegraph.tracing.trace import tracing
 
 #: Traces kept per function.

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_flag,
-    as_number,
-    rank_of,
-    refuse,
-    sizes_of,
-)
-from tracegraph.array.creation import is_tensor, one_hot, ones_like
-from tracegraph.array.creation import range as range_of
+from tracegraph.array.arguments import as_count, as_flag, as_number, rank_of, refuse, sizes_of
+from tracegraph.array.creation import is_tensor, one_hot, ones_like, range as range_of
 from tracegraph.array.runtime_sizes import size_of_value
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, expand_dims, reshape, transpose
@@ -27,9 +19,7 @@ from tracegraph.math.logic import greater, logical_and, logical_not
 from tracegraph.math.reduction import cumsum, reduce_any, reduce_sum
 from tracegraph.math.sorting import argsort
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def non_max_suppression(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse
 from tracegraph.array.creation import is_tensor
@@ -29,9 +29,7 @@ from tracegraph.math.reduction import reduce_all
 from tracegraph.math.unary import abs, floor
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.image import AdjustContrast
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 def convert_image_dtype(

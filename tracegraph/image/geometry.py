@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_number,
-    as_size,
-    as_sizes,
-    known_int,
-    refuse,
-)
+from tracegraph.array.arguments import as_count, as_number, as_size, as_sizes, known_int, refuse
 from tracegraph.array.joining import concat
 from tracegraph.array.runtime_sizes import is_open, runtime_size
-from tracegraph.array.shaping import cut, pad, reverse
-from tracegraph.array.shaping import transpose as transpose_axes
-from tracegraph.core.shapes import Size
-from tracegraph.core.shapes import minimum as smaller
+from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_axes
+from tracegraph.core.shapes import Size, minimum as smaller
 from tracegraph.core.types import float64, int64
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images
@@ -26,9 +17,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply, subtract
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def flip_left_right(image: TensorLike) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +31,7 @@ from tracegraph.nn.convolutions import depthwise_conv2d
 from tracegraph.nn.pooling import avg_pool2d
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 from tracegraph.ops.broadcast import full
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:

@@ -4,7 +4,7 @@ seed, which is two integers."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_number, as_sizes, known_int, refuse, sizes_of
 from tracegraph.array.creation import convert_to_tensor
@@ -25,9 +25,7 @@ from tracegraph.math.logic import less
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.random.distributions import uniform
 from tracegraph.random.stateless import stateless_uniform
-
-if TYPE_CHECKING:
-    from tracegraph.typing import ShapeLike, TensorLike
+from tracegraph.typing import ShapeLike, TensorLike
 
 #: Draws uniform numbers: draw(shape, low, high, dtype).
 _Draw = Callable[[Any, Any, Any, Any], Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_choice,
@@ -34,9 +34,7 @@ from tracegraph.math.product import einsum
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import abs, ceil, exp, floor, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import ShapeLike, TensorLike
+from tracegraph.typing import ShapeLike, TensorLike
 
 
 class ResizeMethod:

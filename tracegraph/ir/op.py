@@ -327,8 +327,9 @@ class Op(metaclass=_Interning):
 
     def jvp(self, tangents: tuple[Any, ...], *values: Tensor) -> Any:
         """Tangents of the outputs, from those of the inputs (None for zero) and
-        `(*outputs, *inputs)`. NotImplemented asks the forward pass to transpose the vjp."""
-        return NotImplemented
+        `(*outputs, *inputs)`. A linear op of one operand is its own rule. NotImplemented asks the
+        forward pass to transpose the vjp."""
+        return self(*tangents) if self.is_linear and len(tangents) == 1 else NotImplemented
 
     def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
         """`(outputs, batched)` with a leading loop axis of `n` on the inputs that are batched."""

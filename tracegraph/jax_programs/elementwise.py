@@ -13,8 +13,7 @@ from tracegraph.core.types import as_dtype
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import RULES, Equation, converts
-from tracegraph.ops import elementwise as ops
-from tracegraph.ops import special
+from tracegraph.ops import elementwise as ops, special
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.random import GammaSlope
 from tracegraph.ops.special import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_list
 from tracegraph.core.types import int32
-from tracegraph.errors import (
-    SignatureError,
-    TraceError,
-    fail,
-    shown,
-)
+from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import from_jax
@@ -27,9 +22,7 @@ from tracegraph.state.module import Module
 from tracegraph.state.variable import Reference, Variable
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import init_scope
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class OptaxOptimizer(Module):

@@ -42,13 +42,7 @@ from tracegraph.jax_programs import (
     shape,
     windows,
 )
-from tracegraph.jax_programs.equations import (
-    Reader,
-    constant_of,
-    graph_of,
-    is_key,
-    type_of,
-)
+from tracegraph.jax_programs.equations import Reader, constant_of, graph_of, is_key, type_of
 from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
 
 #: Importing a family registers its primitives.

@@ -11,15 +11,7 @@ from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import DimSize, Iota, constant
 from tracegraph.ops.elementwise import IDENTITY, Cast
 from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice
-from tracegraph.ops.shape import (
-    Concatenate,
-    Pad,
-    Reshape,
-    Reverse,
-    Slice,
-    Transpose,
-    slice_axis,
-)
+from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Transpose, slice_axis
 
 
 @converts("broadcast_in_dim")

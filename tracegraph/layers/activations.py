@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import activations, nn
 from tracegraph.array.arguments import as_axes, as_number, as_sizes, rank_of
@@ -16,15 +16,13 @@ from tracegraph.math.logic import greater
 from tracegraph.math.reduction import reduce_logsumexp
 from tracegraph.math.unary import exp
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ActivationLike,
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        RegularizerLike,
-    )
+from tracegraph.typing import (
+    ActivationLike,
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    RegularizerLike,
+)
 
 
 class Activation(Layer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn, regularizers
 from tracegraph.array.arguments import (
@@ -18,8 +18,7 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import range as numbers
-from tracegraph.array.creation import zeros
+from tracegraph.array.creation import range as numbers, zeros
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32
@@ -35,15 +34,7 @@ from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import tanh
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
-
-if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        Nest,
-        RegularizerLike,
-    )
+from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, Nest, RegularizerLike
 
 
 def _both(mask: Any, other: Any) -> Any:

@@ -11,16 +11,8 @@ import numpy as np
 
 from tracegraph import activations, constraints, initializers, nest, regularizers
 from tracegraph.api.absent import refuse_attribute
-from tracegraph.array.arguments import (
-    as_choice,
-    as_flag,
-    as_list,
-    as_shape,
-    as_sizes,
-    refuse,
-)
-from tracegraph.array.creation import is_tensor
-from tracegraph.array.creation import shape as shape_tensor
+from tracegraph.array.arguments import as_choice, as_flag, as_list, as_shape, as_sizes, refuse
+from tracegraph.array.creation import is_tensor, shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here
 from tracegraph.boundary.argument_errors import SINGLE

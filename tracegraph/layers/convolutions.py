@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn
 from tracegraph.array.arguments import rank_of, refuse, sizes_of
@@ -22,16 +22,14 @@ from tracegraph.layers.base import (
 )
 from tracegraph.nn.windows import reaches
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ActivationLike,
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        RegularizerLike,
-        Window,
-    )
+from tracegraph.typing import (
+    ActivationLike,
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    RegularizerLike,
+    Window,
+)
 
 CONVOLUTIONS: Any = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_sizes, refuse_kind
 from tracegraph.array.selection import gather
@@ -15,15 +15,13 @@ from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.logic import not_equal
 from tracegraph.math.product import einsum, matmul
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ActivationLike,
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        RegularizerLike,
-    )
+from tracegraph.typing import (
+    ActivationLike,
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    RegularizerLike,
+)
 
 
 class Dense(Affine):

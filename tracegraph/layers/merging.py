@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import string
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_axis, as_flag, as_size, as_sizes, rank_of, refuse
 from tracegraph.array.joining import concat
@@ -18,9 +18,7 @@ from tracegraph.math import arithmetic
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import DTypeLike, Nest
 
 
 class _Merge(Layer):

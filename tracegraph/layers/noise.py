@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn, random, regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
@@ -16,10 +16,7 @@ from tracegraph.math.arithmetic import add, multiply
 from tracegraph.math.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike
-
+from tracegraph.typing import DTypeLike, ShapeLike
 
 #: What `selu` goes to on the left.
 _LEAST = -1.6732632423543772 * 1.0507009873554805

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nn
 from tracegraph.array.arguments import (
@@ -27,9 +27,7 @@ from tracegraph.math.reduction import reduce_mean, summable
 from tracegraph.math.unary import rsqrt, square
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
+from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
 
 
 class _Normalization(Layer):

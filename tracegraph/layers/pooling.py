@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,21 +14,12 @@ from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import (
-    Layer,
-    format_of,
-    is_channels_first,
-    known,
-    padding_of,
-    window,
-)
+from tracegraph.layers.base import Layer, format_of, is_channels_first, known, padding_of, window
 from tracegraph.math.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Window
+from tracegraph.typing import DTypeLike, Window
 
 
 class _Pooling(Layer):

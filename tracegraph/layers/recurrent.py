@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nest, nn, regularizers
 from tracegraph.array.arguments import (
@@ -27,16 +27,14 @@ from tracegraph.layers.base import Layer, activation_of, known_last, positive, t
 from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.product import matmul
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import (
-        ActivationLike,
-        ConstraintLike,
-        DTypeLike,
-        InitializerLike,
-        Nest,
-        RegularizerLike,
-    )
+from tracegraph.typing import (
+    ActivationLike,
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    Nest,
+    RegularizerLike,
+)
 
 
 class _Cell(Layer):

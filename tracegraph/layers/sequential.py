@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import nest
 from tracegraph.array.arguments import as_shape, refuse_kind
@@ -14,9 +14,7 @@ from tracegraph.functions.function import function
 from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module, settings_text
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike
 
 
 class Sequential(Layer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_choice, as_size, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.joining import repeat
@@ -15,9 +15,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, positive, window
 from tracegraph.nn.windows import channels_last, ranked
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Window
+from tracegraph.typing import DTypeLike, Window
 
 
 class Flatten(Layer):

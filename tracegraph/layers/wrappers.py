@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import initializers, nest
 from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse, refuse_kind, sizes_of
@@ -25,9 +25,7 @@ from tracegraph.math.reduction import reduce_all, reduce_sum
 from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import DTypeLike, Nest
 
 
 class Bidirectional(Layer):

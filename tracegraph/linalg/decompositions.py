@@ -6,7 +6,7 @@ computed of them has a derivative that is infinite or nan; those of the values t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     as_sizes,
     known_array,
     known_int,
+    matrices,
     rank_of,
     refuse,
 )
@@ -25,18 +26,14 @@ from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import as_dtype, int32, int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operands import matrices
 from tracegraph.linalg.parts import diag
 from tracegraph.operands.conversion import as_operands, cast_to
-from tracegraph.ops.contract import MATMUL
-from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of
 from tracegraph.ops.decomposition import Eig, Eigh, Eigvalsh, Lu, Qr, SingularValues, Svd
 from tracegraph.ops.elementwise import SELECT
 from tracegraph.ops.linalg import in_triangle
 from tracegraph.ops.matrix_function import Expm, Logm, Sqrtm
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class Orthogonal(NamedTuple):

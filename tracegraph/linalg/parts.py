@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tracegraph.array.arguments import (
     as_size,
     as_sizes,
     known_int,
+    matrices,
     rank_of,
     refuse,
     sizes_of,
@@ -23,21 +24,17 @@ from tracegraph.array.shaping import expand_dims, pad, squeeze
 from tracegraph.core.shapes import element_count, same_shape, same_size
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operands import matrices
 from tracegraph.math.norms import global_norm, l2_normalize
 from tracegraph.math.product import einsum, matmul, tensordot
 from tracegraph.math.reduction import norm
 from tracegraph.operands.conversion import as_tensor, broadcast
 from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.contract import adjoint as adjoint_of
-from tracegraph.ops.contract import swap_last
+from tracegraph.ops.contract import adjoint as adjoint_of, swap_last
 from tracegraph.ops.elementwise import SELECT, SUB, LogicalAnd
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape, with_size
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def matrix_transpose(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tracegraph.array.arguments import (
     as_flag,
     as_integers,
     as_number,
+    matrices,
     rank_of,
     refuse,
 )
@@ -22,30 +23,19 @@ from tracegraph.core.types import int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operands import matrices, system
 from tracegraph.linalg.parts import diag, diag_part
 from tracegraph.math.product import with_common_batch
 from tracegraph.math.unary import log
 from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import Sum
-from tracegraph.ops.contract import MATMUL, swap_last
-from tracegraph.ops.contract import adjoint as adjoint_of
+from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of, swap_last
 from tracegraph.ops.decomposition import Pinv, SingularValues, triangles
 from tracegraph.ops.elementwise import CONJ, REAL
 from tracegraph.ops.index import Gather
-from tracegraph.ops.linalg import (
-    Cholesky,
-    Det,
-    Slogdet,
-    Solve,
-    TriangularSolve,
-    TridiagonalSolve,
-)
+from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve, TridiagonalSolve
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def solve(
@@ -62,6 +52,17 @@ def solve(
     """
     a, b = system("solve", matrix, rhs)
     return Solve(as_flag("solve", "adjoint", adjoint))(a, b)
+
+
+def system(op: str, matrix: Any, rhs: Any) -> tuple[Tensor, Tensor]:
+    """Matrices and right-hand sides of one dtype, with the same leading axes."""
+    a, b = as_operands(op, matrix, rhs)
+    ranks = rank_of(op, a), rank_of(op, b)
+    if min(ranks) < 2:
+        short = a if ranks[0] < 2 else b
+        fix = "give a vector a last axis of size 1: x[..., tg.newaxis]"
+        refuse(op, f"{short.type} is not a matrix", a, b, fix=fix)
+    return with_common_batch(op, a, b)
 
 
 def triangular_solve(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from tracegraph.array.arguments import as_flag, as_number, as_size
 from tracegraph.core.types import DType, as_dtype
@@ -12,9 +13,7 @@ from tracegraph.losses import functions
 from tracegraph.losses.reduction import as_reduction, floating, reduced
 from tracegraph.math.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 _MEAN = "sum_over_batch_size"
 
@@ -84,7 +83,25 @@ class Loss:
         return None
 
 
-class MeanSquaredError(Loss):
+class _OfFunction(Loss):
+    """A loss without options of its own: a function, by default under its name."""
+
+    function: ClassVar[Callable[[Any, Any], Tensor]]
+
+    def __init__(
+        self,
+        reduction: str | None = _MEAN,
+        name: str | None = "",
+        dtype: DTypeLike | None = None,
+    ) -> None:
+        own = type(self).function.__name__ if name == "" else name
+        super().__init__(own, reduction, dtype)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        return type(self).function(y_true, y_pred)
+
+
+class MeanSquaredError(_OfFunction):
     """The mean of squared differences: `tg.losses.mean_squared_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredError()
@@ -92,19 +109,10 @@ class MeanSquaredError(Loss):
     2.5
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "mean_squared_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.mean_squared_error(y_true, y_pred)
+    function = functions.mean_squared_error
 
 
-class MeanAbsoluteError(Loss):
+class MeanAbsoluteError(_OfFunction):
     """The mean of absolute differences: `tg.losses.mean_absolute_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsoluteError()
@@ -112,19 +120,10 @@ class MeanAbsoluteError(Loss):
     1.5
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "mean_absolute_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.mean_absolute_error(y_true, y_pred)
+    function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(Loss):
+class MeanAbsolutePercentageError(_OfFunction):
     """Differences in percent of the labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsolutePercentageError()
@@ -132,19 +131,10 @@ class MeanAbsolutePercentageError(Loss):
     100.0
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "mean_absolute_percentage_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.mean_absolute_percentage_error(y_true, y_pred)
+    function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(Loss):
+class MeanSquaredLogarithmicError(_OfFunction):
     """Squared differences of logarithms: `tg.losses.mean_squared_logarithmic_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredLogarithmicError()
@@ -152,16 +142,7 @@ class MeanSquaredLogarithmicError(Loss):
     0.2402
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "mean_squared_logarithmic_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.mean_squared_logarithmic_error(y_true, y_pred)
+    function = functions.mean_squared_logarithmic_error
 
 
 class Huber(Loss):
@@ -186,7 +167,7 @@ class Huber(Loss):
         return functions.huber(y_true, y_pred, self.delta)
 
 
-class LogCosh(Loss):
+class LogCosh(_OfFunction):
     """Logarithms of hyperbolic cosines of differences: `tg.losses.log_cosh`. See `Loss`.
 
     >>> loss = tg.losses.LogCosh()
@@ -194,16 +175,7 @@ class LogCosh(Loss):
     49.8703
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "log_cosh",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.log_cosh(y_true, y_pred)
+    function = functions.log_cosh
 
 
 class CosineSimilarity(Loss):
@@ -228,7 +200,7 @@ class CosineSimilarity(Loss):
         return functions.cosine_similarity(y_true, y_pred, self.axis)
 
 
-class Poisson(Loss):
+class Poisson(_OfFunction):
     """The loss of counts: `tg.losses.poisson`. See `Loss`.
 
     >>> loss = tg.losses.Poisson()
@@ -236,19 +208,10 @@ class Poisson(Loss):
     1.5
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "poisson",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.poisson(y_true, y_pred)
+    function = functions.poisson
 
 
-class KLDivergence(Loss):
+class KLDivergence(_OfFunction):
     """The divergence of Kullback and Leibler: `tg.losses.kl_divergence`. See `Loss`.
 
     >>> loss = tg.losses.KLDivergence()
@@ -256,19 +219,10 @@ class KLDivergence(Loss):
     0.6931
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "kl_divergence",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.kl_divergence(y_true, y_pred)
+    function = functions.kl_divergence
 
 
-class Hinge(Loss):
+class Hinge(_OfFunction):
     """How much a margin of 1 is missed: `tg.losses.hinge`. See `Loss`.
 
     >>> loss = tg.losses.Hinge()
@@ -276,19 +230,10 @@ class Hinge(Loss):
     1.0
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.hinge(y_true, y_pred)
+    function = functions.hinge
 
 
-class SquaredHinge(Loss):
+class SquaredHinge(_OfFunction):
     """The square of how much a margin of 1 is missed: `tg.losses.squared_hinge`. See `Loss`.
 
     >>> loss = tg.losses.SquaredHinge()
@@ -296,19 +241,10 @@ class SquaredHinge(Loss):
     1.25
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "squared_hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.squared_hinge(y_true, y_pred)
+    function = functions.squared_hinge
 
 
-class CategoricalHinge(Loss):
+class CategoricalHinge(_OfFunction):
     """The margin between the right class and the others: `tg.losses.categorical_hinge`. See `Loss`.
 
     >>> loss = tg.losses.CategoricalHinge()
@@ -316,16 +252,7 @@ class CategoricalHinge(Loss):
     0.75
     """
 
-    def __init__(
-        self,
-        reduction: str | None = _MEAN,
-        name: str | None = "categorical_hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(name, reduction, dtype)
-
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        return functions.categorical_hinge(y_true, y_pred)
+    function = functions.categorical_hinge
 
 
 class BinaryCrossentropy(Loss):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from tracegraph.array.arguments import as_axis, as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import zeros_like
@@ -26,9 +25,7 @@ from tracegraph.nn.loss import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 #: Below it a probability, or what else is divided by or has its logarithm taken, counts as this.
 EPSILON = 1e-7

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.array.arguments import as_number, as_sizes, rank_of, refuse, sizes_of
 from tracegraph.array.creation import one_hot
 from tracegraph.errors import SignatureError, fail
@@ -13,9 +11,7 @@ from tracegraph.losses.functions import EPSILON, class_numbers, of_rows
 from tracegraph.losses.reduction import floating, labels_and_predictions
 from tracegraph.math.arithmetic import add, divide, multiply, pow, subtract
 from tracegraph.math.reduction import reduce_sum
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 _MEAN = "sum_over_batch_size"
 

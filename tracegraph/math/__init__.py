@@ -19,9 +19,9 @@ from tracegraph.math import (
     reduction,
     segments,
     sorting,
+    special as special,
     unary,
 )
-from tracegraph.math import special as special
 from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
 from tracegraph.math.distributions import *
@@ -31,10 +31,12 @@ from tracegraph.math.product import *
 from tracegraph.math.reduction import *
 from tracegraph.math.segments import *
 from tracegraph.math.sorting import *
-from tracegraph.math.special import bessel_i0 as bessel_i0
-from tracegraph.math.special import bessel_i0e as bessel_i0e
-from tracegraph.math.special import bessel_i1 as bessel_i1
-from tracegraph.math.special import bessel_i1e as bessel_i1e
+from tracegraph.math.special import (
+    bessel_i0 as bessel_i0,
+    bessel_i0e as bessel_i0e,
+    bessel_i1 as bessel_i1,
+    bessel_i1e as bessel_i1e,
+)
 from tracegraph.math.unary import *
 
 accumulate_n = add_n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import float32, float64
@@ -16,48 +16,23 @@ from tracegraph.operands.conversion import (
     cast_to,
     elementwise_operands,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import full_like, zeros_of
-from tracegraph.ops.elementwise import (
-    ADD,
-    CONJ,
-    DIV,
-    EQUAL,
-    FLOOR,
-    LESS,
-    LOG,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    MUL_NO_NAN,
-    POW,
-    SELECT,
-    SQRT,
-    SUB,
-    Atan2,
-    Ceil,
-    FloorDiv,
-    FloorMod,
-    IntegerPow,
-    IsFinite,
-    Log1p,
-    LogicalAnd,
-    LogicalNot,
-    TruncateMod,
-)
 from tracegraph.tracing.index_checks import check_divisor, check_exponent
+from tracegraph.typing import TensorLike
 
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
-
-FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = FloorDiv(), FloorMod(), TruncateMod()
-CEIL = Ceil()
+FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = ops.FloorDiv(), ops.FloorMod(), ops.TruncateMod()
 
 #: The integral exponents up to which a power is computed by multiplications.
 _LARGEST_EXPONENT = 64
 
-_add, _subtract, _multiply = binary(ADD, "add"), binary(SUB, "subtract"), binary(MUL, "multiply")
-_atan2 = binary(Atan2(), "atan2")
-_maximum, _minimum = binary(MAXIMUM, "maximum"), binary(MINIMUM, "minimum")
+_add, _subtract, _multiply = (
+    binary(ops.ADD, "add"),
+    binary(ops.SUB, "subtract"),
+    binary(ops.MUL, "multiply"),
+)
+_atan2 = binary(ops.Atan2(), "atan2")
+_maximum, _minimum = binary(ops.MAXIMUM, "maximum"), binary(ops.MINIMUM, "minimum")
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -103,9 +78,9 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     (np.float32(1.5), np.float64(1.5))
     """
     if type(x) is Tensor and type(y) is Tensor and x.type is y.type and not x.dtype.is_integer:
-        return DIV(x, y)
+        return ops.DIV(x, y)
     x, y = _divisible(*elementwise_operands("divide", x, y))
-    return DIV(x, y)
+    return ops.DIV(x, y)
 
 
 def _divisible(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,9 +135,11 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
     """
     x, y = _divided("truncatediv", x, y)
     if x.dtype.is_floating:
-        quotient = DIV(x, y)
-        return SELECT(LESS(quotient, zeros_of(quotient)), CEIL(quotient), FLOOR(quotient))
-    return FLOOR_DIV(SUB(x, TRUNCATE_MOD(x, y)), y)
+        quotient = ops.DIV(x, y)
+        return ops.SELECT(
+            ops.LESS(quotient, zeros_of(quotient)), ops.Ceil()(quotient), ops.FLOOR(quotient)
+        )
+    return FLOOR_DIV(ops.SUB(x, TRUNCATE_MOD(x, y)), y)
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -181,9 +158,9 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
     array([0. , 1.5], dtype=float32)
     """
     x, y = _divisible(*elementwise_operands("divide_no_nan", x, y))
-    is_zero = EQUAL(y, zeros_of(y))
-    quotient = DIV(x, SELECT(is_zero, full_like(y, 1), y))
-    return SELECT(is_zero, zeros_of(x), quotient)
+    is_zero = ops.EQUAL(y, zeros_of(y))
+    quotient = ops.DIV(x, ops.SELECT(is_zero, full_like(y, 1), y))
+    return ops.SELECT(is_zero, zeros_of(x), quotient)
 
 
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -193,7 +170,7 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
     array([0., 6.], dtype=float32)
     """
     x, y = elementwise_operands("multiply_no_nan", x, y)
-    return MUL_NO_NAN(x, y) if x.dtype.is_differentiable else MUL(x, y)
+    return ops.MUL_NO_NAN(x, y) if x.dtype.is_differentiable else ops.MUL(x, y)
 
 
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -211,13 +188,13 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     if isinstance(y, (int, float)) and not isinstance(y, bool):
         x = as_tensor(x)
         if y == 0.5 and x.dtype.is_differentiable:
-            return SQRT(x)
+            return ops.SQRT(x)
         if _is_static_exponent(x, y):
-            return IntegerPow(int(y))(x)
+            return ops.IntegerPow(int(y))(x)
     x, y = elementwise_operands("pow", x, y)
     if x.dtype.is_integer:
         check_exponent(x, y)
-    return POW(x, y)
+    return ops.POW(x, y)
 
 
 def _is_static_exponent(x: Tensor, y: Any) -> bool:
@@ -253,8 +230,8 @@ def squared_difference(x: TensorLike, y: TensorLike, name: str | None = None) ->
     """
     difference = _subtract(x, y)
     if difference.dtype.is_complex:
-        return MUL(difference, CONJ(difference))
-    return MUL(difference, difference)
+        return ops.MUL(difference, ops.CONJ(difference))
+    return ops.MUL(difference, difference)
 
 
 def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -276,7 +253,7 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlogy", x, y)
-    return _product_unless(x, y, LOG, full_like(y, 1))
+    return _product_unless(x, y, ops.LOG, full_like(y, 1))
 
 
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -288,7 +265,7 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     array([0., 0.], dtype=float32)
     """
     x, y = elementwise_operands("xlog1py", x, y)
-    return _product_unless(x, y, Log1p(), zeros_of(y))
+    return _product_unless(x, y, ops.Log1p(), zeros_of(y))
 
 
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -302,16 +279,16 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """
     x, y = elementwise_operands("xdivy", x, y)
     one = full_like(y, 1)
-    return _product_unless(x, y, lambda y: DIV(one, y), one)
+    return _product_unless(x, y, lambda y: ops.DIV(one, y), one)
 
 
 def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Tensor:
     """x * function(y), but 0 where x is 0 and the other factor is not finite; `harmless` stands
     there for y, so that no derivative is nan."""
-    is_finite = IsFinite()(function(y))
-    is_left_out = LogicalAnd()(EQUAL(x, zeros_of(x)), LogicalNot()(is_finite))
-    factor = function(SELECT(is_left_out, harmless, y))
-    return MUL(x, SELECT(is_left_out, zeros_of(factor), factor))
+    is_finite = ops.IsFinite()(function(y))
+    is_left_out = ops.LogicalAnd()(ops.EQUAL(x, zeros_of(x)), ops.LogicalNot()(is_finite))
+    factor = function(ops.SELECT(is_left_out, harmless, y))
+    return ops.MUL(x, ops.SELECT(is_left_out, zeros_of(factor), factor))
 
 
 def clip_by_value(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_choice,
@@ -36,9 +36,7 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_now,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def bincount(

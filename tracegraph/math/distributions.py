@@ -1,47 +1,25 @@
-"""The gamma and beta families, quantiles, polynomials, and what is asked of an order."""
+"""The gamma and beta families, quantiles, and polynomials."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from tracegraph.array.arguments import as_integers, rank_of, refuse, refuse_kind
+from tracegraph.array.arguments import rank_of, refuse, refuse_kind
 from tracegraph.array.joining import together
-from tracegraph.array.shaping import cut, reshape
-from tracegraph.errors import InvalidArgumentError, fail
-from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide_no_nan
 from tracegraph.operands.conversion import (
     as_tensor,
     broadcast,
     broadcast_shape,
-    cast_to,
     elementwise_operands,
-    static_value,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, zeros_of
-from tracegraph.ops.elementwise import (
-    DIGAMMA,
-    EQUAL,
-    EXP,
-    GREATER,
-    GREATER_EQUAL,
-    POW,
-    SELECT,
-    Lgamma,
-    Polygamma,
-    StopGradient,
-)
-from tracegraph.ops.reduce import All
-from tracegraph.ops.sort import ArgSort
 from tracegraph.ops.special import Betainc, Igamma, Igammac, Ndtri, NextAfter, Zeta
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -93,7 +71,7 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
     if last < 0:
         refuse("lbeta", f"{x.type} is not a vector", x, fix="give a tensor of at least one axis")
     total = Sum((last,))
-    return total(Lgamma()(x)) - Lgamma()(total(x))  # type: ignore[operator]
+    return total(ops.Lgamma()(x)) - ops.Lgamma()(total(x))  # type: ignore[operator]
 
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -105,14 +83,14 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """
     known = _known_order(a)
     if known is not None:
-        return Polygamma(known)(as_tensor(x)) if known else DIGAMMA(as_tensor(x))
+        return ops.Polygamma(known)(as_tensor(x)) if known else ops.DIGAMMA(as_tensor(x))
     order, x = elementwise_operands("polygamma", a, x)
-    order = StopGradient()(order)
+    order = ops.StopGradient()(order)
     zero, one = zeros_of(order), full_like(order, 1)
-    is_zero = EQUAL(order, zero)
-    above = SELECT(is_zero, one, order) + one  # type: ignore[operator]
-    size = EXP(Lgamma()(above)) * Zeta()(above, x)  # type: ignore[operator]
-    return SELECT(is_zero, DIGAMMA(x), POW(-one, above) * size)  # type: ignore[operator]
+    is_zero = ops.EQUAL(order, zero)
+    above = ops.SELECT(is_zero, one, order) + one  # type: ignore[operator]
+    size = ops.EXP(ops.Lgamma()(above)) * Zeta()(above, x)  # type: ignore[operator]
+    return ops.SELECT(is_zero, ops.DIGAMMA(x), ops.POW(-one, above) * size)  # type: ignore[operator]
 
 
 def _known_order(a: Any) -> int | None:
@@ -189,60 +167,11 @@ def polyval(coeffs: Sequence[Any], x: TensorLike, name: str | None = None) -> Te
     return total
 
 
-def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x[i] <= x[i + 1] for all elements, in the order in which they are stored.
-
-    >>> tg.math.is_non_decreasing([1, 1, 2]).numpy()
-    np.True_
-    """
-    return _ordered(GREATER_EQUAL, x)
-
-
-def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether x[i] < x[i + 1] for all elements, in the order in which they are stored.
-
-    >>> tg.math.is_strictly_increasing([1, 1, 2]).numpy()
-    np.False_
-    """
-    return _ordered(GREATER, x)
-
-
-def _ordered(is_after: Any, x: Any) -> Tensor:
-    flat = reshape(x, [-1])
-    size = flat.type.shape[0]
-    if size == 0:
-        return as_tensor(True)
-    return All(None)(is_after(cut(flat, 0, 1, size), cut(flat, 0, 0, size - 1)))
-
-
-def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
-    """The y with y[x[i]] = i, of a vector x of the numbers from 0 to n - 1 in some order.
-
-    Raises ShapeError unless x is a vector, DTypeError unless it has integers, InvalidArgumentError
-    if it is known while tracing that a number is missing.
-
-    >>> tg.math.invert_permutation([2, 0, 1]).numpy()
-    array([1, 2, 0], dtype=int32)
-    """
-    x = as_integers("invert_permutation", "the positions x", x)
-    if rank_of("invert_permutation", x) != 1:
-        refuse("invert_permutation", f"{x.type} is not a vector", x, fix="use tg.reshape(x, [-1])")
-    known = static_value(x)
-    if isinstance(known, np.ndarray) and (np.sort(known) != np.arange(known.size)).any():
-        fact = f"invert_permutation: {known.tolist()} lacks numbers below {known.size}"
-        fix = "give each number from 0 on once"
-        fail(InvalidArgumentError, fact, operands=[operand_text(x)], fix=fix)
-    return cast_to(ArgSort(0, False)(x), x.dtype)
-
-
 __all__ = [
     "betainc",
     "erfcinv",
     "igamma",
     "igammac",
-    "invert_permutation",
-    "is_non_decreasing",
-    "is_strictly_increasing",
     "lbeta",
     "ndtri",
     "nextafter",

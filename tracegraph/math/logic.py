@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.core.types import bool_
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, binary
-from tracegraph.ops.elementwise import (
-    EQUAL,
-    GREATER,
-    GREATER_EQUAL,
-    LESS,
-    LESS_EQUAL,
-    IsFinite,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    LogicalXor,
-    NotEqual,
+from tracegraph.ops import elementwise as ops
+from tracegraph.typing import TensorLike
+
+_AND, _NOT, _NOT_EQUAL, _IS_FINITE = (
+    ops.LogicalAnd(),
+    ops.LogicalNot(),
+    ops.NotEqual(),
+    ops.IsFinite(),
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
-
-_AND, _NOT, _NOT_EQUAL, _IS_FINITE = LogicalAnd(), LogicalNot(), NotEqual(), IsFinite()
-_equal, _not_equal = binary(EQUAL, "equal"), binary(_NOT_EQUAL, "not_equal")
-_less, _less_equal = binary(LESS, "less"), binary(LESS_EQUAL, "less_equal")
-_greater = binary(GREATER, "greater")
-_greater_equal = binary(GREATER_EQUAL, "greater_equal")
-_and, _or = binary(_AND, "logical_and"), binary(LogicalOr(), "logical_or")
-_xor = binary(LogicalXor(), "logical_xor")
+_equal, _not_equal = binary(ops.EQUAL, "equal"), binary(_NOT_EQUAL, "not_equal")
+_less, _less_equal = binary(ops.LESS, "less"), binary(ops.LESS_EQUAL, "less_equal")
+_greater = binary(ops.GREATER, "greater")
+_greater_equal = binary(ops.GREATER_EQUAL, "greater_equal")
+_and, _or = binary(_AND, "logical_and"), binary(ops.LogicalOr(), "logical_or")
+_xor = binary(ops.LogicalXor(), "logical_xor")
 
 
 def equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
@@ -168,7 +159,7 @@ def is_inf(x: TensorLike, name: str | None = None) -> Tensor:
     array([False,  True, False])
     """
     x = as_tensor(x)
-    return _AND(_NOT(_IS_FINITE(x)), EQUAL(x, x))
+    return _AND(_NOT(_IS_FINITE(x)), ops.EQUAL(x, x))
 
 
 __all__ = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -37,42 +37,11 @@ from tracegraph.math.arithmetic import (
     truncatediv,
 )
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
+from tracegraph.ops import elementwise as ops, reduce as reductions
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
 from tracegraph.ops.decomposition import SINGULAR_VALUES
-from tracegraph.ops.elementwise import (
-    ABS,
-    ADD,
-    AND,
-    CONJ,
-    EXP,
-    LESS,
-    LOG,
-    MUL,
-    REAL,
-    SELECT,
-    SQRT,
-    SUB,
-    Cast,
-    IsFinite,
-    NotEqual,
-    StopGradient,
-)
-from tracegraph.ops.reduce import (
-    All,
-    ArgMax,
-    ArgMin,
-    CumLogsumexp,
-    CumProd,
-    CumSum,
-    Max,
-    Min,
-    Prod,
-)
-from tracegraph.ops.reduce import Any as AnyOp
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
@@ -145,16 +114,16 @@ def _exact_mean(x: Tensor, count: Tensor, total: Callable[[Tensor], Tensor]) -> 
     rest = total(subtract(x, multiply(quotients, count)))
     whole = floordiv(rest, count)
     floor = add(total(quotients), whole)
-    is_fraction = NotEqual()(rest, multiply(whole, count))
-    is_below = AND(LESS(floor, zeros_of(floor)), is_fraction)
+    is_fraction = ops.NotEqual()(rest, multiply(whole, count))
+    is_below = ops.AND(ops.LESS(floor, zeros_of(floor)), is_fraction)
     return add(floor, cast_to(is_below, x.dtype))
 
 
 def summable(x: Tensor) -> Tensor:
     """x in a type in which a sum of many elements is exact, or as near as that of float32."""
     if x.dtype.is_integer and x.dtype.size < 8:
-        return Cast(int64)(x)
-    return Cast(float32)(x) if x.dtype.is_floating and x.dtype.size < 4 else x
+        return ops.Cast(int64)(x)
+    return ops.Cast(float32)(x) if x.dtype.is_floating and x.dtype.size < 4 else x
 
 
 def reduce_max(
@@ -165,7 +134,7 @@ def reduce_max(
     >>> tg.reduce_max([[1, 2], [3, 4]], axis=1).numpy()
     array([2, 4], dtype=int32)
     """
-    return _reduced(Max, "reduce_max", as_tensor(input_tensor), axis, keepdims)
+    return _reduced(reductions.Max, "reduce_max", as_tensor(input_tensor), axis, keepdims)
 
 
 def reduce_min(
@@ -176,7 +145,7 @@ def reduce_min(
     >>> tg.reduce_min([[1, 2], [3, 4]], axis=1).numpy()
     array([1, 3], dtype=int32)
     """
-    return _reduced(Min, "reduce_min", as_tensor(input_tensor), axis, keepdims)
+    return _reduced(reductions.Min, "reduce_min", as_tensor(input_tensor), axis, keepdims)
 
 
 def reduce_prod(
@@ -187,7 +156,7 @@ def reduce_prod(
     >>> tg.reduce_prod([[1, 2], [3, 4]], axis=1).numpy()
     array([ 2, 12], dtype=int32)
     """
-    return _reduced(Prod, "reduce_prod", as_tensor(input_tensor), axis, keepdims)
+    return _reduced(reductions.Prod, "reduce_prod", as_tensor(input_tensor), axis, keepdims)
 
 
 def reduce_all(
@@ -198,7 +167,7 @@ def reduce_all(
     >>> tg.reduce_all([[True, False], [True, True]], axis=1).numpy()
     array([False,  True])
     """
-    return _reduced(All, "reduce_all", _truths(input_tensor), axis, keepdims)
+    return _reduced(reductions.All, "reduce_all", _truths(input_tensor), axis, keepdims)
 
 
 def reduce_any(
@@ -209,7 +178,7 @@ def reduce_any(
     >>> tg.reduce_any([[True, False], [False, False]], axis=1).numpy()
     array([ True, False])
     """
-    return _reduced(AnyOp, "reduce_any", _truths(input_tensor), axis, keepdims)
+    return _reduced(reductions.Any, "reduce_any", _truths(input_tensor), axis, keepdims)
 
 
 def _truths(value: Any) -> Tensor:
@@ -228,11 +197,11 @@ def reduce_logsumexp(
     """
     x = as_tensor(input_tensor)
     # The value does not depend on `top`, so no derivative, of any order, passes through it.
-    top = StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
-    top = SELECT(IsFinite()(top), top, zeros_of(top))
-    total = reduce_sum(EXP(SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
+    top = ops.StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
+    top = ops.SELECT(ops.IsFinite()(top), top, zeros_of(top))
+    total = reduce_sum(ops.EXP(ops.SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
     is_kept = total.type.rank == top.type.rank
-    return ADD(LOG(total), top if is_kept else Reshape(total.type.shape)(top))
+    return ops.ADD(ops.LOG(total), top if is_kept else Reshape(total.type.shape)(top))
 
 
 def reduce_variance(
@@ -246,9 +215,9 @@ def reduce_variance(
     x = _inexact("reduce_variance", input_tensor)
     wide = summable(x)
     if wide is not x:  # a mean that is rounded is not the mean
-        return Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
+        return ops.Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
     mean = reduce_mean(x, axis, keeps_axes(x, axis))
-    return reduce_mean(_squared_modulus(SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
+    return reduce_mean(_squared_modulus(ops.SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
 
 
 def reduce_std(
@@ -260,7 +229,7 @@ def reduce_std(
     np.float32(1.0)
     """
     x = _inexact("reduce_std", input_tensor)
-    return cast_to(SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
+    return cast_to(ops.SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
 
 
 def reduce_euclidean_norm(
@@ -276,7 +245,7 @@ def reduce_euclidean_norm(
         return cast_to(reduce_euclidean_norm(cast_to(x, float64), axis, keepdims), x.dtype)
     x = _inexact("reduce_euclidean_norm", x)
     total = reduce_sum(_squared_modulus(summable(x)), axis, keepdims)
-    return cast_to(SQRT(total), x.dtype.real)
+    return cast_to(ops.SQRT(total), x.dtype.real)
 
 
 def _inexact(op: str, x: Any) -> Tensor:
@@ -292,7 +261,7 @@ def _inexact(op: str, x: Any) -> Tensor:
 
 
 def _squared_modulus(x: Tensor) -> Tensor:
-    return REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x)
+    return ops.REAL(ops.MUL(x, ops.CONJ(x))) if x.dtype.is_complex else ops.MUL(x, x)
 
 
 def norm(
@@ -321,7 +290,7 @@ def norm(
         refuse_order(ord)
     if ord in ("euclidean", "fro") or (ord == 2 and (axes is None or len(axes) == 1)):
         return reduce_euclidean_norm(x, axes, keepdims)
-    size = ABS(x)
+    size = ops.ABS(x)
     if axes is not None and len(axes) == 2:
         return _matrix_norm(x, ord, axes, keepdims)
     if ord == math.inf:
@@ -346,7 +315,7 @@ def _matrix_norm(x: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> 
         largest = reduce_max(values, -1)
         return Reshape(with_ones(shape, (rows, columns)))(largest) if keepdims else largest
     summed, compared = (rows, columns) if ord == 1 else (columns, rows)
-    largest = reduce_max(reduce_sum(ABS(x), summed, keepdims=True), compared, keepdims=True)
+    largest = reduce_max(reduce_sum(ops.ABS(x), summed, keepdims=True), compared, keepdims=True)
     return largest if keepdims else Reshape(without(shape, (rows, columns)))(largest)
 
 
@@ -368,7 +337,7 @@ def argmax(
     """
     x = as_tensor(input)
     place = as_axis("argmax", 0 if axis is None else axis, rank_of("argmax", x), x)
-    return ArgMax(place, int64 if output_type is None else as_dtype(output_type))(x)
+    return reductions.ArgMax(place, int64 if output_type is None else as_dtype(output_type))(x)
 
 
 def argmin(
@@ -381,7 +350,7 @@ def argmin(
     """
     x = as_tensor(input)
     place = as_axis("argmin", 0 if axis is None else axis, rank_of("argmin", x), x)
-    return ArgMin(place, int64 if output_type is None else as_dtype(output_type))(x)
+    return reductions.ArgMin(place, int64 if output_type is None else as_dtype(output_type))(x)
 
 
 def count_nonzero(
@@ -397,8 +366,8 @@ def count_nonzero(
     np.int64(3)
     """
     x = as_tensor(input)
-    is_counted = x if x.dtype.is_bool else NotEqual()(x, zeros_of(x))
-    return reduce_sum(Cast(as_dtype(dtype))(is_counted), axis, keepdims)
+    is_counted = x if x.dtype.is_bool else ops.NotEqual()(x, zeros_of(x))
+    return reduce_sum(ops.Cast(as_dtype(dtype))(is_counted), axis, keepdims)
 
 
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
@@ -408,8 +377,8 @@ def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
     np.float32(0.5)
     """
     x = as_tensor(value)
-    is_counted = x if x.dtype.is_bool else NotEqual()(x, zeros_of(x))
-    return 1 - reduce_mean(Cast(float32)(is_counted))  # type: ignore[operator]
+    is_counted = x if x.dtype.is_bool else ops.NotEqual()(x, zeros_of(x))
+    return 1 - reduce_mean(ops.Cast(float32)(is_counted))  # type: ignore[operator]
 
 
 def cumsum(
@@ -427,7 +396,7 @@ def cumsum(
     >>> tg.cumsum([1, 2, 3]).numpy(), tg.cumsum([1, 2, 3], exclusive=True).numpy()
     (array([1, 3, 6], dtype=int32), array([0, 1, 3], dtype=int32))
     """
-    return _scanned(CumSum, "cumsum", x, axis, exclusive, reverse, 0)
+    return _scanned(reductions.CumSum, "cumsum", x, axis, exclusive, reverse, 0)
 
 
 def cumprod(
@@ -442,7 +411,7 @@ def cumprod(
     >>> tg.math.cumprod([1, 2, 3]).numpy()
     array([1, 2, 6], dtype=int32)
     """
-    return _scanned(CumProd, "cumprod", x, axis, exclusive, reverse, 1)
+    return _scanned(reductions.CumProd, "cumprod", x, axis, exclusive, reverse, 1)
 
 
 def cumulative_logsumexp(
@@ -457,7 +426,9 @@ def cumulative_logsumexp(
     >>> tg.math.cumulative_logsumexp([0.0, 0.0]).numpy().round(4)
     array([0.    , 0.6931], dtype=float32)
     """
-    return _scanned(CumLogsumexp, "cumulative_logsumexp", x, axis, exclusive, reverse, -math.inf)
+    return _scanned(
+        reductions.CumLogsumexp, "cumulative_logsumexp", x, axis, exclusive, reverse, -math.inf
+    )
 
 
 def _scanned(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_integers,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_count, as_integers, refuse, sizes_of
 from tracegraph.array.creation import fill
 from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
@@ -21,28 +16,18 @@ from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
+from tracegraph.math.counting import is_counted, like, number_count, reaching
 from tracegraph.math.reduction import summable
 from tracegraph.math.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.elementwise import EQUAL, GREATER, SELECT
-from tracegraph.ops.index import (
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-    ScatterUpdate,
-)
+from tracegraph.ops.index import ScatterAdd, ScatterMax, ScatterMin, ScatterMul, ScatterUpdate
 from tracegraph.ops.shape import Reshape
 from tracegraph.tracing.index_checks import refuse_outside, value_now
 
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
-
-
-from tracegraph.math.counting import is_counted, like, number_count, reaching
-
 # Segments: elements along the first axis that have the same number.
+from tracegraph.typing import TensorLike
 
 
 def unsorted_segment_sum(

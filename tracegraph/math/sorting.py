@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,34 +23,17 @@ from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.counting import is_counted
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import (
-    ADD,
-    GREATER,
-    LESS,
-    LESS_EQUAL,
-    MINIMUM,
-    NEG,
-    SELECT,
-    SUB,
-    Cast,
-    LogicalAnd,
-)
 from tracegraph.ops.index import Gather, ScatterUpdate, move_axis
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
-from tracegraph.tracing.index_checks import (
-    value_now,
-)
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
-
-
-from tracegraph.math.counting import is_counted
+from tracegraph.tracing.index_checks import value_now
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 class ValuesAndIndices(NamedTuple):
@@ -135,10 +118,10 @@ def in_top_k(
         fix = "give targets[batch] and predictions[batch, classes]"
         refuse("in_top_k", fact, targets, predictions, fix=fix)
     own = Gather(1, 1)(predictions, targets)
-    larger = GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
-    rank = Sum((1,))(Cast(int32)(larger))
+    larger = ops.GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
+    rank = Sum((1,))(ops.Cast(int32)(larger))
     is_near = rank < (count if isinstance(count, Tensor) else min(count, _LARGEST_COUNT))  # type: ignore[operator]
-    return LogicalAnd()(is_near, is_counted(targets, predictions.type.shape[1]))
+    return ops.LogicalAnd()(is_near, is_counted(targets, predictions.type.shape[1]))
 
 
 #: No int32 rank is larger.
@@ -164,7 +147,7 @@ def searchsorted(
     if not rank_of("searchsorted", sequence) == rank_of("searchsorted", x) >= 1:
         fact = f"the sequences {sequence.type} and the values {x.type} do not have as many axes"
         refuse("searchsorted", fact, sequence, x, fix="give both the same leading axes")
-    comes_before = LESS if side == "left" else LESS_EQUAL
+    comes_before = ops.LESS if side == "left" else ops.LESS_EQUAL
     length = sequence.type.shape[-1]
     if known_int(length) and length > _FEW:
         return cast_to(_halved(sequence, x, comes_before), as_dtype(out_type))
@@ -182,7 +165,7 @@ def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Te
     rank = len(shape)
     left = BroadcastTo(shape, (*range(rank - 2), rank - 1))(sequence)
     right = BroadcastTo(shape, tuple(range(rank - 1)))(x)
-    return Sum((rank - 1,))(Cast(dtype)(comes_before(left, right)))
+    return Sum((rank - 1,))(ops.Cast(dtype)(comes_before(left, right)))
 
 
 def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
@@ -193,11 +176,11 @@ def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
     type = x.type.with_dtype(dtype)
     found, last = full(0, type), full(length, type)
     for digit in reversed(range(length.bit_length())):
-        next_one = ADD(found, full(2**digit, type))
-        place = SUB(MINIMUM(next_one, last), full(1, type))
+        next_one = ops.ADD(found, full(2**digit, type))
+        place = ops.SUB(ops.MINIMUM(next_one, last), full(1, type))
         element = Gather(lead, lead)(sequence, place)
-        is_further = LogicalAnd()(LESS_EQUAL(next_one, last), comes_before(element, x))
-        found = SELECT(is_further, next_one, found)
+        is_further = ops.LogicalAnd()(ops.LESS_EQUAL(next_one, last), comes_before(element, x))
+        found = ops.SELECT(is_further, next_one, found)
     return found
 
 
@@ -253,9 +236,9 @@ def _extremes(op: str, operand: Any, k: Any, axis: Any, is_smallest: bool) -> Va
     place = as_axis(op, axis, rank_of(op, x), x)
     if not x.dtype.is_floating:
         refuse(op, f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
-    rows = move_axis(NEG(x) if is_smallest else x, place, x.ndim - 1)
+    rows = move_axis(ops.NEG(x) if is_smallest else x, place, x.ndim - 1)
     values, indices = TopK(as_count(op, "k", k))(rows)
-    values = NEG(values) if is_smallest else values
+    values = ops.NEG(values) if is_smallest else values
     return ValuesAndIndices(*(move_axis(y, x.ndim - 1, place) for y in (values, indices)))
 
 
@@ -285,7 +268,7 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.is_non_decreasing([1, 1, 2]).numpy()
     np.True_
     """
-    return _is_ordered("is_non_decreasing", LESS_EQUAL, x)
+    return _is_ordered("is_non_decreasing", ops.LESS_EQUAL, x)
 
 
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
@@ -294,7 +277,7 @@ def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.is_strictly_increasing([1, 1, 2]).numpy()
     np.False_
     """
-    return _is_ordered("is_strictly_increasing", LESS, x)
+    return _is_ordered("is_strictly_increasing", ops.LESS, x)
 
 
 def _is_ordered(op: str, compare: Any, x: Any) -> Tensor:

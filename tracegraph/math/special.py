@@ -6,32 +6,10 @@ other types. Derivatives are right to any order.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.special import (
-    BesselI0,
-    BesselI0e,
-    BesselI1,
-    BesselI1e,
-    BesselJ0,
-    BesselJ1,
-    BesselK0,
-    BesselK0e,
-    BesselK1,
-    BesselK1e,
-    BesselY0,
-    BesselY1,
-    Dawsn,
-    Expint,
-    FresnelCos,
-    FresnelSin,
-    Spence,
-)
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.ops import special as ops
+from tracegraph.typing import TensorLike
 
 
 def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:
@@ -40,7 +18,7 @@ def bessel_i0(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_i0([0.0, 1.0]).numpy().round(4)
     array([1.    , 1.2661], dtype=float32)
     """
-    return BesselI0()(as_tensor(x))
+    return ops.BesselI0()(as_tensor(x))
 
 
 def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -49,7 +27,7 @@ def bessel_i0e(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_i0e([0.0, 1.0]).numpy().round(4)
     array([1.    , 0.4658], dtype=float32)
     """
-    return BesselI0e()(as_tensor(x))
+    return ops.BesselI0e()(as_tensor(x))
 
 
 def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
@@ -58,7 +36,7 @@ def bessel_i1(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_i1([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.5652], dtype=float32)
     """
-    return BesselI1()(as_tensor(x))
+    return ops.BesselI1()(as_tensor(x))
 
 
 def bessel_i1e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -67,7 +45,7 @@ def bessel_i1e(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_i1e([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.2079], dtype=float32)
     """
-    return BesselI1e()(as_tensor(x))
+    return ops.BesselI1e()(as_tensor(x))
 
 
 def bessel_j0(x: TensorLike, name: str | None = None) -> Tensor:
@@ -76,7 +54,7 @@ def bessel_j0(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_j0([0.0, 1.0]).numpy().round(4)
     array([1.    , 0.7652], dtype=float32)
     """
-    return BesselJ0()(as_tensor(x))
+    return ops.BesselJ0()(as_tensor(x))
 
 
 def bessel_j1(x: TensorLike, name: str | None = None) -> Tensor:
@@ -85,7 +63,7 @@ def bessel_j1(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_j1([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.4401], dtype=float32)
     """
-    return BesselJ1()(as_tensor(x))
+    return ops.BesselJ1()(as_tensor(x))
 
 
 def bessel_k0(x: TensorLike, name: str | None = None) -> Tensor:
@@ -94,7 +72,7 @@ def bessel_k0(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_k0([1.0, 2.0]).numpy().round(4)
     array([0.421 , 0.1139], dtype=float32)
     """
-    return BesselK0()(as_tensor(x))
+    return ops.BesselK0()(as_tensor(x))
 
 
 def bessel_k0e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -103,7 +81,7 @@ def bessel_k0e(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_k0e([1.0, 2.0]).numpy().round(4)
     array([1.1445, 0.8416], dtype=float32)
     """
-    return BesselK0e()(as_tensor(x))
+    return ops.BesselK0e()(as_tensor(x))
 
 
 def bessel_k1(x: TensorLike, name: str | None = None) -> Tensor:
@@ -112,7 +90,7 @@ def bessel_k1(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_k1([1.0, 2.0]).numpy().round(4)
     array([0.6019, 0.1399], dtype=float32)
     """
-    return BesselK1()(as_tensor(x))
+    return ops.BesselK1()(as_tensor(x))
 
 
 def bessel_k1e(x: TensorLike, name: str | None = None) -> Tensor:
@@ -121,7 +99,7 @@ def bessel_k1e(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_k1e([1.0, 2.0]).numpy().round(4)
     array([1.6362, 1.0335], dtype=float32)
     """
-    return BesselK1e()(as_tensor(x))
+    return ops.BesselK1e()(as_tensor(x))
 
 
 def bessel_y0(x: TensorLike, name: str | None = None) -> Tensor:
@@ -130,7 +108,7 @@ def bessel_y0(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_y0([1.0, 2.0]).numpy().round(4)
     array([0.0883, 0.5104], dtype=float32)
     """
-    return BesselY0()(as_tensor(x))
+    return ops.BesselY0()(as_tensor(x))
 
 
 def bessel_y1(x: TensorLike, name: str | None = None) -> Tensor:
@@ -139,7 +117,7 @@ def bessel_y1(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.bessel_y1([1.0, 2.0]).numpy().round(4)
     array([-0.7812, -0.107 ], dtype=float32)
     """
-    return BesselY1()(as_tensor(x))
+    return ops.BesselY1()(as_tensor(x))
 
 
 def dawsn(x: TensorLike, name: str | None = None) -> Tensor:
@@ -148,7 +126,7 @@ def dawsn(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.dawsn([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.5381], dtype=float32)
     """
-    return Dawsn()(as_tensor(x))
+    return ops.Dawsn()(as_tensor(x))
 
 
 def expint(x: TensorLike, name: str | None = None) -> Tensor:
@@ -157,7 +135,7 @@ def expint(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.expint([1.0, 2.0]).numpy().round(4)
     array([1.8951, 4.9542], dtype=float32)
     """
-    return Expint()(as_tensor(x))
+    return ops.Expint()(as_tensor(x))
 
 
 def fresnel_cos(x: TensorLike, name: str | None = None) -> Tensor:
@@ -166,7 +144,7 @@ def fresnel_cos(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.fresnel_cos([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.7799], dtype=float32)
     """
-    return FresnelCos()(as_tensor(x))
+    return ops.FresnelCos()(as_tensor(x))
 
 
 def fresnel_sin(x: TensorLike, name: str | None = None) -> Tensor:
@@ -175,7 +153,7 @@ def fresnel_sin(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.fresnel_sin([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.4383], dtype=float32)
     """
-    return FresnelSin()(as_tensor(x))
+    return ops.FresnelSin()(as_tensor(x))
 
 
 def spence(x: TensorLike, name: str | None = None) -> Tensor:
@@ -184,7 +162,7 @@ def spence(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.special.spence([1.0, 2.0]).numpy().round(4)
     array([ 0.    , -0.8225], dtype=float32)
     """
-    return Spence()(as_tensor(x))
+    return ops.Spence()(as_tensor(x))
 
 
 __all__ = [

@@ -3,80 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import full_like, zeros_of
-from tracegraph.ops.elementwise import (
-    ABS,
-    CONJ,
-    COS,
-    COSH,
-    DIGAMMA,
-    DIV,
-    EXP,
-    FLOOR,
-    GREATER_EQUAL,
-    IMAG,
-    LOG,
-    MUL,
-    NEG,
-    REAL,
-    RSQRT,
-    SELECT,
-    SIGN,
-    SIN,
-    SINH,
-    SQRT,
-    Acos,
-    Acosh,
-    Asin,
-    Asinh,
-    Atan,
-    Atan2,
-    Atanh,
-    Ceil,
-    Erf,
-    Erfc,
-    ErfInv,
-    Expm1,
-    Lgamma,
-    Log1p,
-    Round,
-    Sigmoid,
-    Tan,
-    Tanh,
-)
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
-
-# Ops without attributes, made once.
-ACOS, ACOSH, ASIN, ASINH, ATAN, ATAN2, ATANH, CEIL = (
-    Acos(),
-    Acosh(),
-    Asin(),
-    Asinh(),
-    Atan(),
-    Atan2(),
-    Atanh(),
-    Ceil(),
-)
-ERF, ERFINV, ERFC, EXPM1, LGAMMA, LOG1P, ROUND, SIGMOID, TAN, TANH = (
-    Erf(),
-    ErfInv(),
-    Erfc(),
-    Expm1(),
-    Lgamma(),
-    Log1p(),
-    Round(),
-    Sigmoid(),
-    Tan(),
-    Tanh(),
-)
+from tracegraph.typing import TensorLike
 
 
 def negative(x: TensorLike, name: str | None = None) -> Tensor:
@@ -85,7 +20,7 @@ def negative(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.negative([1, -2]).numpy()
     array([-1,  2], dtype=int32)
     """
-    return NEG(as_tensor(x))
+    return ops.NEG(as_tensor(x))
 
 
 def abs(x: TensorLike, name: str | None = None) -> Tensor:
@@ -94,7 +29,7 @@ def abs(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.abs([-1.5, 2.0]).numpy()
     array([1.5, 2. ], dtype=float32)
     """
-    return ABS(as_tensor(x))
+    return ops.ABS(as_tensor(x))
 
 
 def sign(x: TensorLike, name: str | None = None) -> Tensor:
@@ -103,7 +38,7 @@ def sign(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.sign([-1.5, 0.0, 2.0]).numpy()
     array([-1.,  0.,  1.], dtype=float32)
     """
-    return SIGN(as_tensor(x))
+    return ops.SIGN(as_tensor(x))
 
 
 def square(x: TensorLike, name: str | None = None) -> Tensor:
@@ -113,7 +48,7 @@ def square(x: TensorLike, name: str | None = None) -> Tensor:
     array([1, 4], dtype=int32)
     """
     x = as_tensor(x)
-    return MUL(x, x)
+    return ops.MUL(x, x)
 
 
 def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
@@ -123,7 +58,7 @@ def reciprocal(x: TensorLike, name: str | None = None) -> Tensor:
     array([1. , 0.5], dtype=float32)
     """
     x = as_tensor(x)
-    return DIV(full_like(x, 1), x)
+    return ops.DIV(full_like(x, 1), x)
 
 
 def exp(x: TensorLike, name: str | None = None) -> Tensor:
@@ -132,7 +67,7 @@ def exp(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.exp([0.0, 1.0]).numpy().round(4)
     array([1.    , 2.7183], dtype=float32)
     """
-    return EXP(as_tensor(x))
+    return ops.EXP(as_tensor(x))
 
 
 def expm1(x: TensorLike, name: str | None = None) -> Tensor:
@@ -141,7 +76,7 @@ def expm1(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.expm1([0.0, 1.0]).numpy().round(4)
     array([0.    , 1.7183], dtype=float32)
     """
-    return EXPM1(as_tensor(x))
+    return ops.Expm1()(as_tensor(x))
 
 
 def log(x: TensorLike, name: str | None = None) -> Tensor:
@@ -150,7 +85,7 @@ def log(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.log([1.0, 10.0]).numpy().round(4)
     array([0.    , 2.3026], dtype=float32)
     """
-    return LOG(as_tensor(x))
+    return ops.LOG(as_tensor(x))
 
 
 def log1p(x: TensorLike, name: str | None = None) -> Tensor:
@@ -159,7 +94,7 @@ def log1p(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.log1p([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.6931], dtype=float32)
     """
-    return LOG1P(as_tensor(x))
+    return ops.Log1p()(as_tensor(x))
 
 
 def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
@@ -168,7 +103,7 @@ def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.sqrt([0.0, 4.0]).numpy().round(4)
     array([0., 2.], dtype=float32)
     """
-    return SQRT(as_tensor(x))
+    return ops.SQRT(as_tensor(x))
 
 
 def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
@@ -177,7 +112,7 @@ def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.rsqrt([1.0, 4.0]).numpy().round(4)
     array([1. , 0.5], dtype=float32)
     """
-    return RSQRT(as_tensor(x))
+    return ops.RSQRT(as_tensor(x))
 
 
 def sin(x: TensorLike, name: str | None = None) -> Tensor:
@@ -186,7 +121,7 @@ def sin(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.sin([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.8415], dtype=float32)
     """
-    return SIN(as_tensor(x))
+    return ops.SIN(as_tensor(x))
 
 
 def cos(x: TensorLike, name: str | None = None) -> Tensor:
@@ -195,7 +130,7 @@ def cos(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.cos([0.0, 1.0]).numpy().round(4)
     array([1.    , 0.5403], dtype=float32)
     """
-    return COS(as_tensor(x))
+    return ops.COS(as_tensor(x))
 
 
 def tan(x: TensorLike, name: str | None = None) -> Tensor:
@@ -204,7 +139,7 @@ def tan(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.tan([0.0, 1.0]).numpy().round(4)
     array([0.    , 1.5574], dtype=float32)
     """
-    return TAN(as_tensor(x))
+    return ops.Tan()(as_tensor(x))
 
 
 def asin(x: TensorLike, name: str | None = None) -> Tensor:
@@ -213,7 +148,7 @@ def asin(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.asin([0.0, 1.0]).numpy().round(4)
     array([0.    , 1.5708], dtype=float32)
     """
-    return ASIN(as_tensor(x))
+    return ops.Asin()(as_tensor(x))
 
 
 def acos(x: TensorLike, name: str | None = None) -> Tensor:
@@ -222,7 +157,7 @@ def acos(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.acos([1.0, 0.0]).numpy().round(4)
     array([0.    , 1.5708], dtype=float32)
     """
-    return ACOS(as_tensor(x))
+    return ops.Acos()(as_tensor(x))
 
 
 def atan(x: TensorLike, name: str | None = None) -> Tensor:
@@ -231,7 +166,7 @@ def atan(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.atan([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.7854], dtype=float32)
     """
-    return ATAN(as_tensor(x))
+    return ops.Atan()(as_tensor(x))
 
 
 def sinh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -240,7 +175,7 @@ def sinh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.sinh([0.0, 1.0]).numpy().round(4)
     array([0.    , 1.1752], dtype=float32)
     """
-    return SINH(as_tensor(x))
+    return ops.SINH(as_tensor(x))
 
 
 def cosh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -249,7 +184,7 @@ def cosh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.cosh([0.0, 1.0]).numpy().round(4)
     array([1.    , 1.5431], dtype=float32)
     """
-    return COSH(as_tensor(x))
+    return ops.COSH(as_tensor(x))
 
 
 def tanh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -258,7 +193,7 @@ def tanh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.tanh([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.7616], dtype=float32)
     """
-    return TANH(as_tensor(x))
+    return ops.Tanh()(as_tensor(x))
 
 
 def asinh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -267,7 +202,7 @@ def asinh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.asinh([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.8814], dtype=float32)
     """
-    return ASINH(as_tensor(x))
+    return ops.Asinh()(as_tensor(x))
 
 
 def acosh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -276,7 +211,7 @@ def acosh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.acosh([1.0, 2.0]).numpy().round(4)
     array([0.   , 1.317], dtype=float32)
     """
-    return ACOSH(as_tensor(x))
+    return ops.Acosh()(as_tensor(x))
 
 
 def atanh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -285,7 +220,7 @@ def atanh(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.atanh([0.0, 0.5]).numpy().round(4)
     array([0.    , 0.5493], dtype=float32)
     """
-    return ATANH(as_tensor(x))
+    return ops.Atanh()(as_tensor(x))
 
 
 def sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
@@ -294,7 +229,7 @@ def sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.sigmoid([0.0, 1.0]).numpy().round(4)
     array([0.5   , 0.7311], dtype=float32)
     """
-    return SIGMOID(as_tensor(x))
+    return ops.Sigmoid()(as_tensor(x))
 
 
 def erf(x: TensorLike, name: str | None = None) -> Tensor:
@@ -303,7 +238,7 @@ def erf(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.erf([0.0, 1.0]).numpy().round(4)
     array([0.    , 0.8427], dtype=float32)
     """
-    return ERF(as_tensor(x))
+    return ops.Erf()(as_tensor(x))
 
 
 def erfc(x: TensorLike, name: str | None = None) -> Tensor:
@@ -312,7 +247,7 @@ def erfc(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.erfc([0.0, 1.0]).numpy().round(4)
     array([1.    , 0.1573], dtype=float32)
     """
-    return ERFC(as_tensor(x))
+    return ops.Erfc()(as_tensor(x))
 
 
 def erfinv(x: TensorLike, name: str | None = None) -> Tensor:
@@ -321,7 +256,7 @@ def erfinv(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.erfinv([0.0, 0.5]).numpy().round(4)
     array([0.    , 0.4769], dtype=float32)
     """
-    return ERFINV(as_tensor(x))
+    return ops.ErfInv()(as_tensor(x))
 
 
 def lgamma(x: TensorLike, name: str | None = None) -> Tensor:
@@ -330,7 +265,7 @@ def lgamma(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.lgamma([1.0, 5.0]).numpy().round(4)
     array([0.    , 3.1781], dtype=float32)
     """
-    return LGAMMA(as_tensor(x))
+    return ops.Lgamma()(as_tensor(x))
 
 
 def digamma(x: TensorLike, name: str | None = None) -> Tensor:
@@ -339,7 +274,7 @@ def digamma(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.digamma([1.0, 5.0]).numpy().round(4)
     array([-0.5772,  1.5061], dtype=float32)
     """
-    return DIGAMMA(as_tensor(x))
+    return ops.DIGAMMA(as_tensor(x))
 
 
 def floor(x: TensorLike, name: str | None = None) -> Tensor:
@@ -348,7 +283,7 @@ def floor(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.floor([-1.5, 1.5]).numpy()
     array([-2.,  1.], dtype=float32)
     """
-    return _stepped(FLOOR, x)
+    return _stepped(ops.FLOOR, x)
 
 
 def ceil(x: TensorLike, name: str | None = None) -> Tensor:
@@ -357,7 +292,7 @@ def ceil(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.ceil([-1.5, 1.5]).numpy()
     array([-1.,  2.], dtype=float32)
     """
-    return _stepped(CEIL, x)
+    return _stepped(ops.Ceil(), x)
 
 
 def round(x: TensorLike, name: str | None = None) -> Tensor:
@@ -366,7 +301,7 @@ def round(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.round([0.5, 1.5, 2.6]).numpy()
     array([0., 2., 3.], dtype=float32)
     """
-    return _stepped(ROUND, x)
+    return _stepped(ops.Round(), x)
 
 
 rint = round
@@ -386,10 +321,10 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_tensor(features)
     zero = zeros_of(x)
-    is_positive = GREATER_EQUAL(x, zero)
+    is_positive = ops.GREATER_EQUAL(x, zero)
     # Not max(x, 0) and |x|: their derivatives at 0 would not add up to 1/2.
-    tail = LOG1P(EXP(SELECT(is_positive, NEG(x), x)))
-    return SELECT(is_positive, x, zero) + tail  # type: ignore[operator]
+    tail = ops.Log1p()(ops.EXP(ops.SELECT(is_positive, ops.NEG(x), x)))
+    return ops.SELECT(is_positive, x, zero) + tail  # type: ignore[operator]
 
 
 def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
@@ -398,7 +333,7 @@ def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.log_sigmoid([-1000.0, 0.0]).numpy().round(4)
     array([-1.000e+03, -6.931e-01], dtype=float32)
     """
-    return NEG(softplus(NEG(as_tensor(x))))
+    return ops.NEG(softplus(ops.NEG(as_tensor(x))))
 
 
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
@@ -408,7 +343,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     array([-0.5 ,  0.75], dtype=float32)
     """
     x = as_tensor(features)
-    return x / (1 + ABS(x))  # type: ignore[operator]
+    return x / (1 + ops.ABS(x))  # type: ignore[operator]
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
@@ -418,7 +353,7 @@ def real(input: TensorLike, name: str | None = None) -> Tensor:
     np.float64(1.0)
     """
     x = as_tensor(input)
-    return REAL(x) if x.dtype.is_complex else x
+    return ops.REAL(x) if x.dtype.is_complex else x
 
 
 def imag(input: TensorLike, name: str | None = None) -> Tensor:
@@ -428,7 +363,7 @@ def imag(input: TensorLike, name: str | None = None) -> Tensor:
     np.float64(2.0)
     """
     x = as_tensor(input)
-    return IMAG(x) if x.dtype.is_complex else zeros_of(x)
+    return ops.IMAG(x) if x.dtype.is_complex else zeros_of(x)
 
 
 def conj(x: TensorLike, name: str | None = None) -> Tensor:
@@ -438,7 +373,7 @@ def conj(x: TensorLike, name: str | None = None) -> Tensor:
     np.complex128(1-2j)
     """
     x = as_tensor(x)
-    return CONJ(x) if x.dtype.is_complex else x
+    return ops.CONJ(x) if x.dtype.is_complex else x
 
 
 def angle(input: TensorLike, name: str | None = None) -> Tensor:
@@ -449,9 +384,9 @@ def angle(input: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_tensor(input)
     if x.dtype.is_complex:
-        return ATAN2(IMAG(x), REAL(x))
+        return ops.Atan2()(ops.IMAG(x), ops.REAL(x))
     zero = zeros_of(x)
-    return SELECT(GREATER_EQUAL(x, zero), zero, full_like(x, np.asarray(math.pi)))
+    return ops.SELECT(ops.GREATER_EQUAL(x, zero), zero, full_like(x, np.asarray(math.pi)))
 
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, as_size, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import expand_dims, reshape, squeeze
@@ -15,9 +15,7 @@ from tracegraph.math.reduction import argmax, reduce_any
 from tracegraph.math.sorting import in_top_k
 from tracegraph.metrics.metric import MeanMetricWrapper
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 def _equal(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:

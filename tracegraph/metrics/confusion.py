@@ -16,8 +16,7 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import ones_like
-from tracegraph.array.creation import range as numbers_to
+from tracegraph.array.creation import ones_like, range as numbers_to
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims, reshape, transpose
 from tracegraph.core.types import bool_

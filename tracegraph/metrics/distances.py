@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracegraph.array.arguments import (
     as_choice,
@@ -33,7 +34,17 @@ if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
-class MeanSquaredError(MeanMetricWrapper):
+class _OfFunction(MeanMetricWrapper):
+    """The mean of a loss without options, by default under the name of its function."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, name: str = "", dtype: DTypeLike | None = None) -> None:
+        function = type(self).function
+        super().__init__(function, function.__name__ if name == "" else name, dtype)
+
+
+class MeanSquaredError(_OfFunction):
     """The mean of `tg.losses.mean_squared_error`.
 
     >>> metric = tg.metrics.MeanSquaredError()
@@ -41,12 +52,7 @@ class MeanSquaredError(MeanMetricWrapper):
     2.5
     """
 
-    def __init__(
-        self,
-        name: str = "mean_squared_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.mean_squared_error, name, dtype)
+    function = functions.mean_squared_error
 
 
 class RootMeanSquaredError(Mean):
@@ -73,7 +79,7 @@ class RootMeanSquaredError(Mean):
         return sqrt(super().result())
 
 
-class MeanAbsoluteError(MeanMetricWrapper):
+class MeanAbsoluteError(_OfFunction):
     """The mean of `tg.losses.mean_absolute_error`.
 
     >>> metric = tg.metrics.MeanAbsoluteError()
@@ -81,15 +87,10 @@ class MeanAbsoluteError(MeanMetricWrapper):
     1.5
     """
 
-    def __init__(
-        self,
-        name: str = "mean_absolute_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.mean_absolute_error, name, dtype)
+    function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(MeanMetricWrapper):
+class MeanAbsolutePercentageError(_OfFunction):
     """The mean of `tg.losses.mean_absolute_percentage_error`.
 
     >>> metric = tg.metrics.MeanAbsolutePercentageError()
@@ -97,15 +98,10 @@ class MeanAbsolutePercentageError(MeanMetricWrapper):
     100.0
     """
 
-    def __init__(
-        self,
-        name: str = "mean_absolute_percentage_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.mean_absolute_percentage_error, name, dtype)
+    function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(MeanMetricWrapper):
+class MeanSquaredLogarithmicError(_OfFunction):
     """The mean of `tg.losses.mean_squared_logarithmic_error`.
 
     >>> metric = tg.metrics.MeanSquaredLogarithmicError()
@@ -113,12 +109,7 @@ class MeanSquaredLogarithmicError(MeanMetricWrapper):
     0.2402
     """
 
-    def __init__(
-        self,
-        name: str = "mean_squared_logarithmic_error",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.mean_squared_logarithmic_error, name, dtype)
+    function = functions.mean_squared_logarithmic_error
 
 
 class LogCoshError(MeanMetricWrapper):
@@ -232,7 +223,7 @@ class ConcordanceCorrelation(MeanMetricWrapper):
         super().__init__(concordance_correlation, name, dtype, axis=axis)
 
 
-class Hinge(MeanMetricWrapper):
+class Hinge(_OfFunction):
     """The mean of `tg.losses.hinge`.
 
     >>> metric = tg.metrics.Hinge()
@@ -240,15 +231,10 @@ class Hinge(MeanMetricWrapper):
     1.0
     """
 
-    def __init__(
-        self,
-        name: str = "hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.hinge, name, dtype)
+    function = functions.hinge
 
 
-class SquaredHinge(MeanMetricWrapper):
+class SquaredHinge(_OfFunction):
     """The mean of `tg.losses.squared_hinge`.
 
     >>> metric = tg.metrics.SquaredHinge()
@@ -256,15 +242,10 @@ class SquaredHinge(MeanMetricWrapper):
     1.25
     """
 
-    def __init__(
-        self,
-        name: str = "squared_hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.squared_hinge, name, dtype)
+    function = functions.squared_hinge
 
 
-class CategoricalHinge(MeanMetricWrapper):
+class CategoricalHinge(_OfFunction):
     """The mean of `tg.losses.categorical_hinge`.
 
     >>> metric = tg.metrics.CategoricalHinge()
@@ -272,15 +253,10 @@ class CategoricalHinge(MeanMetricWrapper):
     0.75
     """
 
-    def __init__(
-        self,
-        name: str = "categorical_hinge",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.categorical_hinge, name, dtype)
+    function = functions.categorical_hinge
 
 
-class KLDivergence(MeanMetricWrapper):
+class KLDivergence(_OfFunction):
     """The mean of `tg.losses.kl_divergence`.
 
     >>> metric = tg.metrics.KLDivergence()
@@ -288,15 +264,10 @@ class KLDivergence(MeanMetricWrapper):
     0.6931
     """
 
-    def __init__(
-        self,
-        name: str = "kl_divergence",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.kl_divergence, name, dtype)
+    function = functions.kl_divergence
 
 
-class Poisson(MeanMetricWrapper):
+class Poisson(_OfFunction):
     """The mean of `tg.losses.poisson`.
 
     >>> metric = tg.metrics.Poisson()
@@ -304,12 +275,7 @@ class Poisson(MeanMetricWrapper):
     1.5
     """
 
-    def __init__(
-        self,
-        name: str = "poisson",
-        dtype: DTypeLike | None = None,
-    ) -> None:
-        super().__init__(functions.poisson, name, dtype)
+    function = functions.poisson
 
 
 class BinaryCrossentropy(MeanMetricWrapper):

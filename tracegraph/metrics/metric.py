@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_function, as_shape, rank_of
 from tracegraph.array.creation import ones_like, zeros, zeros_like
@@ -19,9 +19,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class Metric(Module):

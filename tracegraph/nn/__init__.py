@@ -2,19 +2,24 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.array.blocks import depth_to_space as depth_to_space
-from tracegraph.array.blocks import space_to_batch as space_to_batch
-from tracegraph.array.blocks import space_to_depth as space_to_depth
+from tracegraph.array.blocks import (
+    depth_to_space as depth_to_space,
+    space_to_batch as space_to_batch,
+    space_to_depth as space_to_depth,
+)
 from tracegraph.math.norms import l2_normalize as l2_normalize
 from tracegraph.math.reduction import zero_fraction as zero_fraction
-from tracegraph.math.sorting import approx_max_k as approx_max_k
-from tracegraph.math.sorting import approx_min_k as approx_min_k
-from tracegraph.math.sorting import in_top_k as in_top_k
-from tracegraph.math.sorting import top_k as top_k
+from tracegraph.math.sorting import (
+    approx_max_k as approx_max_k,
+    approx_min_k as approx_min_k,
+    in_top_k as in_top_k,
+    top_k as top_k,
+)
 from tracegraph.nn import (
     activation,
     convolutions,
     ctc,
+    experimental as experimental,
     isotonic,
     loss,
     morphology,
@@ -22,7 +27,6 @@ from tracegraph.nn import (
     pooling,
     sampled,
 )
-from tracegraph.nn import experimental as experimental
 from tracegraph.nn.activation import *
 from tracegraph.nn.convolutions import *
 from tracegraph.nn.ctc import *

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
 from tracegraph.array.joining import concat
@@ -12,27 +12,10 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sigmoid, softplus, softsign, tanh
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
-from tracegraph.ops.elementwise import (
-    DIV,
-    EXP,
-    GREATER,
-    LESS,
-    LOG,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    NEG,
-    SELECT,
-    SUB,
-    Erfc,
-    Expm1,
-    StopGradient,
-)
 from tracegraph.ops.reduce import Max
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 #: The two constants of selu, which make mean 0 and variance 1 a fixed point.
 SELU_ALPHA = 1.6732632423543772
@@ -46,7 +29,7 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
     array([0., 2.], dtype=float32)
     """
     x = as_tensor(features)
-    return MAXIMUM(zeros_of(x), x)
+    return ops.MAXIMUM(zeros_of(x), x)
 
 
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
@@ -56,7 +39,7 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
     array([0., 2., 6.], dtype=float32)
     """
     x = as_tensor(features)
-    return MINIMUM(full_like(x, 6), MAXIMUM(zeros_of(x), x))
+    return ops.MINIMUM(full_like(x, 6), ops.MAXIMUM(zeros_of(x), x))
 
 
 def crelu(features: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
@@ -66,7 +49,7 @@ def crelu(features: TensorLike, axis: Axis = -1, name: str | None = None) -> Ten
     array([0., 2., 1., 0.], dtype=float32)
     """
     x = as_tensor(features)
-    return relu(concat([x, NEG(x)], axis))
+    return relu(concat([x, ops.NEG(x)], axis))
 
 
 def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None = None) -> Tensor:
@@ -77,7 +60,7 @@ def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None =
     """
     x = as_tensor(features)
     x = cast_to(x, float32) if x.dtype.is_integer else x
-    return SELECT(GREATER(x, zeros_of(x)), x, broadcast(multiply(x, alpha), x.type.shape))
+    return ops.SELECT(ops.GREATER(x, zeros_of(x)), x, broadcast(multiply(x, alpha), x.type.shape))
 
 
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
@@ -88,9 +71,9 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_tensor(features)
     zero = zeros_of(x)
-    is_negative = LESS(x, zero)
+    is_negative = ops.LESS(x, zero)
     # The exponential is taken of what is negative alone, so that it does not overflow.
-    return SELECT(is_negative, Expm1()(SELECT(is_negative, x, zero)), x)
+    return ops.SELECT(is_negative, ops.Expm1()(ops.SELECT(is_negative, x, zero)), x)
 
 
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
@@ -101,12 +84,12 @@ def selu(features: TensorLike, name: str | None = None) -> Tensor:
     """
     x = as_tensor(features)
     y = elu(x)
-    slope = SELECT(
-        LESS(x, zeros_of(x)),
+    slope = ops.SELECT(
+        ops.LESS(x, zeros_of(x)),
         full_like(x, SELU_SCALE * SELU_ALPHA),
         full_like(x, SELU_SCALE),
     )
-    return MUL(y, slope)
+    return ops.MUL(y, slope)
 
 
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
@@ -119,7 +102,7 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
     if as_flag("gelu", "approximate", approximate):
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)  # type: ignore[operator]
         return 0.5 * x * (1 + tanh(inner))  # type: ignore[operator]
-    return 0.5 * x * Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]
+    return 0.5 * x * ops.Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]
 
 
 def silu(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
@@ -130,7 +113,7 @@ def silu(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
     """
     x = as_tensor(features)
     is_plain = isinstance(beta, (int, float)) and beta == 1
-    return MUL(x, sigmoid(x if is_plain else multiply(x, beta)))
+    return ops.MUL(x, sigmoid(x if is_plain else multiply(x, beta)))
 
 
 swish = silu
@@ -143,8 +126,8 @@ def softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Ten
     array([0.5, 0.5], dtype=float32)
     """
     x, axes = _classes("softmax", logits, axis)
-    powers = EXP(_shifted(x, axes))
-    return DIV(powers, spread(Sum(axes)(powers), x.type, axes))
+    powers = ops.EXP(_shifted(x, axes))
+    return ops.DIV(powers, spread(Sum(axes)(powers), x.type, axes))
 
 
 def log_softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
@@ -155,8 +138,8 @@ def log_softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) ->
     """
     x, axes = _classes("log_softmax", logits, axis)
     shifted = _shifted(x, axes)
-    total = Sum(axes)(EXP(shifted))
-    return SUB(shifted, spread(LOG(total), x.type, axes))
+    total = Sum(axes)(ops.EXP(shifted))
+    return ops.SUB(shifted, spread(ops.LOG(total), x.type, axes))
 
 
 def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
@@ -171,10 +154,10 @@ def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
 def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """x less its largest element. The results do not depend on what is taken off, so no
     derivative, of any order, passes through it."""
-    return SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
+    return ops.SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
 
 
-_STOP_GRADIENT = StopGradient()
+_STOP_GRADIENT = ops.StopGradient()
 
 __all__ = [
     "crelu",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_shape,
@@ -31,9 +31,7 @@ from tracegraph.nn.windows import (
 )
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.contract import Conv
-
-if TYPE_CHECKING:
-    from tracegraph.typing import ShapeLike, TensorLike, Window
+from tracegraph.typing import ShapeLike, TensorLike, Window
 
 
 def conv2d(

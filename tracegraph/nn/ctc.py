@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_integers, as_size, known_int, rank_of, refuse
-from tracegraph.array.creation import range as range_of
-from tracegraph.array.creation import zeros
+from tracegraph.array.creation import range as range_of, zeros
 from tracegraph.array.joining import stack
 from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, pad, reshape, transpose
@@ -23,9 +22,7 @@ from tracegraph.math.unary import negative
 from tracegraph.nn.activation import log_softmax
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full_like
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 #: The logarithm of the probability of what cannot be. It is finite, so that no derivative is nan.
 _IMPOSSIBLE = -1e30

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.ir.tensor import Tensor
 from tracegraph.nn.normalisation import dropped
 from tracegraph.random.stateless import stateless_uniform
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def stateless_dropout(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegraph.array.arguments import as_axis, as_flag, known_int, rank_of, refuse
-from tracegraph.array.creation import range as range_of
-from tracegraph.array.creation import stop_gradient
+from tracegraph.array.creation import range as range_of, stop_gradient
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
 from tracegraph.core.types import float32, float64, int32
@@ -20,9 +19,7 @@ from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
 from tracegraph.math.unary import negative
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import move_axis
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 class Isotonic(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,29 +26,15 @@ from tracegraph.operands.conversion import (
     cast_to,
     elementwise_operands,
 )
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import full_like, zeros_of
-from tracegraph.ops.elementwise import (
-    ADD,
-    EXP,
-    LESS,
-    LESS_EQUAL,
-    LOG,
-    MUL,
-    NEG,
-    SELECT,
-    SUB,
-    Cast,
-    LogicalAnd,
-)
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
     checks_at_run_time,
     refuse_outside,
     value_at_hand,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def softmax_cross_entropy_with_logits(
@@ -64,7 +50,7 @@ def softmax_cross_entropy_with_logits(
     array([0.6931], dtype=float32)
     """
     labels, logits = elementwise_operands("softmax_cross_entropy_with_logits", labels, logits)
-    return NEG(reduce_sum(MUL(labels, log_softmax(logits, axis)), axis))
+    return ops.NEG(reduce_sum(ops.MUL(labels, log_softmax(logits, axis)), axis))
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -108,13 +94,13 @@ def sparse_softmax_cross_entropy_with_logits(
     classes = logits.type.shape[-1]
     chosen = log_softmax(logits)
     is_label = one_hot(labels, classes, dtype=bool_)
-    loss = NEG(reduce_sum(SELECT(is_label, chosen, zeros_of(chosen)), -1))
+    loss = ops.NEG(reduce_sum(ops.SELECT(is_label, chosen, zeros_of(chosen)), -1))
     if _are_in_range(op, labels, classes):
         return loss
     # A label below 0 is a large number without its sign.
-    unsigned = Cast(uint64 if labels.dtype.size > 4 else uint32)(labels)
+    unsigned = ops.Cast(uint64 if labels.dtype.size > 4 else uint32)(labels)
     limit = broadcast(as_tensor(classes, unsigned.dtype), labels.type.shape)
-    return SELECT(LESS(unsigned, limit), loss, full_like(loss, np.nan))
+    return ops.SELECT(ops.LESS(unsigned, limit), loss, full_like(loss, np.nan))
 
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
@@ -140,7 +126,7 @@ def sigmoid_cross_entropy_with_logits(
     array([0.6931], dtype=float32)
     """
     labels, x = elementwise_operands("sigmoid_cross_entropy_with_logits", labels, logits)
-    return SUB(softplus(x), MUL(x, labels))
+    return ops.SUB(softplus(x), ops.MUL(x, labels))
 
 
 def weighted_cross_entropy_with_logits(
@@ -154,8 +140,8 @@ def weighted_cross_entropy_with_logits(
     array([1.3863], dtype=float32)
     """
     labels, x = elementwise_operands("weighted_cross_entropy_with_logits", labels, logits)
-    positive = NEG(log_sigmoid(x)) * labels * pos_weight  # type: ignore[operator]
-    return ADD(positive, MUL(SUB(full_like(labels, 1), labels), softplus(x)))
+    positive = ops.NEG(log_sigmoid(x)) * labels * pos_weight  # type: ignore[operator]
+    return ops.ADD(positive, ops.MUL(ops.SUB(full_like(labels, 1), labels), softplus(x)))
 
 
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
@@ -165,7 +151,7 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
     np.float32(12.5)
     """
     x = as_tensor(t)
-    return reduce_sum(MUL(x, x)) * 0.5  # type: ignore[operator]
+    return reduce_sum(ops.MUL(x, x)) * 0.5  # type: ignore[operator]
 
 
 def log_poisson_loss(
@@ -188,16 +174,16 @@ def log_poisson_loss(
     if same_shape(t.type.shape, x.type.shape) is None:
         fact = f"targets {t.type} do not have the shape of log_input {x.type}"
         refuse(op, fact, t, x, fix="give one target for each number")
-    loss = SUB(EXP(x), MUL(x, t))
+    loss = ops.SUB(ops.EXP(x), ops.MUL(x, t))
     if not as_flag(op, "compute_full_loss", compute_full_loss):
         return loss
     one = full_like(t, 1)
-    is_small = LogicalAnd()(LESS_EQUAL(zeros_of(t), t), LESS_EQUAL(t, one))
+    is_small = ops.LogicalAnd()(ops.LESS_EQUAL(zeros_of(t), t), ops.LESS_EQUAL(t, one))
     # The logarithms are taken of what counts alone: their derivative at 0 is infinite.
-    large = SELECT(is_small, one, t)
-    spread = multiply(LOG(multiply(large, 2 * math.pi)), 0.5)
-    stirling = ADD(SUB(MUL(large, LOG(large)), large), spread)
-    return ADD(loss, SELECT(is_small, zeros_of(t), stirling))
+    large = ops.SELECT(is_small, one, t)
+    spread = multiply(ops.LOG(multiply(large, 2 * math.pi)), 0.5)
+    stirling = ops.ADD(ops.SUB(ops.MUL(large, ops.LOG(large)), large), spread)
+    return ops.ADD(loss, ops.SELECT(is_small, zeros_of(t), stirling))
 
 
 def compute_average_loss(

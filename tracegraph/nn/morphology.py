@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from tracegraph.math.unary import negative
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_operands
 from tracegraph.ops.elementwise import Maximum
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike, Window
+from tracegraph.typing import TensorLike, Window
 
 
 def dilation2d(

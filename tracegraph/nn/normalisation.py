@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -44,9 +44,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 from tracegraph.random.distributions import uniform
 from tracegraph.tracing.index_checks import check_range
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def bias_add(

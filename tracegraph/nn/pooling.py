@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import ADD, GREATER, MAXIMUM, SELECT, Maximum
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike, Window
+from tracegraph.typing import DTypeLike, TensorLike, Window
 
 #: Larger windows are combined axis by axis.
 _LARGEST_WINDOW_AT_ONCE = 4
@@ -276,12 +274,8 @@ def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
         if axis == 0 and not counts_examples:
             own = multiply(own, 0)
         rest = [1] * (x.ndim - axis - 1)
-        total = add(multiply(total, _as_scalar(size, kind)), reshape(own, [size, *rest]))
+        total = add(multiply(total, cast_to(as_tensor(size), kind)), reshape(own, [size, *rest]))
     return total
-
-
-def _as_scalar(size: Any, kind: Any) -> Tensor:
-    return cast_to(as_tensor(size), kind)
 
 
 def _pooled(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_integers, as_size, rank_of, refuse
 from tracegraph.array.creation import ones_like, stop_gradient, zeros_like
@@ -22,9 +22,7 @@ from tracegraph.nn.loss import sigmoid_cross_entropy_with_logits, softmax_cross_
 from tracegraph.nn.normalisation import embedding_lookup
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.random.candidates import Candidates, log_uniform_candidate_sampler
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 def sampled_softmax_loss(

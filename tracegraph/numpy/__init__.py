@@ -17,8 +17,8 @@ import math as _math
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.api.public_modules import publish
-from tracegraph.core.types import bool_ as bool
 from tracegraph.core.types import (
+    bool_ as bool,
     complex64,
     complex128,
     float32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,9 +22,7 @@ from tracegraph.operands.conversion import (
     promoted,
     refuse_mix,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 def astype(

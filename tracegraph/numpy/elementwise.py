@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import math as python_math
-from typing import TYPE_CHECKING
 
 from tracegraph import math
 from tracegraph.array import bitcast, cast, complex, where, zeros_like
@@ -66,9 +65,7 @@ from tracegraph.math import (
 )
 from tracegraph.operands.conversion import as_tensor, binary, cast_to, elementwise_operands
 from tracegraph.ops.elementwise import LogicalAnd, LogicalNot, LogicalOr, LogicalXor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 floor_divide, remainder = math.floordiv, math.floormod
 bitwise_left_shift, bitwise_right_shift = left_shift, right_shift

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import array, math, signal
 from tracegraph.array.arguments import (
@@ -29,9 +29,7 @@ from tracegraph.ops.elementwise import complex_of
 from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
 from tracegraph.ops.index import move_axis
 from tracegraph.signal.transforms import resized
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def fft(

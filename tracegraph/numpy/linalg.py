@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math as python_math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tracegraph import array, linalg, math
 from tracegraph.array.arguments import (
@@ -12,20 +12,18 @@ from tracegraph.array.arguments import (
     as_flag,
     as_size,
     known_int,
+    matrices,
     rank_of,
     refuse,
 )
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operands import matrices
 from tracegraph.linalg.systems import rounding
 from tracegraph.math.product import vector_product
 from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import matrix_transpose, moveaxis
 from tracegraph.numpy.statistics import sum as sum_of
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 det, eigvalsh = linalg.det, linalg.eigvalsh
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import array, linalg
 from tracegraph.array.arguments import as_axis, as_integers, as_list, as_sizes, rank_of, refuse
@@ -12,9 +12,7 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape
 from tracegraph.ops.index import take_along
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, ShapeLike, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 broadcast_to = array.broadcast_to
 matrix_transpose = linalg.matrix_transpose

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tracegraph import array, math
 from tracegraph.array.arguments import as_flag, rank_of, refuse
@@ -10,9 +10,7 @@ from tracegraph.array.grouping import unique_positions
 from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def _direction(op: str, descending: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph import array, math
 from tracegraph.array.arguments import as_axis, as_count, as_flag, as_number, rank_of
@@ -13,9 +13,7 @@ from tracegraph.math.reduction import reduced_count
 from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import only_axis
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:

@@ -60,9 +60,6 @@ class BroadcastTo(Movement):
         dropped = tuple(axis for axis in range(g.ndim) if axis not in self.axes)
         return (Sum(dropped)(g) if dropped else g,)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
     def batch(self, n, batched, x):
         shifted = tuple(axis + 1 for axis in self.axes)
         return BroadcastTo((n, *self.shape), (0, *shifted))(x), True
@@ -91,9 +88,6 @@ class Sum(Op):
 
     def vjp(self, g, y, x):
         return (spread(g, x.type, self.axes),)
-
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
     def batch(self, n, batched, x):
         return Sum(shifted(self.axes, x))(x), True

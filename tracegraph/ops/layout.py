@@ -59,9 +59,6 @@ class WithLayout(Movement):
     def vjp(self, g, y, x):
         return (self(g),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
     def batch(self, n, batched, x):
         return WithLayout(self.mesh, (None, *self.axes), self.devices)(x), True
 

@@ -244,9 +244,6 @@ class CumSum(Scan):
     def vjp(self, g, y, x):
         return (CumSum(self.axis, not self.reverse)(g),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
 
 class CumProd(Scan):
     """Running products: y[k] = x[0] * ... * x[k]; derivatives hold where elements are 0"""

@@ -46,9 +46,6 @@ class Reshape(Op):
     def vjp(self, g, y, x):
         return (Reshape(x.type.shape)(g),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
     def batch(self, n, batched, x):
         return Reshape((n, *self.shape))(x), True
 
@@ -88,9 +85,6 @@ class EnsureShape(Movement):
     def vjp(self, g, y, x):
         return (EnsureShape(x.type.shape)(g),)
 
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
-
     def batch(self, n, batched, x):
         return EnsureShape((n, *self.shape), self.apart)(x), True
 
@@ -114,9 +108,6 @@ class Transpose(Movement):
 
     def vjp(self, g, y, x):
         return (Transpose(inverse(self.perm))(g),)
-
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
     def batch(self, n, batched, x):
         return Transpose((0, *(axis + 1 for axis in self.perm)))(x), True
@@ -151,9 +142,6 @@ class Slice(Movement):
         parts = zip(x.type.shape, self.start, y.type.shape, interior, strict=True)
         after = tuple(size - start - spread_size(count, gap) for size, start, count, gap in parts)
         return (Pad(self.start, after, interior)(g, full(0, TensorType(g.dtype))),)
-
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
     def batch(self, n, batched, x):
         return Slice((0, *self.start), (n, *self.stop), (1, *self.stride))(x), True
@@ -289,9 +277,6 @@ class Reverse(Movement):
 
     def vjp(self, g, y, x):
         return (self(g),)
-
-    def jvp(self, tangents, y, x):
-        return self(tangents[0])
 
     def batch(self, n, batched, x):
         return Reverse(tuple(axis + 1 for axis in self.axes))(x), True

@@ -1,8 +1,15 @@
 """Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
 
 from tracegraph.api.public_modules import publish
-from tracegraph.optimizers import adam, base, gradients, imported, loss_scale, matrices
-from tracegraph.optimizers import schedules as schedules
+from tracegraph.optimizers import (
+    adam,
+    base,
+    gradients,
+    imported,
+    loss_scale,
+    matrices,
+    schedules as schedules,
+)
 from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
 from tracegraph.optimizers.base import Optimizer
 from tracegraph.optimizers.gradients import SGD, Adadelta, Adagrad, Ftrl, Lion, RMSprop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.array.creation import ones_like
@@ -20,9 +20,7 @@ from tracegraph.optimizers.base import Optimizer, state, towards
 from tracegraph.optimizers.rows import Gradient
 from tracegraph.optimizers.shared import Shared, SharedButDecay, takes_shared
 from tracegraph.state.variable import Variable
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Rate
+from tracegraph.typing import Rate
 
 
 class Adam(Optimizer):

@@ -51,9 +51,7 @@ from tracegraph.state.module import Module, settings_text
 from tracegraph.state.variable import Reference, Variable
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
-
-if TYPE_CHECKING:
-    from tracegraph.typing import LayoutLike, Rate, TensorLike
+from tracegraph.typing import LayoutLike, Rate, TensorLike
 
 
 class Optimizer(Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.ir.tensor import Tensor
@@ -11,9 +11,7 @@ from tracegraph.math.arithmetic import add, clip_by_value, divide, multiply, pow
 from tracegraph.math.unary import sign, sqrt, square
 from tracegraph.optimizers.base import Optimizer, mixed
 from tracegraph.optimizers.shared import Shared, takes_shared
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Rate
+from tracegraph.typing import Rate
 
 
 class SGD(Optimizer):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tracegraph.array.arguments import as_flag, as_list, as_number
 from tracegraph.array.selection import where
@@ -24,9 +23,7 @@ from tracegraph.math.arithmetic import (
 from tracegraph.math.logic import less, less_equal
 from tracegraph.math.unary import ceil, cos, floor, log
 from tracegraph.operands.conversion import as_tensor, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LearningRateSchedule:

@@ -15,19 +15,9 @@ from typing import Any, TypeAlias
 from tracegraph.core.shapes import Dim, Size, dim_names, element_count
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops import elementwise
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import DimSize, Iota, constant
-from tracegraph.ops.elementwise import (
-    ADD,
-    AND,
-    LESS,
-    MAXIMUM,
-    MINIMUM,
-    MUL,
-    SELECT,
-    FloorDiv,
-    FloorMod,
-)
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 
@@ -72,8 +62,8 @@ class Padding:
             product = constant(coefficient, int32)
             for atom, power in monomial:
                 for _ in range(power):
-                    product = MUL(product, self._atom(atom))
-            total = product if total is None else ADD(total, product)
+                    product = elementwise.MUL(product, self._atom(atom))
+            total = product if total is None else elementwise.ADD(total, product)
         assert total is not None
         return total
 
@@ -82,7 +72,11 @@ class Padding:
             return self.sizes[atom] if atom in self.sizes else self.value_of_name(atom)
         function, *operands = atom
         left, right = map(self.value, operands)
-        return {"floordiv": FloorDiv(), "max": MAXIMUM, "min": MINIMUM}[function](left, right)
+        return {
+            "floordiv": elementwise.FloorDiv(),
+            "max": elementwise.MAXIMUM,
+            "min": elementwise.MINIMUM,
+        }[function](left, right)
 
     def value_of_name(self, name: str) -> Tensor:
         """The value of a size that is not padded."""
@@ -182,8 +176,10 @@ class Padding:
         for factor in reversed(factors):
             count = BroadcastTo(number.type.shape, ())(self.value(factor))
             step = BroadcastTo(number.type.shape, ())(padded_value(stride))
-            position = ADD(position, MUL(FloorMod()(number, count), step))
-            number = FloorDiv()(number, count)
+            position = elementwise.ADD(
+                position, elementwise.MUL(elementwise.FloorMod()(number, count), step)
+            )
+            number = elementwise.FloorDiv()(number, count)
             stride = stride * factor
         return position
 
@@ -198,12 +194,12 @@ class Padding:
                 continue
             factors = (size,) if isinstance(layout, Uniform) else layout
             flags = BroadcastTo(x.type.shape, (axis,))(self._joint_flags(size, factors))
-            found = flags if found is None else AND(found, flags)
+            found = flags if found is None else elementwise.AND(found, flags)
         return found
 
     def flags(self, size: Size) -> Tensor:
         """Whether each position of an axis of open size, whose elements come first, has one."""
-        return LESS(Iota(size, int32)(), BroadcastTo((size,), ())(self.value(size)))
+        return elementwise.LESS(Iota(size, int32)(), BroadcastTo((size,), ())(self.value(size)))
 
     def _joint_flags(self, size: Size, factors: Sequence[Size]) -> Tensor:
         """Whether each position of an axis has an element."""
@@ -213,7 +209,7 @@ class Padding:
             if self.is_open(factor):
                 flags = self.flags(factor)
                 flags = BroadcastTo(type.shape, (place,))(flags) if len(factors) > 1 else flags
-                found = flags if found is None else AND(found, flags)
+                found = flags if found is None else elementwise.AND(found, flags)
         assert found is not None
         return found if len(factors) == 1 else Reshape((size,))(found)
 
@@ -226,7 +222,7 @@ class Padding:
             other = BroadcastTo(x.type.shape, ())(value) if x.ndim else value
         else:
             other = full(value, x.type)
-        return self.note(SELECT(flags, x, other), self.of(x))
+        return self.note(elementwise.SELECT(flags, x, other), self.of(x))
 
 
 def padded_value(size: Size) -> Tensor:

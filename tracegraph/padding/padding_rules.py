@@ -26,37 +26,17 @@ from tracegraph.errors import Mismatch, ShapeError
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import MissingRule, Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops import reduce
+from tracegraph.ops import index, reduce
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
 from tracegraph.ops.contract import Conv, Matmul
 from tracegraph.ops.effect import Check, HostCall
 from tracegraph.ops.elementwise import LESS, MINIMUM, SELECT, SUB, Cast, Elementwise
-from tracegraph.ops.index import (
-    UPDATE_SLICE,
-    DynamicSlice,
-    DynamicUpdateSlice,
-    Gather,
-    GatherNd,
-    Scatter,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-)
 from tracegraph.ops.layout import WithLayout
 from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPermutation
 from tracegraph.ops.reduce import highest, lowest
-from tracegraph.ops.shape import (
-    Concatenate,
-    EnsureShape,
-    Pad,
-    Reshape,
-    Reverse,
-    Slice,
-    Transpose,
-)
+from tracegraph.ops.shape import Concatenate, EnsureShape, Pad, Reshape, Reverse, Slice, Transpose
 from tracegraph.ops.sort import ArgSort, Sort, TopK, TrueIndices
 from tracegraph.padding.layout import UNIFORM, Layout, Padding, Uniform
 from tracegraph.passes.sparsity import input_patterns, propagate
@@ -264,7 +244,7 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         shape = tuple(
             op.stop[a] - op.start[a] if a in moving else size for a, size in enumerate(y.type.shape)
         )
-        y = DynamicSlice(shape)(y, *places)
+        y = index.DynamicSlice(shape)(y, *places)
     return padding.note(y, layouts)
 
 
@@ -316,7 +296,7 @@ def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     y = Pad(*map(tuple, rest), op.interior)(x, value)
     if moving:
         places = [padding.value(n if a in moving else 0) for a, n in enumerate(op.before)]
-        y = UPDATE_SLICE(BroadcastTo(type.shape, ())(value), y, *places)
+        y = index.UPDATE_SLICE(BroadcastTo(type.shape, ())(value), y, *places)
     return padding.note(y, layouts)
 
 
@@ -337,7 +317,7 @@ def _concatenate(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         if padding.is_open(start):
             padding.growing.add(start)
             places = [padding.value(start if a == axis else 0) for a in range(y.ndim)]
-            y = UPDATE_SLICE(y, x, *places)
+            y = index.UPDATE_SLICE(y, x, *places)
         start = start + x.type.shape[axis]
     return padding.note(y, layouts)
 
@@ -357,7 +337,7 @@ def _reverse(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         wide = Pad(none, after, none)(y, full(_zero(y), TensorType(y.dtype)))
         missing = SUB(DimSize(size)(), padding.value(size))
         places = [missing if a == axis else padding.value(0) for a in range(y.ndim)]
-        y = DynamicSlice(y.type.shape)(wide, *places)
+        y = index.DynamicSlice(y.type.shape)(wide, *places)
     return padding.note(y, layouts)
 
 
@@ -401,7 +381,7 @@ def _conv(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """An operand and its indices, which reach no further than its elements."""
     indices = _wide(padding, indices, is_signed=not op.clamps)
-    read = op if isinstance(op, GatherNd) else GatherNd(op.axis, op.batch_dims)
+    read = op if isinstance(op, index.GatherNd) else index.GatherNd(op.axis, op.batch_dims)
     count = read.index_count(indices.type.shape)
     axes = range(op.axis, op.axis + count)
     for axis in range(op.batch_dims):
@@ -412,7 +392,7 @@ def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Ten
         x = padding.compact(x, axis)
     counts = [Cast(indices.dtype)(padding.value(x.type.shape[axis])) for axis in axes]
     layouts = padding.of(indices)
-    if isinstance(read, Gather):
+    if isinstance(read, index.Gather):
         limit = BroadcastTo(indices.type.shape, ())(counts[0])
     else:
         row = Concatenate(0)(*(Reshape((1,))(n) for n in counts))
@@ -455,10 +435,10 @@ def _window(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> list[Layou
 
 #: What a scatter may be given for an element that is padding.
 _SCATTER_NEUTRAL: dict[type[Op], Callable[[Any], Any]] = {
-    ScatterAdd: lambda dtype: 0,
-    ScatterMul: lambda dtype: 1,
-    ScatterMax: lowest,
-    ScatterMin: highest,
+    index.ScatterAdd: lambda dtype: 0,
+    index.ScatterMul: lambda dtype: 1,
+    index.ScatterMax: lowest,
+    index.ScatterMin: highest,
 }
 
 
@@ -517,10 +497,10 @@ def _dynamic_update(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     x, starts = _within(padding, x, update.type.shape, starts)
     flags = padding.is_element(update, moving)
     if flags is not None:  # what is there stays where the update has no element
-        there = DynamicSlice(update.type.shape)(x, *starts)
+        there = index.DynamicSlice(update.type.shape)(x, *starts)
         update = padding.note(SELECT(flags, update, there), padding.of(update))
     layouts = padding.of(x)
-    y = UPDATE_SLICE(x, update, *starts)
+    y = index.UPDATE_SLICE(x, update, *starts)
     if y.type.shape != shape:
         y = Slice((0,) * y.ndim, shape, (1,) * y.ndim)(y)
     return padding.note(y, layouts)
@@ -707,10 +687,10 @@ RULES: dict[type, Rule] = {
     Reverse: _reverse,
     Matmul: _matmul,
     Conv: _conv,
-    GatherNd: _gather,
-    Scatter: _scatter,
-    DynamicSlice: _dynamic_slice,
-    DynamicUpdateSlice: _dynamic_update,
+    index.GatherNd: _gather,
+    index.Scatter: _scatter,
+    index.DynamicSlice: _dynamic_slice,
+    index.DynamicUpdateSlice: _dynamic_update,
     Sort: _sorting,
     ArgSort: _sorting,
     TopK: _top_k,

@@ -14,36 +14,18 @@ import numpy as np
 from tracegraph.core.shapes import element_count
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import Read
-from tracegraph.ops.elementwise import (
-    ADD,
-    DIV,
-    MUL,
-    NEG,
-    SUB,
-    Add,
-    Cast,
-    Comparison,
-    Div,
-    Elementwise,
-    IntegerPow,
-    Mul,
-    MulNoNan,
-    Neg,
-    Select,
-    SteepDiv,
-    Sub,
-)
 from tracegraph.ops.index import ScatterAdd
 from tracegraph.ops.shape import Reshape, Transpose
 
 Rule = Callable[..., "Tensor | None"]
 _RULES: dict[type[Op], Rule] = {}
 #: Ops that NumPy computes exactly as XLA does, so that constants may be folded through them.
-_EXACT = (Add, Sub, Mul, Div, Neg, Cast, Select, Comparison)
-COMMUTATIVE = frozenset([Add, Mul])
+_EXACT = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Neg, ops.Cast, ops.Select, ops.Comparison)
+COMMUTATIVE = frozenset([ops.Add, ops.Mul])
 
 
 def simpler(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
@@ -74,7 +56,7 @@ def is_uniform(x: Tensor, value: int) -> bool:
 
 def folded(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
     """The constant that an exact elementwise op makes of constants."""
-    assert isinstance(op, Elementwise)
+    assert isinstance(op, ops.Elementwise)
     values: list[np.ndarray] = []
     for x in inputs:
         value = uniform(x)
@@ -95,45 +77,45 @@ def _rule(op: type[Op]) -> Callable[[Rule], Rule]:
     return register
 
 
-@_rule(Mul)
-def _mul(op: Mul, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.Mul)
+def _mul(op: ops.Mul, x: Tensor, y: Tensor) -> Tensor | None:
     for one, other in ((x, y), (y, x)):
         if other.type.is_static or other.type is one.type:
             if is_uniform(one, 1):
                 return other
             if is_uniform(one, -1):
-                return NEG(other)
-    if _is(x, Neg) and _is(y, Neg):
+                return ops.NEG(other)
+    if _is(x, ops.Neg) and _is(y, ops.Neg):
         return op(_operand(x), _operand(y))
-    if _is(x, Neg):
-        return NEG(op(_operand(x), y))
-    if _is(y, Neg):
-        return NEG(op(x, _operand(y)))
+    if _is(x, ops.Neg):
+        return ops.NEG(op(_operand(x), y))
+    if _is(y, ops.Neg):
+        return ops.NEG(op(x, _operand(y)))
     return None
 
 
-@_rule(MulNoNan)
-def _mul_no_nan(op: MulNoNan, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.MulNoNan)
+def _mul_no_nan(op: ops.MulNoNan, x: Tensor, y: Tensor) -> Tensor | None:
     known = uniform(y)
-    return None if known is None or known == 0 else MUL(x, y)
+    return None if known is None or known == 0 else ops.MUL(x, y)
 
 
-@_rule(SteepDiv)
-def _steep_div(op: SteepDiv, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.SteepDiv)
+def _steep_div(op: ops.SteepDiv, x: Tensor, y: Tensor) -> Tensor | None:
     known = uniform(x)
-    return None if known is None or known == 0 else DIV(x, y)
+    return None if known is None or known == 0 else ops.DIV(x, y)
 
 
-@_rule(Add)
-def _add(op: Add, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.Add)
+def _add(op: ops.Add, x: Tensor, y: Tensor) -> Tensor | None:
     if is_uniform(x, 0):
         return y
     if is_uniform(y, 0):
         return x
-    if _is(y, Neg):
-        return SUB(x, _operand(y))
-    if _is(x, Neg):
-        return SUB(y, _operand(x))
+    if _is(y, ops.Neg):
+        return ops.SUB(x, _operand(y))
+    if _is(x, ops.Neg):
+        return ops.SUB(y, _operand(x))
     for one, other in ((x, y), (y, x)):
         if _is_one_update_of_zeros(other):
             node = other.node
@@ -150,34 +132,34 @@ def _is_one_update_of_zeros(x: Tensor) -> bool:
     return element_count(node.inputs[1].type.shape[:-1]) == 1
 
 
-@_rule(Sub)
-def _sub(op: Sub, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.Sub)
+def _sub(op: ops.Sub, x: Tensor, y: Tensor) -> Tensor | None:
     if is_uniform(y, 0):
         return x
     if is_uniform(x, 0):
-        return NEG(y)
-    if _is(y, Neg):
-        return ADD(x, _operand(y))
+        return ops.NEG(y)
+    if _is(y, ops.Neg):
+        return ops.ADD(x, _operand(y))
     return None
 
 
-@_rule(Div)
-def _div(op: Div, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.Div)
+def _div(op: ops.Div, x: Tensor, y: Tensor) -> Tensor | None:
     return x if is_uniform(y, 1) else None
 
 
-@_rule(Neg)
-def _neg(op: Neg, x: Tensor) -> Tensor | None:
-    return _operand(x) if _is(x, Neg) else None
+@_rule(ops.Neg)
+def _neg(op: ops.Neg, x: Tensor) -> Tensor | None:
+    return _operand(x) if _is(x, ops.Neg) else None
 
 
-@_rule(IntegerPow)
-def _integer_pow(op: IntegerPow, x: Tensor) -> Tensor | None:
+@_rule(ops.IntegerPow)
+def _integer_pow(op: ops.IntegerPow, x: Tensor) -> Tensor | None:
     return x if op.exponent == 1 else None
 
 
-@_rule(Select)
-def _select(op: Select, condition: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
+@_rule(ops.Select)
+def _select(op: ops.Select, condition: Tensor, x: Tensor, y: Tensor) -> Tensor | None:
     return x if x is y else None
 
 
@@ -186,8 +168,8 @@ def _read(op: Read, value: Tensor, handle: Tensor) -> Tensor | None:
     return handle if value is handle else None
 
 
-@_rule(Cast)
-def _cast(op: Cast, x: Tensor) -> Tensor | None:
+@_rule(ops.Cast)
+def _cast(op: ops.Cast, x: Tensor) -> Tensor | None:
     return x if x.dtype is op.dtype else None
 
 

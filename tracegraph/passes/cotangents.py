@@ -84,7 +84,9 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
     terms = []
     for stride, group in by_stride.items():
         if all(step == 1 for step in stride):
-            terms.append(_joined_boxes([_box(*taken) for taken in group], x.type.shape))
+            terms.append(
+                _joined_boxes([_Box(op.start, op.stop, g) for op, g, _ in group], x.type.shape)
+            )
         elif len(group) > 1 and _is_countable(x.type.shape, stride, group):
             terms.append(_joined_strides(group, x.type.shape, stride))
         else:
@@ -92,10 +94,6 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
     total = add_all(terms)
     assert total is not None
     return total
-
-
-def _box(op: Slice, g: Tensor, source: Source) -> _Box:
-    return _Box(op.start, op.stop, g)
 
 
 # Slices of one stride that is not 1: boxes of a tensor with one more axis for each such stride.

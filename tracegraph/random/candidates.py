@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +24,7 @@ from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.random import RandomUniform
 from tracegraph.random.generators import generator_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class Candidates(NamedTuple):

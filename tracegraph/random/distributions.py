@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tracegraph.array.arguments import as_shape
 from tracegraph.core.types import float32, int64
 from tracegraph.ir.tensor import Tensor
@@ -18,9 +16,7 @@ from tracegraph.random.draws import (
     shuffled,
 )
 from tracegraph.random.generators import generator_of
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def normal(

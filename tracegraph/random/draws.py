@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_shape,
-    rank_of,
-    refuse,
-    sizes_of,
-)
+from tracegraph.array.arguments import as_count, as_shape, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import broadcast_to, reshape
 from tracegraph.core.types import DType, as_dtype, float32, float64, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
@@ -21,20 +15,9 @@ from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, 
 from tracegraph.math.reduction import argmax
 from tracegraph.math.unary import erfinv, log, negative
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
+from tracegraph.ops import random as ops
 from tracegraph.ops.index import Gather
-from tracegraph.ops.random import (
-    RandomBinomial,
-    RandomBits,
-    RandomGamma,
-    RandomNormal,
-    RandomPermutation,
-    RandomPoisson,
-    RandomUniform,
-)
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    pass
 
 
 def floating_dtype(op: str, dtype: Any) -> DType:
@@ -50,7 +33,7 @@ def floating_dtype(op: str, dtype: Any) -> DType:
 
 def draw_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
     kind = floating_dtype("normal", dtype)
-    n = RandomNormal(as_shape("normal", shape), kind)(key)
+    n = ops.RandomNormal(as_shape("normal", shape), kind)(key)
     return _moved(n, mean, stddev)
 
 
@@ -74,7 +57,7 @@ def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor
 
 def draw_gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
     wide_alpha, wide_beta = (broadcast_to(x, sizes) for x in (alpha, beta))
-    return divide(RandomGamma()(key, wide_alpha), wide_beta)
+    return divide(ops.RandomGamma()(key, wide_alpha), wide_beta)
 
 
 def draw_poisson(key: Tensor, op: str, shape: Any, lam: Any, dtype: Any, is_whole: bool) -> Tensor:
@@ -85,7 +68,7 @@ def draw_poisson(key: Tensor, op: str, shape: Any, lam: Any, dtype: Any, is_whol
     _check_at_hand(op, "lam", rate, lambda value: value >= 0, "numbers of 0 or more")
     sizes = as_shape(op, shape)
     sizes = sizes if is_whole else (*sizes, *rate.type.shape)  # type: ignore[misc]
-    return cast_to(RandomPoisson()(key, broadcast_to(rate, sizes)), kind)
+    return cast_to(ops.RandomPoisson()(key, broadcast_to(rate, sizes)), kind)
 
 
 def draw_binomial(key: Tensor, op: str, shape: Any, counts: Any, probs: Any, dtype: Any) -> Tensor:
@@ -97,7 +80,7 @@ def draw_binomial(key: Tensor, op: str, shape: Any, counts: Any, probs: Any, dty
     )
     sizes = as_shape(op, shape)
     trials, chances = (broadcast_to(cast_to(x, float64), sizes) for x in (trials, chances))
-    return cast_to(RandomBinomial()(key, trials, chances), kind)
+    return cast_to(ops.RandomBinomial()(key, trials, chances), kind)
 
 
 def _counting(op: str, dtype: Any) -> DType:
@@ -126,7 +109,7 @@ def _check_at_hand(op: str, what: str, x: Tensor, is_right: Any, wanted: str) ->
 
 def draw_truncated_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
     kind = floating_dtype("truncated_normal", dtype)
-    u = RandomUniform(as_shape("truncated_normal", shape), kind)(key)
+    u = ops.RandomUniform(as_shape("truncated_normal", shape), kind)(key)
     bound = math.erf(2 / math.sqrt(2))
     n = multiply(erfinv(subtract(multiply(u, 2 * bound), bound)), math.sqrt(2))
     return _moved(maximum(minimum(n, 2.0), -2.0), mean, stddev)
@@ -145,7 +128,7 @@ def draw_uniform(
                 fix="give maxval, such as tg.random.uniform([3], maxval=10, dtype=tg.int32)",
             )
         return _integers(next_key(), sizes, minval, maxval, kind)
-    u = RandomUniform(sizes, floating_dtype("uniform", kind))(next_key())
+    u = ops.RandomUniform(sizes, floating_dtype("uniform", kind))(next_key())
     maxval = 1.0 if maxval is None else maxval
     if isinstance(minval, (int, float)) and isinstance(maxval, (int, float)):
         u = u if maxval - minval == 1 else multiply(u, float(maxval - minval))
@@ -159,7 +142,7 @@ def _integers(key: Tensor, sizes: Any, minval: Any, maxval: Any, kind: DType) ->
     low, high = as_tensor(minval, kind), as_tensor(maxval, kind)
     _check_bounds(low, high)
     width = subtract(cast_to(high, uint64), cast_to(low, uint64))
-    bits = RandomBits(sizes, uint64)(key)
+    bits = ops.RandomBits(sizes, uint64)(key)
     return add(cast_to(floormod(bits, width), kind), low)
 
 
@@ -179,7 +162,7 @@ def draw_full_int(key: Tensor, sizes: Any, kind: DType) -> Tensor:
         fact, fix = f"uniform_full_int: {kind.name} is not a type of integers", "use tg.uint32"
         fail(DTypeError, fact, fix=fix)
     unsigned = as_dtype(kind.name if kind.name.startswith("u") else f"u{kind.name}")
-    return cast_to(RandomBits(sizes, unsigned)(key), kind)
+    return cast_to(ops.RandomBits(sizes, unsigned)(key), kind)
 
 
 def shuffled(key: Tensor, value: Any) -> Tensor:
@@ -187,7 +170,7 @@ def shuffled(key: Tensor, value: Any) -> Tensor:
     sizes = sizes_of("shuffle", x)
     if not sizes:
         refuse("shuffle", "a scalar has no axis to shuffle", x, fix="give a tensor with an axis")
-    return Gather(0, 0)(x, RandomPermutation(sizes[0])(key))
+    return Gather(0, 0)(x, ops.RandomPermutation(sizes[0])(key))
 
 
 def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> Tensor:
@@ -196,7 +179,7 @@ def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> 
         refuse("categorical", f"the logits are {x.type}", x, fix="give [batch, classes]")
     rows, classes = x.type.shape
     count = as_count("categorical", "num_samples", num_samples)
-    u = RandomUniform((rows, count, classes), x.dtype)(key)
+    u = ops.RandomUniform((rows, count, classes), x.dtype)(key)
     # The largest of logits plus Gumbel numbers is distributed like softmax.
     gumbel = negative(log(negative(log(u))))
     wide = broadcast(reshape(x, [rows, 1, classes]), gumbel.type.shape)

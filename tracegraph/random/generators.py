@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_integers,
-    as_shape,
-    refuse,
-    refuse_kind,
-)
+from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse, refuse_kind
 from tracegraph.array.shaping import cut
 from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
 from tracegraph.errors import DTypeError, fail, shown
@@ -33,10 +27,7 @@ from tracegraph.random.draws import (
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import init_scope
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
-
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 _MASK = 0xFFFFFFFF
 

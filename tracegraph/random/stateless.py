@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracegraph.array.arguments import (
-    as_count,
-    as_integers,
-    as_shape,
-    refuse,
-)
+from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse
 from tracegraph.core.types import float32, int32, int64, uint32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.ops.random import (
-    RandomFold,
-    RandomSplit,
-)
+from tracegraph.ops.random import RandomFold, RandomSplit
 from tracegraph.random.draws import (
     draw_binomial,
     draw_categorical,
@@ -28,9 +20,7 @@ from tracegraph.random.draws import (
     gamma_parameters,
     shuffled,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def stateless_normal(

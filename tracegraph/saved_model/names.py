@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from tracegraph.archive.manifest import label_problem
@@ -23,23 +22,6 @@ def refuse_name(name: str, what: str, problem: str) -> NoReturn:
 
 def joined(path: str, name: Any) -> str:
     return f"{path}/{name}" if path else str(name)
-
-
-class Names:
-    """Gives names that nothing else has; each takes the same time, however many there are."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        #: For each name that is taken, the first number that may be free behind it.
-        self._next = dict.fromkeys(taken, 1)
-
-    def new(self, name: str) -> str:
-        """`name`, or `name.1`, `name.2` and so on if it is taken."""
-        found = name
-        while found in self._next:
-            found = f"{name}.{self._next[name]}"
-            self._next[name] += 1
-        self._next[found] = 1
-        return found
 
 
 def is_special(name: str) -> bool:

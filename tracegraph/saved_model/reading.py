@@ -45,12 +45,7 @@ from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
-from tracegraph.saved_model.traces import (
-    check_fits,
-    check_inputs,
-    check_outputs,
-    with_results,
-)
+from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
 from tracegraph.state.variable import Reference, Variable
 from tracegraph.tracing.trace import Traced
@@ -298,7 +293,9 @@ class Loader:
         for row in entry.pairs()["attributes"].items():
             name, given = row.two()
             value = self._decoder.read(given)
-            if name.text() == "_name" and not _is_module_name(value):
+            if name.text() == "_name" and not (
+                value is None or (isinstance(value, str) and value.isidentifier())
+            ):
                 given.fail("the name of a module is a string, and an identifier")
             is_function = isinstance(value, (Function, ConcreteFunction))
             if name.text() == "__call__" and not is_function:
@@ -417,7 +414,3 @@ def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFun
 
 def _nothing() -> None:
     """In place of a weak reference to a Variable that is gone."""
-
-
-def _is_module_name(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and value.isidentifier())

@@ -44,7 +44,7 @@ from tracegraph.saved_model.modules import (
     lost_attributes,
     python_class_name,
 )
-from tracegraph.saved_model.names import Names, check_label, is_special, joined, refuse_name
+from tracegraph.saved_model.names import check_label, is_special, joined, refuse_name
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, as_options
 from tracegraph.saved_model.placeholders import PLAIN_ARRAYS, NotSaved, described, has_hash, opaque
 from tracegraph.saved_model.reading import Loader
@@ -65,7 +65,7 @@ from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_
 from tracegraph.saved_model.values import write_values
 from tracegraph.state.module import Module, variables_and_modules_in
 from tracegraph.state.variable import Reference, Variable, values_now
-from tracegraph.text.printer import graph_symbols, module_text
+from tracegraph.text.printer import Names, graph_symbols, module_text
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.version import PRODUCER
 

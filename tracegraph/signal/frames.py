@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +32,7 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
 from tracegraph.signal.windows import hann_window
 from tracegraph.tracing.index_checks import value_at_hand
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 Window = Callable[..., Any]
 

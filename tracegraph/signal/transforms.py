@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -30,9 +30,7 @@ from tracegraph.ops.elementwise import COMPLEX, REAL, complex_of
 from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Pad
-
-if TYPE_CHECKING:
-    from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 
 def fft(input: TensorLike, name: str | None = None) -> Tensor:

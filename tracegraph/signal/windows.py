@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from tracegraph.array.creation import from_numpy
 from tracegraph.core.types import TensorType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike
 
 
 def hann_window(

@@ -270,10 +270,17 @@ def _numbered(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words:
         name = re.sub("[^a-z0-9]", "_", word.lower())
-        name = name if name[:1].isalpha() else f"arg_{name}"
+        found.append(name if name[:1].isalpha() else f"arg_{name}")
+    return told_apart(found)
+
+
+def told_apart(names: Iterable[str]) -> list[str]:
+    """The names, with a number behind those that were there before."""
+    taken: list[str] = []
+    for name in names:
         numbers = (f"{name}_{k}" for k in itertools.count(1))
-        found.append(next(n for n in itertools.chain([name], numbers) if n not in found))
-    return found
+        taken.append(next(n for n in itertools.chain([name], numbers) if n not in taken))
+    return taken
 
 
 def as_argument(leaf: Any) -> Tensor:

@@ -12,31 +12,15 @@ from tracegraph.boundary.tracebacks import binary_operator
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.core.types import TensorType, int32, int64
-from tracegraph.errors import (
-    DTypeError,
-    ShapeError,
-    SignatureError,
-    counted,
-    fail,
-    kind_of,
-    shown,
-)
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, counted, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
+from tracegraph.ops import index as ops
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import DIV, LESS, LESS_EQUAL, NEG, SELECT, Add, FloorDiv
-from tracegraph.ops.index import (
-    Gather,
-    GatherNd,
-    ScatterAdd,
-    ScatterMax,
-    ScatterMin,
-    ScatterMul,
-    ScatterUpdate,
-)
 from tracegraph.ops.shape import Reshape
 from tracegraph.state.variable import DTypeMismatchError, Variable
 from tracegraph.tracing.index_checks import check_range
@@ -49,13 +33,13 @@ def _same(x: Tensor) -> Tensor:
 
 #: What each method combines with, and what happens to the updates before.
 _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
-    "add": (ScatterAdd, _same),
-    "sub": (ScatterAdd, NEG),
-    "mul": (ScatterMul, _same),
-    "div": (ScatterMul, _same),
-    "max": (ScatterMax, _same),
-    "min": (ScatterMin, _same),
-    "update": (ScatterUpdate, _same),
+    "add": (ops.ScatterAdd, _same),
+    "sub": (ops.ScatterAdd, NEG),
+    "mul": (ops.ScatterMul, _same),
+    "div": (ops.ScatterMul, _same),
+    "max": (ops.ScatterMax, _same),
+    "min": (ops.ScatterMin, _same),
+    "update": (ops.ScatterUpdate, _same),
 }
 
 
@@ -89,7 +73,7 @@ def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
 
 def _divided(now: Tensor, vectors: Tensor, values: Tensor) -> Tensor:
     """Divides by the product of the updates of each element, rounding once."""
-    divisors = ScatterMul(0, 0)(full_like(now, 1), vectors, values)
+    divisors = ops.ScatterMul(0, 0)(full_like(now, 1), vectors, values)
     return FloorDiv()(now, divisors) if now.dtype.is_integer else DIV(now, divisors)
 
 
@@ -175,7 +159,7 @@ def _dense(self: IndexedSlices) -> Tensor:
     shape = tuple(int(size) for size in self.dense_shape)
     zeros = full(0, TensorType(values.dtype, shape))
     check_range("IndexedSlices", zeros, indices, [0])
-    return ScatterAdd(0, 0)(zeros, Reshape((*indices.type.shape, 1))(indices), values)
+    return ops.ScatterAdd(0, 0)(zeros, Reshape((*indices.type.shape, 1))(indices), values)
 
 
 def _scatter_nd_method(how: str) -> Callable[..., Any]:
@@ -198,14 +182,14 @@ def sparse_read(self: Variable, indices: Any, name: str | None = None) -> Tensor
     """The rows at `indices`, as a tensor."""
     at = _indices(indices)
     _check(self, "sparse_read", at, 1)
-    return Gather(0, 0)(self.read_value(), at)
+    return ops.Gather(0, 0)(self.read_value(), at)
 
 
 def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
     """The elements or slices at the vectors `indices[..., :]`."""
     at = _vectors(indices)
     _check(self, "gather_nd", at, at.type.shape[-1])
-    return GatherNd(0, 0)(self.read_value(), at)
+    return ops.GatherNd(0, 0)(self.read_value(), at)
 
 
 def batch_scatter_update(
@@ -219,7 +203,7 @@ def batch_scatter_update(
         whole = host_tensor(self.tensor_type, None)
         check_range("batch_scatter_update", whole, indices, (depth,))
     values = _updates(self, sparse_delta.values)
-    return self.update(lambda now: ScatterUpdate(depth, depth)(now, vectors, values))
+    return self.update(lambda now: ops.ScatterUpdate(depth, depth)(now, vectors, values))
 
 
 # Slices.
@@ -261,7 +245,7 @@ def _assign_slice(
 
     def changed(now: Tensor) -> Tensor:
         flat = Reshape((math.prod(shape),))(now)
-        return Reshape(shape)(ScatterUpdate(0, 0)(flat, vectors, spread))
+        return Reshape(shape)(ops.ScatterUpdate(0, 0)(flat, vectors, spread))
 
     return variable.update(changed, read_value)
 

@@ -861,12 +861,3 @@ def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
         contents = contents_of(variables.values())
     pairs = zip(variables.items(), contents, strict=True)
     return {key: variable.tensor_of(content) for (key, variable), content in pairs}
-
-
-__all__ = [
-    "Reference",
-    "SignatureError",
-    "Variable",
-    "assign_together",
-    "has_room_for",
-]

@@ -20,9 +20,14 @@ from typing import Any
 
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
-from tracegraph.text.parser import parse, parse_module
-from tracegraph.text.printer import graph_symbols, graph_text, module_text, node_text
-from tracegraph.text.verifier import verify
+from tracegraph.text.parser import parse as parse, parse_module as parse_module
+from tracegraph.text.printer import (
+    graph_symbols as graph_symbols,
+    graph_text as graph_text,
+    module_text as module_text,
+    node_text as node_text,
+)
+from tracegraph.text.verifier import verify as verify
 
 
 def _str(graph: Graph) -> str:
@@ -56,13 +61,3 @@ GRAPH_METHODS: dict[str, Any] = {
     "from_text": staticmethod(parse),
     "verify": verify,
 }
-
-__all__ = [
-    "graph_symbols",
-    "graph_text",
-    "module_text",
-    "node_text",
-    "parse",
-    "parse_module",
-    "verify",
-]

@@ -66,18 +66,26 @@ def legal(name: str | None, default: str) -> str:
     return word if WORD.fullmatch(word) else f"_{word}"
 
 
+class Names:
+    """Gives names that nothing else has; each takes the same time, however many there are."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        #: For each name that is taken, the first number that may be free behind it.
+        self._next = dict.fromkeys(taken, 1)
+
+    def new(self, name: str) -> str:
+        """`name`, or `name.1`, `name.2` and so on if it is taken."""
+        found = name
+        while found in self._next:
+            found = f"{name}.{self._next[name]}"
+            self._next[name] += 1
+        self._next[found] = 1
+        return found
+
+
 def unique(names: Iterable[str]) -> list[str]:
     """The names, with `.1`, `.2` and so on behind those that came before; stable if unique."""
-    taken: dict[str, int] = {}
-    result = []
-    for name in names:
-        new = name
-        while new in taken:
-            taken[name] += 1
-            new = f"{name}.{taken[name]}"
-        taken[new] = 0
-        result.append(new)
-    return result
+    return list(map(Names(()).new, names))
 
 
 class _Names(dict[Tensor, str]):

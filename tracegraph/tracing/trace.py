@@ -18,20 +18,8 @@ from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import TOKEN
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
-from tracegraph.errors import (
-    InvalidArgumentError,
-    NumericsError,
-    SignatureError,
-    TraceError,
-    fail,
-)
-from tracegraph.ir.builder import (
-    Builder,
-    at_top_level,
-    builder_of_thread,
-    current,
-    is_aside,
-)
+from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureError, TraceError, fail
+from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current, is_aside
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import broadcast
 from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store

@@ -19,12 +19,7 @@ from tracegraph.errors import LoadError, MatchError, ShapeError, fail, warn
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.optimizers.base import slot_names
 from tracegraph.state import deferred
-from tracegraph.state.variable import (
-    DTypeMismatchError,
-    Variable,
-    assign_together,
-    has_room_for,
-)
+from tracegraph.state.variable import DTypeMismatchError, Variable, assign_together, has_room_for
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.train.checkpoint_files import Saved
 from tracegraph.train.object_graph import (

@@ -245,7 +245,7 @@ def _numbers(alike: Sequence[Collective]) -> tuple[str, str, str]:
     return count, f"{alike[0].bytes:,}", f"{sum(x.sent for x in alike):,}"
 
 
-def aligned(rows: list[tuple[str, ...]], sides: str) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """The rows with their columns aligned, to the left or to the right as `sides` says."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [

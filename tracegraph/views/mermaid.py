@@ -8,14 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tracegraph.ir.tensor import Graph
-from tracegraph.views.outline import (
-    RETURN,
-    GraphOutline,
-    NodeOutline,
-    Outline,
-    outline,
-    shortened,
-)
+from tracegraph.views.outline import RETURN, GraphOutline, NodeOutline, Outline, outline, shortened
 from tracegraph.views.output import written
 from tracegraph.views.scope_tree import scoped_nodes
 

@@ -14,6 +14,9 @@ from tracegraph.math.unary import conj
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.state.variable import Variable
 
+#: The promises that each operator takes.
+HINTS: tuple[str, ...] = ("is_non_singular", "is_self_adjoint", "is_positive_definite", "is_square")
+
 
 def given(names: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an `__init__`, of its `locals()`."""
@@ -51,11 +54,6 @@ def implied(op: str, hint: str, value: bool | None, fact: bool, reason: str) -> 
             fix=f"leave {hint} out, or set it to {fact}",
         )
     return fact
-
-
-def follows(op: str, hint: str, value: bool | None, holds: bool, reason: str) -> bool | None:
-    """A hint that must be True where `holds`; else it is what was given."""
-    return implied(op, hint, value, True, reason) if holds else value
 
 
 def all_hint(operators: Iterable[Any], hint: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import range as numbers_from
@@ -16,23 +16,19 @@ from tracegraph.linalg.operators.arguments import (
     common_batch,
     conjugate_if,
     given,
-    implied,
     parameter,
     spread,
 )
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.circulant import as_complex, in_dtype
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag
 from tracegraph.linalg.systems import compact_diagonals, tridiagonal_matmul, tridiagonal_solve
 from tracegraph.math.logic import equal
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import fft, ifft
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperatorToeplitz(LinearOperator):
@@ -68,15 +64,8 @@ class LinearOperatorToeplitz(LinearOperator):
         if self._col.dtype is not self._row.dtype:
             fact = f"{name}: col is of {self._col.dtype.name}, row of {self._row.dtype.name}"
             fail(SignatureError, fact, fix="give both of one dtype")
-        super().__init__(
-            self._col.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "such matrices are square"),
-            name=name,
-            parameters=arguments,
-        )
+        square = (True, "such matrices are square")
+        self._promise(self._col.dtype, arguments, is_square=square)
 
     @property
     def col(self) -> Any:
@@ -174,15 +163,8 @@ class LinearOperatorTridiag(LinearOperator):
         else:
             self._diagonals = parameter(name, diagonals, 2, "the tensor of diagonals")
         compact = self._compact()
-        super().__init__(
-            compact.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "such matrices are square"),
-            name=name,
-            parameters=arguments,
-        )
+        square = (True, "such matrices are square")
+        self._promise(compact.dtype, arguments, is_square=square)
         self._sizes = compact.type.shape
 
     @property

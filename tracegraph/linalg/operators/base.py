@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,19 +16,15 @@ from tracegraph.effects.checks_and_prints import check
 from tracegraph.errors import ShapeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.decompositions import eigvalsh, svd
-from tracegraph.linalg.operators.arguments import not_here
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag_part
+from tracegraph.linalg.operators.arguments import HINTS, implied, not_here
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag_part
 from tracegraph.linalg.systems import cholesky, cholesky_solve, det, slogdet, solve
 from tracegraph.math.logic import equal
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce_prod, reduce_sum
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import log, real
+from tracegraph.math.unary import abs as absolute, log, real
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.module import Module
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperator(Module):
@@ -77,16 +73,28 @@ class LinearOperator(Module):
         super().__init__(name or type(self).__name__)
         self._dtype = as_dtype(dtype)
         self._parameters = dict(parameters or {})
-        flags = {
-            "is_non_singular": is_non_singular,
-            "is_self_adjoint": is_self_adjoint,
-            "is_positive_definite": is_positive_definite,
-            "is_square": is_square,
-        }
+        promises = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
+        flags: dict[str, Any] = dict(zip(HINTS, promises, strict=True))
         for hint, value in flags.items():
             if value is not None:
                 flags[hint] = as_flag(self.name, hint, value)
         self._hints = _completed(self.name, flags)
+
+    def _promise(
+        self,
+        dtype: Any,
+        arguments: dict[str, Any],
+        name: str | None = None,
+        **facts: tuple[bool | None, str],
+    ) -> None:
+        """Makes the operator from the arguments of its `__init__`: `given(locals())`. `facts` are
+        promises that follow from its kind, each with the reason; None follows from nothing."""
+        name = name or arguments["name"]
+        hints = {hint: arguments[hint] for hint in HINTS}
+        for hint, (fact, reason) in facts.items():
+            if fact is not None:
+                hints[hint] = implied(str(name), hint, hints[hint], fact, reason)
+        LinearOperator.__init__(self, dtype, name=name, parameters=arguments, **hints)
 
     def __repr__(self) -> str:
         return f"<tg.linalg.{type(self).__name__}: shape={self.shape}, dtype={self.dtype.name}>"

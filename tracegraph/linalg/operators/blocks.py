@@ -12,13 +12,12 @@ from tracegraph.core.shapes import same_size
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import (
+    HINTS,
     all_hint,
     common_batch,
     common_dtype,
     folded,
-    follows,
     given,
-    implied,
     with_batch,
 )
 from tracegraph.linalg.operators.base import LinearOperator
@@ -135,11 +134,9 @@ class LinearOperatorBlockDiag(_Blocks):
     ) -> None:
         arguments = given(locals())
         dtype, name = self._set_operators(operators, name, "_ds_")
-        hints = {}
-        for hint in ("is_non_singular", "is_self_adjoint", "is_positive_definite"):
-            holds = all_hint(operators, hint)
-            hints[hint] = follows(name, hint, arguments[hint], holds, "all operators are")
-        super().__init__(dtype, is_square=is_square, name=name, parameters=arguments, **hints)
+        common = [hint for hint in HINTS if hint != "is_square"]
+        facts = {hint: (all_hint(operators, hint) or None, "all operators are") for hint in common}
+        self._promise(dtype, arguments, name, **facts)
 
     def _row_sizes(self) -> list[Any]:
         return [operator.range_dimension for operator in self._operators]
@@ -157,16 +154,6 @@ class LinearOperatorBlockDiag(_Blocks):
     def _solved(self, parts: list[Tensor], is_adjoint: bool) -> list[Tensor]:
         pairs = zip(self._operators, parts, strict=True)
         return [operator.solve(part, adjoint=is_adjoint) for operator, part in pairs]
-
-    def _determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._determinant()
-        return folded(multiply, self._all(lambda operator: operator.determinant()))
-
-    def _log_abs_determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._log_abs_determinant()
-        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
 
     def _trace(self) -> Tensor:
         if not self._are_square():
@@ -231,21 +218,12 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         _check_rows(name, self._rows)
         self._operators = [row[-1] for row in self._rows]
         dtype = common_dtype(name, [operator for row in self._rows for operator in row])
-        is_regular = all_hint(self._operators, "is_non_singular")
+        is_regular: bool | None = all_hint(self._operators, "is_non_singular") or None
+        reason = "those on the diagonal are"
         if any(block.is_non_singular is False for block in self._operators):
-            reason = "a block on the diagonal is singular"
-            is_non_singular = implied(name, "is_non_singular", is_non_singular, False, reason)
-        super().__init__(
-            dtype,
-            is_non_singular=follows(
-                name, "is_non_singular", is_non_singular, is_regular, "those on the diagonal are"
-            ),
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=follows(name, "is_square", is_square, True, "the blocks are square"),
-            name=name,
-            parameters=arguments,
-        )
+            is_regular, reason = False, "a block on the diagonal is singular"
+        square = (True, "the blocks are square")
+        self._promise(dtype, arguments, is_non_singular=(is_regular, reason), is_square=square)
 
     @property
     def operators(self) -> Any:

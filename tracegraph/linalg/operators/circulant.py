@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.shapes import element_count
@@ -10,7 +10,7 @@ from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import as_dtype, complex64
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import conjugate_if, follows, given, implied, parameter
+from tracegraph.linalg.operators.arguments import conjugate_if, given, parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.math.logic import equal, not_equal
@@ -21,9 +21,7 @@ from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import complex_of
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 _TRANSFORMS = {1: (fft, ifft), 2: (fft2d, ifft2d), 3: (fft3d, ifft3d)}
 
@@ -51,19 +49,11 @@ class Circular(LinearOperator):
             fact = f"{name}: the spectrum is of {self._spectrum.dtype.name}"
             fail(SignatureError, fact, fix="give floating or complex numbers")
         is_real = not self._spectrum.dtype.is_complex
-        reason = "an operator with a real spectrum is self-adjoint"
-        square = "circular convolutions are square"
-        LinearOperator.__init__(
-            self,
+        self._promise(
             as_dtype(dtype),
-            is_non_singular=arguments["is_non_singular"],
-            is_self_adjoint=follows(
-                name, "is_self_adjoint", arguments["is_self_adjoint"], is_real, reason
-            ),
-            is_positive_definite=arguments["is_positive_definite"],
-            is_square=implied(name, "is_square", arguments["is_square"], True, square),
-            name=name,
-            parameters=arguments,
+            arguments,
+            is_self_adjoint=(is_real or None, "an operator with a real spectrum is self-adjoint"),
+            is_square=(True, "circular convolutions are square"),
         )
 
     @property

@@ -11,11 +11,11 @@ from tracegraph.core.shapes import element_count, same_size
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import (
+    HINTS,
     all_hint,
     common_batch,
     common_dtype,
     folded,
-    follows,
     given,
     joined_name,
 )
@@ -61,6 +61,16 @@ class Several(LinearOperator):
         for operator in self._operators:
             operator.assert_non_singular()
 
+    def _determinant(self) -> Tensor:
+        if not self._are_square():
+            return super()._determinant()
+        return folded(multiply, self._all(lambda operator: operator.determinant()))
+
+    def _log_abs_determinant(self) -> Tensor:
+        if not self._are_square():
+            return super()._log_abs_determinant()
+        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
+
 
 class LinearOperatorComposition(Several):
     """The operator of the products of the matrices of several: the last one is applied first.
@@ -94,18 +104,13 @@ class LinearOperatorComposition(Several):
                 refuse(name, fact, fix="give each as many columns as the next one has rows")
         is_regular = all_hint(operators, "is_non_singular")
         is_gram, reason = self._is_gram(), "it is an operator times its adjoint"
-        super().__init__(
+        self._promise(
             dtype,
-            is_non_singular=follows(
-                name, "is_non_singular", is_non_singular, is_regular, "all operators are"
-            ),
-            is_self_adjoint=follows(name, "is_self_adjoint", is_self_adjoint, is_gram, reason),
-            is_positive_definite=follows(
-                name, "is_positive_definite", is_positive_definite, is_gram and is_regular, reason
-            ),
-            is_square=is_square,
-            name=name,
-            parameters=arguments,
+            arguments,
+            name,
+            is_non_singular=(is_regular or None, "all operators are"),
+            is_self_adjoint=(is_gram or None, reason),
+            is_positive_definite=((is_gram and is_regular) or None, reason),
         )
 
     def _is_gram(self) -> bool:
@@ -140,16 +145,6 @@ class LinearOperatorComposition(Several):
         for operator in reversed(self._operators) if adjoint else self._operators:
             rhs = operator.solve(rhs, adjoint=adjoint)
         return rhs
-
-    def _determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._determinant()
-        return folded(multiply, self._all(lambda operator: operator.determinant()))
-
-    def _log_abs_determinant(self) -> Tensor:
-        if not self._are_square():
-            return super()._log_abs_determinant()
-        return sum(self._all(lambda operator: operator.log_abs_determinant()))  # type: ignore
 
     def _linop_adjoint(self) -> LinearOperator:
         return LinearOperatorComposition(
@@ -208,13 +203,11 @@ class LinearOperatorKronecker(Several):
     ) -> None:
         arguments = given(locals())
         dtype, name = self._set_operators(operators, name, "_x_")
-        hints = {}
-        for hint in ("is_non_singular", "is_self_adjoint", "is_positive_definite", "is_square"):
-            holds = all_hint(operators, hint)
-            if hint == "is_positive_definite":  # a quarter turn is, and its square is -1
-                holds = holds and all_hint(operators, "is_self_adjoint")
-            hints[hint] = follows(name, hint, arguments[hint], holds, "all operators are")
-        super().__init__(dtype, name=name, parameters=arguments, **hints)
+        holds = {hint: all_hint(operators, hint) for hint in HINTS}
+        # A quarter turn is positive definite, and its square is -1.
+        holds["is_positive_definite"] &= holds["is_self_adjoint"]
+        facts = {hint: (value or None, "all operators are") for hint, value in holds.items()}
+        self._promise(dtype, arguments, name, **facts)
 
     def _shape(self) -> Any:
         rows = element_count(tuple(operator.range_dimension for operator in self._operators))

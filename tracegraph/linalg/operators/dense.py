@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import given, implied, parameter
+from tracegraph.linalg.operators.arguments import given, parameter
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import band_part, diag_part
+from tracegraph.linalg.parts import adjoint as adjoint_of, band_part, diag_part
 from tracegraph.linalg.systems import triangular_solve
 from tracegraph.math.logic import not_equal
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_prod
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperatorFullMatrix(LinearOperator):
@@ -41,15 +38,7 @@ class LinearOperatorFullMatrix(LinearOperator):
     ) -> None:
         arguments = given(locals())
         self._matrix = parameter(name, matrix, 2, "the matrix")
-        super().__init__(
-            self._matrix.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=is_square,
-            name=name,
-            parameters=arguments,
-        )
+        self._promise(self._matrix.dtype, arguments)
 
     @property
     def matrix(self) -> Any:
@@ -89,17 +78,9 @@ class LinearOperatorLowerTriangular(LinearOperator):
         name: str = "LinearOperatorLowerTriangular",
     ) -> None:
         arguments = given(locals())
-        is_square = implied(name, "is_square", is_square, True, "triangles are square")
         self._tril = parameter(name, tril, 2, "the triangle")
-        super().__init__(
-            self._tril.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=is_square,
-            name=name,
-            parameters=arguments,
-        )
+        square = (True, "triangles are square")
+        self._promise(self._tril.dtype, arguments, is_square=square)
 
     @property
     def tril(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import as_shape
 from tracegraph.array.creation import ones, zeros
@@ -12,9 +12,9 @@ from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import (
+    HINTS,
     common_batch,
     conjugate_if,
-    follows,
     given,
     implied,
     parameter,
@@ -22,17 +22,12 @@ from tracegraph.linalg.operators.arguments import (
     spread,
 )
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.linalg.parts import diag as matrix_of
-from tracegraph.linalg.parts import diag_part, set_diag
+from tracegraph.linalg.parts import adjoint as adjoint_of, diag as matrix_of, diag_part, set_diag
 from tracegraph.math.logic import equal, not_equal
 from tracegraph.math.reduction import reduce_prod
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import imag, log, real, sqrt
+from tracegraph.math.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 class Diagonal(LinearOperator):
@@ -116,16 +111,11 @@ class LinearOperatorDiag(Diagonal):
         arguments = given(locals())
         self._diag = parameter(name, diag, 1, "the diagonal")
         is_real = not self._diag.dtype.is_complex
-        super().__init__(
+        self._promise(
             self._diag.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=follows(
-                name, "is_self_adjoint", is_self_adjoint, is_real, "a real diagonal is self-adjoint"
-            ),
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "diagonal matrices are square"),
-            name=name,
-            parameters=arguments,
+            arguments,
+            is_self_adjoint=(is_real or None, "a real diagonal is self-adjoint"),
+            is_square=(True, "diagonal matrices are square"),
         )
 
     @property
@@ -190,11 +180,9 @@ class LinearOperatorIdentity(Diagonal, _Sized):
         name: str = "LinearOperatorIdentity",
     ) -> None:
         arguments = given(locals())
-        hints = dict.fromkeys(_HINTS, True)
-        for hint in hints:
-            implied(name, hint, arguments[hint], True, "an identity is")
         self._set_sizes(num_rows, None, batch_shape)
-        super().__init__(as_dtype(dtype or float32), name=name, parameters=arguments, **hints)
+        facts: dict[str, Any] = dict.fromkeys(HINTS, (True, "an identity is"))
+        self._promise(as_dtype(dtype or float32), arguments, **facts)
 
     def _factors(self) -> Tensor:
         return ones([*self._lead, 1], self.dtype)
@@ -252,16 +240,11 @@ class LinearOperatorScaledIdentity(Diagonal):
         self._multiplier = parameter(name, multiplier, 0, "the multiplier")
         self._rows = row_count(name, "num_rows", num_rows)
         is_real = not self._multiplier.dtype.is_complex
-        super().__init__(
+        self._promise(
             self._multiplier.dtype,
-            is_non_singular=is_non_singular,
-            is_self_adjoint=follows(
-                name, "is_self_adjoint", is_self_adjoint, is_real, "a real multiple of 1 is"
-            ),
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, "multiples of 1 are square"),
-            name=name,
-            parameters=arguments,
+            arguments,
+            is_self_adjoint=(is_real or None, "a real multiple of 1 is"),
+            is_square=(True, "multiples of 1 are square"),
         )
 
     @property
@@ -396,6 +379,3 @@ class LinearOperatorZeros(_Sized):
 def refuse_zeros(operator: LinearOperator, what: str) -> None:
     """Raises what a check of values would raise."""
     operator._check(as_tensor(False), f"zeros are {what}")
-
-
-_HINTS = ("is_non_singular", "is_self_adjoint", "is_positive_definite", "is_square")

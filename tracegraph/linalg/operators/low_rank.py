@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import eye
@@ -24,9 +24,7 @@ from tracegraph.linalg.systems import det, slogdet, solve
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor
-
-if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+from tracegraph.typing import TensorLike
 
 
 class LinearOperatorLowRankUpdate(LinearOperator):

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegraph.array.arguments import as_integers
-from tracegraph.array.creation import ones, zeros
-from tracegraph.array.creation import range as numbers_from
+from tracegraph.array.creation import ones, range as numbers_from, zeros
 from tracegraph.array.selection import gather
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.linalg.operators.arguments import (
-    common_batch,
-    given,
-    implied,
-    parameter,
-    with_batch,
-)
+from tracegraph.linalg.operators.arguments import HINTS, common_batch, given, parameter, with_batch
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 from tracegraph.math.logic import equal
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.sorting import argsort, sort
-from tracegraph.math.unary import abs as absolute
-from tracegraph.math.unary import square
+from tracegraph.math.unary import abs as absolute, square
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
-
-if TYPE_CHECKING:
-    from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class LinearOperatorPermutation(LinearOperator):
@@ -62,16 +52,8 @@ class LinearOperatorPermutation(LinearOperator):
         self._perm = parameter(name, perm, 1, "the permutation")
         as_integers(name, "the numbers of rows perm", self._perm)
         _check_permutation(name, self._perm)
-        reason = "permutations are"
-        super().__init__(
-            as_dtype(dtype),
-            is_non_singular=implied(name, "is_non_singular", is_non_singular, True, reason),
-            is_self_adjoint=is_self_adjoint,
-            is_positive_definite=is_positive_definite,
-            is_square=implied(name, "is_square", is_square, True, reason),
-            name=name,
-            parameters=arguments,
-        )
+        fact = (True, "permutations are")
+        self._promise(as_dtype(dtype), arguments, is_non_singular=fact, is_square=fact)
 
     @property
     def perm(self) -> Any:
@@ -156,18 +138,9 @@ class LinearOperatorHouseholder(LinearOperator):
     ) -> None:
         arguments = given(locals())
         self._reflection_axis = parameter(name, reflection_axis, 1, "the axis")
-        reason = "reflections are"
-        super().__init__(
-            self._reflection_axis.dtype,
-            is_non_singular=implied(name, "is_non_singular", is_non_singular, True, reason),
-            is_self_adjoint=implied(name, "is_self_adjoint", is_self_adjoint, True, reason),
-            is_positive_definite=implied(
-                name, "is_positive_definite", is_positive_definite, False, "reflections are not"
-            ),
-            is_square=implied(name, "is_square", is_square, True, reason),
-            name=name,
-            parameters=arguments,
-        )
+        facts: dict[str, Any] = dict.fromkeys(HINTS, (True, "reflections are"))
+        facts["is_positive_definite"] = (False, "reflections are not")
+        self._promise(self._reflection_axis.dtype, arguments, **facts)
 
     @property
     def reflection_axis(self) -> Any:
