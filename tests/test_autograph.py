@@ -1561,3 +1561,60 @@ def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
     function = tg.function(loop if kind == "a step of a loop" else branch)
     with pytest.raises(TraceError, match=f"{kind} computes a size that only the run knows"):
         function(tg.constant([1.0, 2.0]))
+
+
+def left_early(rows):
+    total = 0
+    for row in rows:
+        if row > 2:
+            break
+        total = total + row
+    return total
+
+
+def grows_by_a_factor(n):
+    i = 0
+    while i < n:
+        i = i * 10 + 1
+    return i
+
+
+@pytest.mark.parametrize("rows", [[], [1], [1, 2, 3, 4]])
+def test_a_loop_that_may_be_left_over_a_tensor_of_no_rows(rows):
+    found = tg.function(left_early)(tg.constant(rows, tg.int32))
+    assert found.numpy() == left_early(rows)
+
+
+def test_a_counter_that_is_multiplied():
+    assert tg.function(grows_by_a_factor)(tg.constant(30)).numpy() == grows_by_a_factor(30)
+
+
+def test_a_loop_that_changes_variables_alone():
+    v = tg.Variable(0)
+
+    @tg.function
+    def count_to(n):
+        while v < n:
+            tg.autograph.experimental.set_loop_options(parallel_iterations=1, shape_invariants=[])
+            v.assign_add(2)
+        return v.read_value()
+
+    assert count_to(tg.constant(5)).numpy() == v.numpy() == 6
+    assert count_to(tg.constant(5)).numpy() == 6
+
+
+def test_an_array_that_grows_around_a_loop_of_unknown_length():
+    @tg.function
+    def rows(n, m):
+        found, i = tg.TensorArray(tg.int32, size=0, dynamic_size=True, element_shape=()), 0
+        while i < n:
+            j = total = 0
+            while j < m:
+                total = total * 10 + i + j
+                j += 1
+            found = found.write(i, total)
+            i += 1
+        return found.stack()
+
+    assert rows(tg.constant(2), tg.constant(3)).numpy().tolist() == [12, 123]
+    assert rows(tg.constant(0), tg.constant(3)).shape == (0,)

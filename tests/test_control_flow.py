@@ -1296,3 +1296,24 @@ def test_a_loop_that_checks_has_its_derivatives(function):
         return gradient(lambda x: tg.reduce_sum(f(x, count)), x)
 
     assert_near(slope(True), slope(False))
+
+
+@pytest.mark.parametrize(
+    ("invariant", "kind"),
+    [(tg.TensorShape([5]), ValueError), (tg.TensorSpec([3, 2]), ValueError), ("foo", TypeError)],
+)
+def test_shape_invariants_that_do_not_fit(invariant, kind):
+    loop = (lambda i, x: i < 2, lambda i, x: (i + 1, x + 1))
+    start = (0, tg.zeros([2]))
+    right = [tg.TensorShape([]), tg.TensorSpec([None])]
+    assert tg.while_loop(*loop, start, right)[1].numpy().tolist() == [2, 2]
+    with pytest.raises(kind, match=r"invariant(?s:.*)fix: "):
+        tg.while_loop(*loop, start, [right[0], invariant])
+
+
+def test_a_tensor_out_of_its_scope_is_a_value_error_too():
+    kept = []
+    tg.cond(tg.constant(True), lambda: kept.append(tg.zeros([]) + 1) or 0, lambda: 1)
+    with pytest.raises(ValueError, match="out of scope") as caught:
+        kept[0] + 1
+    assert isinstance(caught.value, TypeError)

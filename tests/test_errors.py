@@ -674,7 +674,7 @@ def test_other_bad_shapes(case):
     case.check()
 
 
-DTYPES = "use one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, complex64, complex128"
+DTYPES = "use one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, complex64, complex128, float8_e4m3fn, float8_e5m2"
 
 
 @table(

@@ -561,3 +561,19 @@ def test_thresholds_may_be_tensors():
         assert select(boxes, scores, 3, iou, score).numpy().tolist() == expected
     with pytest.raises(ValueError, match="iou_threshold is"):
         select(boxes, scores, 3, tg.constant([0.5]))
+
+
+def test_sizes_that_are_tensors_of_a_function():
+    x = np.random.default_rng(4).uniform(size=[6, 9, 3]).astype(np.float32)
+    image = tg.image
+    cases = [
+        (image.pad_to_bounding_box, (1, 2, 8, 12)),
+        *((image.resize_with_crop_or_pad, size) for size in ((4, 12), (6, 9), (8, 4))),
+        (lambda x, *size: image.resize(x, tg.stack(size)), (4, 11)),
+        (image.central_crop, (0.33,)),
+    ]
+    for compute, numbers in cases:
+        found = tg.function(compute)(x, *map(tg.constant, numbers))
+        np.testing.assert_allclose(found, compute(x, *numbers), rtol=1e-6)
+    with pytest.raises(tg.errors.ShapeError, match="-1"):
+        tg.function(image.pad_to_bounding_box)(x, *map(tg.constant, (0, 0, 5, 9)))

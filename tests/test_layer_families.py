@@ -409,6 +409,64 @@ def test_gaussian_noise_and_dropout():
     assert y.std() == pytest.approx(2 * np.sqrt(0.2 / 0.8), rel=0.03)
 
 
+def test_alpha_dropout_keeps_mean_and_variance():
+    tg.random.set_seed(1)
+    x = np.random.default_rng(2).normal(size=[50, 400]).astype(np.float32)
+    close(L.AlphaDropout(0.3)(x), x)
+    y = L.AlphaDropout(0.3)(x, training=True).numpy()
+    assert y.mean() == pytest.approx(0, abs=0.03) and y.std() == pytest.approx(1, abs=0.03)
+    _, counts = np.unique(y, return_counts=True)
+    assert counts.max() / y.size == pytest.approx(0.3, abs=0.02)  # all that were left out are one
+    rows = L.AlphaDropout(0.5, noise_shape=(None, 1))(x, training=True).numpy()
+    assert (np.isclose(rows, rows[:, :1]).all(1) == np.isclose(rows[:, 0], rows[:, 1])).all()
+
+
+def windows(size, count):
+    return [slice(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["Average", "Max"])
+def test_adaptive_pools_reduce_windows_that_cover_all(kind):
+    x = np.random.default_rng(3).normal(size=[2, 7, 5, 4, 3]).astype(np.float32)
+    x[0, 0, 0, 0, 0] = np.inf
+    reduce = np.mean if kind == "Average" else np.max
+    for rank, counts in ((1, (3,)), (2, (7, 2)), (3, (2, 3, 4))):
+        part = x[(slice(None),) * (rank + 1) + (0,) * (3 - rank)]
+        expected = np.empty((2, *counts, 3), np.float32)
+        for place in np.ndindex(*counts):
+            cut = tuple(windows(n, c)[k] for n, c, k in zip(part.shape[1:], counts, place))
+            axes = tuple(range(1, rank + 1))
+            expected[(slice(None), *place)] = reduce(part[(slice(None), *cut)], axes)
+        layer = getattr(L, f"Adaptive{kind}Pooling{rank}D")
+        close(layer(counts)(part), expected, 1e-5)
+        first = layer(counts, "channels_first")(np.moveaxis(part, -1, 1))
+        close(first, np.moveaxis(expected, -1, 1), 1e-5)
+
+
+def test_spectral_normalization_divides_by_the_largest_singular_value():
+    x = np.ones([2, 4, 4, 3], np.float32)
+    layer = L.SpectralNormalization(L.Conv2D(5, 2), power_iterations=30)
+    layer(x)
+    before = layer.layer.kernel.numpy()
+    close(layer(x), layer.layer(x))
+    step = tg.function(lambda: layer(x, training=True))
+    step()
+    largest = np.linalg.svd(before.reshape(-1, 5), compute_uv=False)[0]
+    np.testing.assert_allclose(layer.layer.kernel.numpy(), before / largest, rtol=1e-3)
+    zero = L.SpectralNormalization(L.Dense(2, kernel_initializer="zeros"))
+    close(zero(np.ones([1, 3], np.float32), training=True), np.zeros([1, 2]))
+    with pytest.raises(ValueError, match="makes no kernel"):
+        L.SpectralNormalization(L.Flatten())(x)
+
+
+def test_functions_of_several_inputs_are_their_layers():
+    x, y = np.float32([[1, 2]]), np.float32([[3, 5]])
+    for name in ("add", "subtract", "multiply", "average", "maximum", "minimum", "concatenate"):
+        close(getattr(L, name)([x, y]), getattr(L, name.capitalize())()([x, y]))
+    close(L.concatenate([x, y], axis=0), np.concatenate([x, y]))
+    close(L.dot([x, y], axes=1, normalize=True), L.Dot(1, normalize=True)([x, y]))
+
+
 # ---------------------------------------------------------------- tables and several inputs
 
 

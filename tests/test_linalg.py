@@ -153,6 +153,9 @@ def test_small_singular_values_count_as_zero():
     close(both, [np.diag([0.25, 1.0, 0.0]), np.diag([0.25, 0.0, 0.0])])
     assert tg.linalg.matrix_rank(a).numpy() == 3
     assert tg.linalg.matrix_rank(a, tol=0.01).numpy() == 2
+    both = np.stack([np.diag([3.0, 2.0, 1.0]), np.eye(3)])
+    assert tg.linalg.matrix_rank(both, tol=[[1.5], [0.5]]).numpy().tolist() == [2, 3]
+    assert tg.linalg.matrix_rank(both, tol=[1.0, 2.5, 0.5]).numpy().tolist() == [2, 1]
     assert tg.linalg.matrix_rank(np.ones((2, 3, 4))).numpy().tolist() == [1, 1]
     assert tg.linalg.matrix_rank(np.zeros((2, 2))).dtype is tg.int32
 

@@ -582,6 +582,10 @@ def test_a_triangle_times_its_adjoint_is_definite(dtype):
     expected = np.linalg.cholesky(lower @ np.conj(lower.T))
     close(product.cholesky().to_dense(), expected)
     assert (triangle.H @ triangle).is_positive_definite
+    longer = L.LinearOperatorComposition([triangle, triangle, triangle.H, triangle.H])
+    assert longer.is_self_adjoint and longer.is_positive_definite
+    square = lower @ lower
+    close(longer.cholesky().to_dense(), np.linalg.cholesky(square @ np.conj(square.T)))
     known = L.LinearOperatorLowerTriangular(np.eye(2), is_positive_definite=True)
     assert (known @ known.H).cholesky() is known
     for other in (triangle @ triangle.H.H, full(lower) @ full(lower).H):

@@ -1,5 +1,7 @@
 """Losses against their formulae in NumPy, in both modes and at extremes; reductions and errors."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,34 @@ def generalized(y, p, q=0.5):
     return (1 - np.take_along_axis(p, y[:, None].astype(int), -1)[:, 0] ** q) / q
 
 
+def circle(y, x, gamma=80, margin=0.4, remove_diagonal=True):
+    """Row by row, over pairs."""
+    found = []
+    for i, row in enumerate(x):
+        same, other = [], []
+        for j, reference in enumerate(x):
+            d = max(1 - row @ reference, 0)
+            if y[i] != y[j]:
+                other.append(gamma * max(1 + margin - d, 0) * (1 - margin - d))
+            elif i != j or not remove_diagonal:
+                same.append(gamma * (d + margin) * (d - margin))
+        found.append(np.log1p(np.sum(np.exp(same)) * np.sum(np.exp(other))))
+    return np.array(found)
+
+
+def ctc(y, x):
+    """-log of the sum over all paths."""
+    found = []
+    for labels, logits in zip(y, x):
+        p, total = softmax(logits), 0.0
+        for path in itertools.product(range(logits.shape[1]), repeat=len(logits)):
+            merged = [k for n, k in enumerate(path) if n == 0 or path[n - 1] != k]
+            if [k for k in merged if k] == [k for k in labels if k]:
+                total += np.prod([p[n, k] for n, k in enumerate(path)])
+        found.append(-np.log(total))
+    return np.array(found)
+
+
 X, Y = NUMBERS
 #: The function, its settings, what it is called with, and the formula.
 CASES = {
@@ -138,6 +168,15 @@ CASES = {
         ({"q": 0.5}, (LABELS, SHARES[0]), generalized),
         ({"q": 0.9}, (LABELS, SHARES[0]), lambda y, p: generalized(y, p, 0.9)),
     ],
+    "circle": [
+        ({"gamma": 3.0}, (LABELS, unit(X)), lambda y, x: circle(y, x, 3.0)),
+        (
+            {"gamma": 3.0, "margin": 0.1, "remove_diagonal": False},
+            (LABELS, unit(X)),
+            lambda y, x: circle(y, x, 3.0, 0.1, False),
+        ),
+    ],
+    "ctc": [({}, (np.int32([[1, 2], [2, 0]]), X.reshape(2, 4, 3)), ctc)],
     "kl_divergence": [({}, tuple(SHARES), kl), ({}, (ONE_HOT, SHARES[0]), kl)],
     "hinge": [
         ({}, (BITS, X), lambda y, x: np.maximum(1 - signs(y) * x, 0).mean(-1)),
@@ -216,7 +255,7 @@ ROWS_OF_CASES = [(name, *row) for name, rows in CASES.items() for row in rows]
 
 
 def class_of(name):
-    words = {"kl_divergence": "KLDivergence"}
+    words = {"kl_divergence": "KLDivergence", "ctc": "CTC"}
     return getattr(losses, words.get(name, "".join(w.capitalize() for w in name.split("_"))))
 
 
@@ -245,6 +284,8 @@ def test_classes_reduce_what_the_functions_return(name, settings, data, formula)
     counts = np.ones(len(rows))
     if "ignore_class" in settings:
         counts = (data[0] != settings["ignore_class"]).astype(float)
+    if name == "circle":
+        counts = (rows > 0).astype(float)
     expected = {
         ("none", False): rows,
         ("none", True): rows * weights,
@@ -305,6 +346,8 @@ EXTREMES = {
         ({}, np.int32([0, 1]), HOT),
     ],
     "categorical_generalized_cross_entropy": [({"q": 0.5}, np.int32([1, 0]), HOT)],
+    "circle": [({}, np.int32([1, 0]), HOT), ({}, np.int32([1, 1]), HOT)],
+    "ctc": [({}, np.int32([[1], [2]]), np.stack([FAR, FAR]))],
     "kl_divergence": [({}, CORNERS, CORNERS), ({}, CORNERS, 1 - CORNERS)],
     "poisson": [({}, CORNERS, 0 * FAR), ({}, CORNERS, np.abs(FAR))],
     "mean_squared_logarithmic_error": [({}, CORNERS, FAR)],

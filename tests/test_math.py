@@ -169,6 +169,18 @@ def test_range_over_an_open_size(run):
     close(run(lambda x: tg.range(1, x.shape[0], 2), sample(6)), np.arange(1, 6, 2, dtype=np.int32))
 
 
+@pytest.mark.parametrize(
+    ("bounds", "count"), [((0.0, 0.3, 0.1), 3), ((-2.0, 1.0, 3 / 800), 800), ((0.0, 1.0, 0.1), 10)]
+)
+def test_a_range_of_floats_is_counted_in_their_type(bounds, count):
+    """0.3 / 0.1 is 3 in float32; the exact quotient of the two is above it."""
+    numbers = np.float32(bounds)
+    of_run = tg.function(tg.range)(*map(tg.constant, numbers))
+    for found in (tg.range(*bounds), tg.range(*numbers), of_run):
+        assert found.shape == (count,)
+        np.testing.assert_allclose(found, numbers[0] + numbers[2] * np.arange(count), rtol=1e-6)
+
+
 def test_a_range_whose_bounds_are_in_the_wrong_order_is_empty():
     f = tg.function(
         lambda x: tg.range(5, x.shape[0]), input_signature=[tg.TensorSpec([None], tg.float32)]

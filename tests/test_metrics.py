@@ -148,6 +148,21 @@ def overlap(classes, counted=None, ignored=None):
     return formula
 
 
+def of_one_hot(counted=None):
+    return lambda y, x, w: overlap(CLASSES, counted)(
+        y.argmax(-1)[:, None], x.argmax(-1)[:, None], w
+    )
+
+
+def correlation(y, x):
+    return np.array([np.corrcoef(*pair)[0, 1] for pair in zip(y, x)])
+
+
+def concordance(y, x):
+    apart = (y.mean(-1) - x.mean(-1)) ** 2
+    return 2 * correlation(y, x) * y.std(-1) * x.std(-1) / (y.var(-1) + x.var(-1) + apart)
+
+
 def rows_of(loss, **settings):
     """A loss of `tg.losses`, which has tests of its own."""
     return mean_of(lambda y, x: getattr(tg.losses, loss)(y, x, **settings).numpy())
@@ -339,6 +354,15 @@ CASES = [
     ("MeanIoU", {"num_classes": 3, **FLOAT}, PIXELS, overlap(3)),
     ("MeanIoU", {"num_classes": 4, "ignore_class": 1, **FLOAT}, PIXELS, overlap(4, ignored=1)),
     ("IoU", {"num_classes": 3, "target_class_ids": [0, 2], **FLOAT}, PIXELS, overlap(3, [0, 2])),
+    ("OneHotMeanIoU", {"num_classes": CLASSES, **FLOAT}, CATEGORIES, of_one_hot()),
+    (
+        "OneHotIoU",
+        {"num_classes": CLASSES, "target_class_ids": [1, 2], **FLOAT},
+        CATEGORIES,
+        of_one_hot([1, 2]),
+    ),
+    ("PearsonCorrelation", {}, NUMBERS, mean_of(correlation)),
+    ("ConcordanceCorrelation", {}, NUMBERS, mean_of(concordance)),
     (
         "BinaryIoU",
         {"threshold": 0.3, **FLOAT},
@@ -349,7 +373,7 @@ CASES = [
         "MeanIoU",
         {"num_classes": CLASSES, "sparse_y_true": False, "sparse_y_pred": False, **FLOAT},
         CATEGORIES,
-        lambda y, x, w: overlap(CLASSES)(y.argmax(-1)[:, None], x.argmax(-1)[:, None], w),
+        of_one_hot(),
     ),
 ]
 
@@ -365,7 +389,7 @@ def test_metrics_follow_the_formula_over_batches(name, settings, data, formula, 
     expected = formula(*wide, weights.astype(np.float64))
     eager, traced = (getattr(metrics, name)(**settings) for _ in range(2))
     update = tg.function(lambda *batch: traced.update_state(*batch))
-    of_pixels = "IoU" in name and y.ndim == 2 and "sparse_y_true" not in settings
+    of_pixels = "IoU" in name and data is not CATEGORIES
     for part in (FIRST, SECOND):
         batch = [y[part], x[part]]
         if has_weights:

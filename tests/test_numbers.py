@@ -747,3 +747,68 @@ def test_nan_stays_nan_in_public_functions(name):
         assert (masks[0][0] == masks[0][1]).all(), "a value"
         same_masks = all((a == b).all() for a, b in masks[1:])
         assert same_masks != (name in OTHER_PUBLIC_AT_NAN), (found, expected)
+
+
+# ---------------------------------------------------------------- 8 floating bits
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_8_floating_bits_are_kept_moved_and_converted(name, tmp_path):
+    dtype, own = getattr(tg, name), np.dtype(getattr(ml_dtypes, name))
+    numbers = np.float32([[0.3, -3.3, 1e-3], [7.7, 1000.0, np.nan]])
+    x, rounded = tg.constant(numbers, dtype), numbers.astype(own).astype(np.float32)
+    variable = tg.Variable(tg.zeros([2, 3], dtype))
+    variable.assign(tg.cast(numbers, dtype))
+    moved = tg.function(lambda x: tg.transpose(tg.concat([x, x[:1]], 0)))(x)
+    tg.saved_model.save(_holder(variable), tmp_path)
+    loaded = tg.saved_model.load(tmp_path).v
+    for kept in (x, variable, loaded):
+        assert kept.dtype is dtype and kept.numpy().dtype == own
+        np.testing.assert_array_equal(tg.cast(kept, tg.float32), rounded)
+    expected = np.concatenate([rounded, rounded[:1]]).T
+    np.testing.assert_array_equal(moved.numpy().astype(np.float32), expected)
+    graph = tg.function(lambda: tg.cast(tg.identity(x), tg.float64)).graph()
+    assert tg.Graph.from_text(graph.as_text()).as_text() == graph.as_text()
+    literal = tg.function(lambda: tg.constant([0.3, np.nan], dtype)).graph().as_text()
+    assert tg.Graph.from_text(literal).as_text() == literal
+    with pytest.raises(tg.errors.LoadError):
+        tg.Graph.from_text(literal.replace("0.3125", "1e9"))
+
+
+def _holder(variable):
+    module = tg.Module()
+    module.v = variable
+    return module
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x + x,
+        lambda x: x * 2.0,
+        lambda x: x @ x,
+        lambda x: x < x,
+        lambda x: x == x,
+        tg.reduce_sum,
+        tg.reduce_mean,
+        tg.reduce_max,
+        tg.exp,
+        tg.sort,
+        lambda x: tg.einsum("ij,jk->ik", x, x),
+        lambda x: tg.tensor_scatter_nd_add(x, [[0]], x[:1]),
+        lambda x: tg.concat([x, tg.cast(x, tg.float16)], 0),
+        lambda x: tg.Variable(x).assign_add(x),
+    ],
+)
+def test_8_floating_bits_are_not_computed_with(compute):
+    x = tg.ones([2, 2], tg.float8_e5m2)
+    with pytest.raises(tg.errors.DTypeError, match=r"tg\.cast\(x, tg\.float(32|16)\)"):
+        compute(x)
+
+
+def test_no_derivative_goes_through_8_bits():
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.cast(tg.cast(x, tg.float8_e5m2), tg.float32)
+    assert tape.gradient(y, x) is None

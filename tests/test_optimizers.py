@@ -157,6 +157,45 @@ def lion(lr=0.001, b1=0.9, b2=0.99):
     return step
 
 
+def adafactor(lr=0.001, decay=-0.8, epsilon_1=1e-30, epsilon_2=1e-3, threshold=1.0):
+    slots = {}
+
+    def rms(x):
+        return np.sqrt(np.mean(x**2))
+
+    def step(t, key, w, g):
+        b, s = 1 - t**decay, g * g + epsilon_1
+        r, c = slots.get(key, (0, 0))
+        if np.ndim(w) < 2:
+            v = r = b * r + (1 - b) * s
+        else:
+            r, c = b * r + (1 - b) * s.mean(-1), b * c + (1 - b) * s.mean(-2)
+            v = np.outer(r, c) / r.mean()
+        slots[key] = r, c
+        u = g / np.sqrt(v)
+        u = u / max(1, rms(u) / threshold)
+        return w - max(epsilon_2, rms(w)) * min(lr, t**-0.5) * u
+
+    return step
+
+
+def muon(lr=0.001, momentum=0.95, steps=6, nesterov=True, abc=(3.4445, -4.7750, 2.0315)):
+    """Matrices by polynomials of their singular values; other variables by Adam."""
+    speeds, other = {}, adam(0.1 * lr)
+
+    def step(t, key, w, g):
+        if np.ndim(w) != 2:
+            return other(t, key, w, g)
+        m = speeds[key] = momentum * speeds.get(key, 0) + g
+        u, s, v = np.linalg.svd(g + momentum * m if nesterov else m, full_matrices=False)
+        s = s / (np.sqrt((s**2).sum()) + 1e-7)
+        for _ in range(steps):
+            s = abc[0] * s + abc[1] * s**3 + abc[2] * s**5
+        return w - lr * max(1, w.shape[0] / w.shape[1]) ** 0.5 * (u * s) @ v
+
+    return step
+
+
 opt = tg.optimizers
 CASES = {
     "sgd": (lambda: opt.SGD(0.1), lambda: sgd(0.1)),
@@ -220,6 +259,25 @@ CASES = {
         lambda: ftrl(0.1, -0.7, 0.2, 0.05, 0.02, 0.03, 0.4),
     ),
     "lion": (lambda: opt.Lion(0.1), lambda: lion(0.1)),
+    "adafactor": (lambda: opt.Adafactor(0.6), lambda: adafactor(0.6)),
+    "adafactor with all arguments": (
+        lambda: opt.Adafactor(0.6, -0.5, 1e-2, 1.5, 0.5),
+        lambda: adafactor(0.6, -0.5, 1e-2, 1.5, 0.5),
+    ),
+    "muon": (lambda: opt.Muon(0.1), lambda: decayed(muon(0.1), 0.1, 0.1)),
+    "muon with all arguments": (
+        lambda: opt.Muon(
+            *(0.1, 0.9, 0.999, 1e-7, None),
+            muon_a=3.0,
+            muon_b=-3.2,
+            muon_c=1.2,
+            momentum=0.5,
+            adam_lr_ratio=0.1,
+            ns_steps=2,
+            nesterov=False,
+        ),
+        lambda: muon(0.1, 0.5, 2, False, (3.0, -3.2, 1.2)),
+    ),
     "lion with all arguments": (lambda: opt.Lion(0.1, 0.5, 0.7), lambda: lion(0.1, 0.5, 0.7)),
 }
 
@@ -927,3 +985,25 @@ def test_an_optimizer_shows_its_settings_its_steps_and_whose_state_it_has():
     shown = []
     tg.function(lambda: shown.append(repr(optimizer)))()
     assert shown == ["<Adam(learning_rate=a Variable, beta_1=0.8): state of 1 variable>"]
+
+
+def test_muon_leaves_embeddings_and_what_is_named_to_adam():
+    gradient = tg.constant([[1.0, 2.0], [3.0, 4.0]])
+    for name, settings in (("embeddings", {}), ("head", {"exclude_layers": ["^he"]})):
+        v = tg.Variable(tg.zeros([2, 2]), name=name)
+        opt.Muon(0.1, **settings).apply_gradients([(gradient, v)])
+        np.testing.assert_allclose(v.numpy(), -0.01, rtol=1e-4)
+    v = tg.Variable(tg.zeros([2, 2]), name="embeddings")
+    opt.Muon(0.1, exclude_embeddings=False).apply_gradients([(gradient, v)])
+    assert (v.numpy() != -0.01).all()
+
+
+def test_adafactor_and_muon_keep_no_more_than_they_need():
+    matrix, vector = tg.Variable(tg.zeros([3, 5])), tg.Variable(tg.zeros([4]))
+    shapes = {}
+    for make in (opt.Adafactor, opt.Muon):
+        optimizer = make()
+        optimizer.build([matrix, vector])
+        shapes[make] = [tuple(s.shape) for v in (matrix, vector) for s in optimizer._slots_of(v)]
+    assert shapes[opt.Adafactor] == [(3,), (5,), (4,), ()]
+    assert shapes[opt.Muon] == [(3, 5), (), (4,), (4,)]

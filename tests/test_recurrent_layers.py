@@ -364,3 +364,45 @@ def test_batch_jacobians_over_time(is_decorated):
     by_row, whole = (tg.function(jacobians) if is_decorated else jacobians)(x)
     expected = np.stack([whole.numpy()[b, :, :, b] for b in range(2)])
     np.testing.assert_allclose(by_row.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_convolutions_in_place_of_products(rank):
+    """A kernel of the size of the image, with the gates of one pixel, is a plain LSTM."""
+    sizes = (3, 2, 2)[:rank]
+    x = sample(2, 4, *sizes, 3)
+    layer = getattr(tg.layers, f"ConvLSTM{rank}D")(
+        5, sizes, return_sequences=True, return_state=True, bias_initializer="ones", dtype="float64"
+    )
+    y, h, c = layer(x)
+    kernel, recurrent, bias = layer.get_weights()
+    middle = recurrent[tuple((n - 1) // 2 for n in sizes)]  # h has one pixel
+    plain = tg.layers.LSTM(5, return_sequences=True, return_state=True, dtype="float64")
+    flat = x.reshape(2, 4, -1)
+    plain(flat)
+    plain.set_weights([kernel.reshape(-1, 20), middle, bias])
+    for found, expected in zip((y, h, c), plain(flat)):
+        close(tg.reshape(found, expected.shape), expected)
+
+
+def test_convolutions_along_steps_are_those_of_each_step():
+    x = sample(2, 3, 5, 4, 2)
+    settings = {"padding": "same", "return_sequences": True, "return_state": True}
+    settings["dtype"] = "float64"
+    layer = tg.layers.ConvLSTM2D(3, 3, **settings)
+    y, h, c = layer(x)
+    kernel, recurrent, bias = layer.get_weights()
+    states = np.zeros([2, 2, 5, 4, 3])
+    for t in range(3):
+        z = tg.nn.conv2d(x[:, t], kernel, 1, "SAME") + bias
+        i, f, g, o = np.split((z + tg.nn.conv2d(states[0], recurrent, 1, "SAME")).numpy(), 4, -1)
+        c_now = sigmoid(f) * states[1] + sigmoid(i) * np.tanh(g)
+        states = np.stack([sigmoid(o) * np.tanh(c_now), c_now])
+        close(y[:, t], states[0])
+    close(c, states[1])
+    again = layer(x, initial_state=[h, c], mask=np.float32([[0, 0, 0], [1, 1, 1]]) > 0)
+    close(again[1][0], h[0])  # masked steps change nothing
+    first = tg.layers.ConvLSTM2D(3, 3, data_format="channels_first", strides=2, **settings)
+    assert first(np.moveaxis(x, -1, 2))[0].shape == (2, 3, 3, 3, 2)
+    with pytest.raises(ValueError, match="do not have 5 axes"):
+        tg.layers.ConvLSTM2D(3, 3)(x[0])

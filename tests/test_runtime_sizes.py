@@ -768,3 +768,35 @@ def test_a_number_at_hand_is_a_size_in_a_loop_at_top_level():
     n = tg.constant(2)
     found = tg.map_fn(lambda x: x * tg.ones([n + 1]), tg.constant([1.0, 2.0]))
     np.testing.assert_array_equal(found, [[1.0] * 3, [2.0] * 3])
+
+
+def test_sizes_of_captured_constants_are_known():
+    """A loop cannot find a size, but what it takes from around it never changes."""
+    for n in (2, 3):
+        outer = tg.constant([n])
+
+        @tg.function
+        def traced(rows):
+            shape = tg.constant([2])
+
+            def body(i, x):
+                y = tg.ones(tg.concat([shape, outer + 1], 0))  # noqa: B023
+                assert y.shape == (2, n + 1)  # noqa: B023
+                return i + 1, x + tg.reduce_sum(y)
+
+            total = tg.while_loop(lambda i, _: i < 2, body, (0, 0.0))[1]
+            return total, tg.zeros([rows])
+
+        for rows in (4, 5):  # an argument is none of these
+            total, zeros = traced(tg.constant(rows))
+            assert total.numpy() == 4 * (n + 1) and zeros.shape == (rows,)
+        branch = tg.cond(tg.constant(True), lambda: tg.ones(outer * 2), lambda: tg.zeros([2 * n]))  # noqa: B023
+        assert branch.shape == (2 * n,)
+
+
+def test_a_margin_that_turns_out_to_be_negative_is_refused():
+    padded = tg.function(lambda x: tg.pad(x, [[0, x.shape[0] - 5]]))
+    concrete = padded.get_concrete_function(tg.TensorSpec([None]))
+    assert concrete(tg.ones([7])).numpy().tolist() == [1.0] * 7 + [0.0] * 2
+    with pytest.raises(tg.errors.ShapeError, match="-2"):
+        concrete(tg.ones([3]))

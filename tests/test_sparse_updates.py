@@ -32,8 +32,10 @@ OPTIMIZERS = {
     "lamb": lambda **k: optimizers.Lamb(0.1, **k),
     "lion": lambda **k: optimizers.Lion(0.1, **k),
     "ftrl": lambda **k: optimizers.Ftrl(0.1, **k),
+    "adafactor": lambda **k: optimizers.Adafactor(0.1, **k),
+    "muon": lambda **k: optimizers.Muon(0.1, **k),
 }
-BY_ROWS = [name for name in OPTIMIZERS if name != "lamb"]
+BY_ROWS = [name for name in OPTIMIZERS if name not in ("lamb", "adafactor", "muon")]
 
 
 def slices():

@@ -67,6 +67,8 @@ from tracegraph.core.types import (
     bool_ as bool,
     complex64 as complex64,
     complex128 as complex128,
+    float8_e4m3fn as float8_e4m3fn,
+    float8_e5m2 as float8_e5m2,
     float16 as float16,
     float32 as float32,
     float64 as float64,

@@ -45,8 +45,8 @@ class LoadError(ValueError):
 
 
 class SignatureError(TraceError, ValueError):
-    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds, or an
-    argument is not one of the values that it may be."""
+    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds, a
+    tensor is out of its scope, or an argument is not one of the values that it may be."""
 
 
 class TapeError(GradientError, RuntimeError):

@@ -10,6 +10,7 @@ T1, T2, T3 = tg.ones([2, 5, 3]), tg.ones([2, 2, 5, 3]), tg.ones([2, 2, 2, 5, 3])
 BIG = tg.ones([1, 16, 16, 3])
 SEED = tg.constant([1, 2])
 LABELS = tg.constant([0, 2])
+SEQUENCES, FRAMES = tg.constant([[1, 2], [1, 0]]), tg.ones([2, 4, 3])
 
 CALLS = {
     "nn.atrous_conv2d": call(I2, F2, 2, "SAME"),
@@ -73,6 +74,8 @@ CALLS = {
         if k[0].islower() and k != "sparse_categorical_crossentropy"
     },
     "losses.categorical_generalized_cross_entropy": call(LABELS, X, 0.5),
+    "losses.circle": call(LABELS, X),
+    "losses.ctc": call(SEQUENCES, FRAMES),
     "losses.sparse_categorical_crossentropy": call(LABELS, X),
     **{f"metrics.{k}": call(X, X) for k in dir(tg.metrics) if k[0].islower()},
     "metrics.sparse_categorical_accuracy": call(LABELS, X),

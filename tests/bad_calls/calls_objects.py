@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracegraph as tg
 from tests.bad_calls.calls_math import V, X
-from tests.bad_calls.calls_nn import I1, I2, I3, LABELS
+from tests.bad_calls.calls_nn import FRAMES, I1, I2, I3, LABELS, SEQUENCES
 from tests.bad_calls.harness import Call, call, on
 
 IMAGES = {1: I1, 2: I2, 3: I3}
@@ -33,11 +33,17 @@ def _layers() -> dict[str, Call]:
         for name in ("GlobalAveragePooling{}D", "GlobalMaxPool{}D", "Cropping{}D"):
             found |= made(f"layers.{name.format(n)}", on_call=(image,))
         found |= made(f"layers.SpatialDropout{n}D", 0.5, on_call=(image,))
+        for name in ("AdaptiveAveragePooling{}D", "AdaptiveMaxPooling{}D"):
+            found |= made(f"layers.{name.format(n)}", 2, on_call=(image,))
+        steps = tg.stack([image, image], 1)
+        found |= made(f"layers.ConvLSTM{n}D", 2, 2, on_call=(steps,))
         if n < 3:
             found |= made(f"layers.SeparableConv{n}D", 4, 2, on_call=(image,))
             found |= made(f"layers.DepthwiseConv{n}D", 2, on_call=(image,))
     for name in ("Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract", "Concatenate"):
         found |= made(f"layers.{name}", on_call=([X, X],))
+    for name in ("add", "average", "maximum", "minimum", "multiply", "subtract", "concatenate"):
+        found[f"layers.{name}"] = call([X, X])
     for name in ("BatchNormalization", "LayerNormalization", "RMSNormalization", "Flatten"):
         found |= made(f"layers.{name}", on_call=(X,))
     for name in ("ELU", "LeakyReLU", "PReLU", "ReLU", "Softmax", "UnitNormalization", "Identity"):
@@ -45,7 +51,7 @@ def _layers() -> dict[str, Call]:
     for name in ("GRU", "LSTM", "SimpleRNN"):
         found |= made(f"layers.{name}", 2, on_call=(I1,))
         found |= made(f"layers.{name}Cell", 2)
-    for name in ("Dropout", "GaussianDropout", "GaussianNoise"):
+    for name in ("AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise"):
         found |= made(f"layers.{name}", 0.5, on_call=(X,))
     for name in ("Attention", "AdditiveAttention"):
         found |= made(f"layers.{name}", on_call=([I1, I1],))
@@ -69,6 +75,8 @@ def _layers() -> dict[str, Call]:
         **made("layers.Rescaling", 0.5, 0.5, on_call=(X,)),
         **made("layers.Reshape", [3, 1], on_call=(X,)),
         **made("layers.Sequential", [tg.layers.Dense(2)], on_call=(X,)),
+        **made("layers.SpectralNormalization", tg.layers.Dense(2), on_call=(X,)),
+        "layers.dot": call([X, X], 1),
         **made("layers.StackedRNNCells", [tg.layers.GRUCell(2)]),
         **made("layers.TimeDistributed", tg.layers.Dense(2), on_call=(I1,)),
     }
@@ -85,13 +93,19 @@ def _losses_and_metrics() -> dict[str, Call]:
             args: tuple[object, ...] = ()
             if "At" in name and name != "Attention":
                 args = (0.5,)
-            elif name in ("IoU", "BinaryIoU"):
-                args = (2, [0]) if name == "IoU" else ([0],)
-            elif name == "MeanIoU":
+            elif name in ("IoU", "BinaryIoU", "OneHotIoU"):
+                args = ([0],) if name == "BinaryIoU" else (2, [0])
+            elif name in ("MeanIoU", "OneHotMeanIoU"):
                 args = (2,)
             operands: tuple[object, ...] = (LABELS, X) if name.startswith("Sparse") else (X, X)
             if name in ("Mean", "Sum"):
                 operands = (X,)
+            elif name == "CTC":
+                operands = (SEQUENCES, FRAMES)
+            elif name == "Circle":
+                operands = (LABELS, X)
+            elif name.startswith("OneHot"):
+                operands = (X, X)
             elif "IoU" in name:
                 operands = (LABELS, LABELS)
             found |= made(f"{kind}.{name}", *args, on_call=operands)

@@ -25,8 +25,6 @@ _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
 _PICTURES = "files are read, and pictures drawn, by Python"
-_LAYERS = "there is no such layer yet"
-_OWN_LAYER = "write a subclass of tg.layers.Layer, with tg.nn and tg.einsum"
 
 #: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
 ABSENT = {
@@ -62,9 +60,9 @@ ABSENT = {
         ],
         (_PICTURES, "use a library of images, and give its array to the function"),
     ),
-    **dict.fromkeys(
-        ["layers.ConvLSTM2D", "layers.SpectralNormalization", "layers.GroupQueryAttention"],
-        (_LAYERS, _OWN_LAYER),
+    "layers.GroupQueryAttention": (
+        "heads do not share keys",
+        "use tg.layers.MultiHeadAttention, or write a subclass of tg.layers.Layer",
     ),
     **dict.fromkeys(
         ["nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse", "edit_distance"],

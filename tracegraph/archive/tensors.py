@@ -38,7 +38,7 @@ _MOST_ELEMENTS = 2**48
 
 _NATIVE = {
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "bfloat16", "complex64"),
+    *("float16", "float32", "float64", "bfloat16", "complex64", "float8_e4m3fn", "float8_e5m2"),
 }
 #: The dtypes that have values, by their short names.
 _STORED_DTYPES = {short: dtype for short, dtype in BY_SHORT.items() if dtype.size}
@@ -51,11 +51,13 @@ _FORMAT_NAMES = {
     },
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
     "complex64": "C64",
 }
 #: Dtypes of the format in its order of them.
 _ORDER = (
-    *("BOOL", "U8", "I8", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
+    *("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
     *("C64", "F64", "I64", "U64"),
 )
 

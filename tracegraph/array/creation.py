@@ -259,7 +259,8 @@ def range(
         return _symbolic_range(bounds, kind)
     if kind.is_integer:
         _check_bounds_fit(bounds, kind)
-    count = _number_between(*bounds)
+    start, limit, step = bounds
+    count = _number_between(start, limit, step, kind)
     type = TensorType(kind, (count,))
     if kind.is_integer and count > LARGEST_CONSTANT and not current().is_top_level:
         return _symbolic_range(bounds, kind)
@@ -280,14 +281,26 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
     if exact is int64 and known_int(given[2]) and given[2] == 1:
         size = runtime_size("range", span, clamps=True)
     else:
-        # Rounded up: the floor of the quotient with the signs turned round.
-        count = ops.NEG(ops.Cast(int64)(ops.FloorDiv()(ops.NEG(span), step)))
+        count = ops.Cast(int64)(
+            _rounded_up(bounds, kind) if kind.is_floating else _ceiling(span, step)
+        )
         count = ops.MAXIMUM(count, as_tensor(0, int64))
         is_stuck = ops.EQUAL(step, full(0, step.type))  # there is no range with a step of 0
         size = runtime_size("range", ops.SELECT(is_stuck, as_tensor(-1, int64), count))
     numbers = ops.Cast(exact)(Iota(size, int32)())
     shape = numbers.type.shape
     return cast_to(ops.ADD(broadcast(start, shape), ops.MUL(numbers, broadcast(step, shape))), kind)
+
+
+def _ceiling(span: Tensor, step: Tensor) -> Tensor:
+    """The floor of the quotient with the signs turned round."""
+    return ops.NEG(ops.FloorDiv()(ops.NEG(span), step))
+
+
+def _rounded_up(bounds: list[Tensor], kind: DType) -> Tensor:
+    """The quotient in the type of the range; see `_number_between`."""
+    start, limit, step = (cast_to(x, kind) for x in bounds)
+    return ops.Ceil()(ops.DIV(ops.SUB(limit, start), step))
 
 
 #: Converted code counts, where a `for` runs over a range.
@@ -336,17 +349,24 @@ def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:
             )
 
 
-def _number_between(start: Any, limit: Any, step: Any) -> int:
-    """How many numbers a range has; exact for integers of any size."""
-    span = limit - start
+def _number_between(start: Any, limit: Any, step: Any, kind: DType) -> int:
+    """How many numbers a range has; exact for integers of any size. Floating numbers are divided in
+    their own type, where 0.3 / 0.1 is 3, as TensorFlow does."""
     if all(isinstance(number, int) for number in (start, limit, step)):
-        return max(0, -(-span // step))
-    return max(0, math.ceil(span / step))
+        return max(0, -(-(limit - start) // step))
+    quotient = (limit - start) / step
+    if kind.is_floating:
+        with np.errstate(all="ignore"):
+            first, last, distance = (kind.as_numpy_dtype(x) for x in (start, limit, step))
+            rounded = float((last - first) / distance)
+        quotient = rounded if math.isfinite(rounded) else quotient
+    return max(0, math.ceil(quotient))
 
 
 def _numbers(bounds: list[Any], count: int, kind: DType) -> np.ndarray:
     if not (kind.is_integer and all(isinstance(bound, int) for bound in bounds)):
-        return np.arange(*bounds, dtype=np.float64)
+        start, _, step = bounds
+        return start + step * np.arange(count, dtype=np.float64)
     start, _, step = bounds
     # By 64 bits without a sign, which wrap round: a span may be wider than the type.
     first, distance = (np.uint64(number % 2**64) for number in (start, step))

@@ -15,7 +15,14 @@ from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
+from tracegraph.operands.conversion import (
+    as_tensor,
+    captured_value,
+    cast_to,
+    has_dtype,
+    require_rank,
+    static_value,
+)
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.elementwise import MAXIMUM, Cast
@@ -37,6 +44,9 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
             operands=[operand_text(n)],
             fix="pick one element, or convert it: tg.cast(n, tg.int32)",
         )
+    known = captured_value(n)
+    if known is not None and isinstance(as_known(known), int):
+        return max(as_known(known), 0) if clamps else as_known(known)
     require_rank(n)  # of which more may be known where the trace begins again
     n = cast_to(n, int64)
     for node in _last_sizes():

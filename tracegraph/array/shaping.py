@@ -21,7 +21,15 @@ from tracegraph.array.arguments import (
     without,
 )
 from tracegraph.array.runtime_sizes import with_runtime_sizes
-from tracegraph.core.shapes import Shape, Size, element_count, floor_divide, maximum, same_size
+from tracegraph.core.shapes import (
+    Shape,
+    Size,
+    element_count,
+    floor_divide,
+    least,
+    maximum,
+    same_size,
+)
 from tracegraph.core.types import int64
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
@@ -218,13 +226,28 @@ def pad(
     widths = _widths(x, paddings)
     kind = mode.upper() if str(mode).upper() in _MODES else mode
     if kind == "CONSTANT":
-        before, after = zip(*widths) if widths else ((), ())
         value = as_tensor(constant_values, x.dtype)
+        x, widths = _with_open_margins(x, widths, value)
+        before, after = zip(*widths) if widths else ((), ())
         return ops.Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)
     as_choice("pad", "mode", kind, _MODES)
     for axis, (before, after) in enumerate(widths):
         x = _mirrored(x, axis, before, after, int(kind == "REFLECT"))
     return x
+
+
+def _with_open_margins(x: Tensor, widths: Any, value: Tensor) -> tuple[Tensor, Any]:
+    """x with those margins whose widths may turn out to be negative, and the widths that are left.
+    Such a margin is a tensor of its own, which is refused then; `Pad` would cut off."""
+    left = [list(pair) for pair in widths]
+    for axis, pair in enumerate(widths):
+        for k, width in enumerate(pair):
+            lowest = least(width)
+            if lowest is None or lowest < 0:
+                shape = tuple(width if a == axis else size for a, size in enumerate(x.type.shape))
+                margin, left[axis][k] = BroadcastTo(shape, ())(value), 0
+                x = ops.Concatenate(axis)(*((x, margin) if k else (margin, x)))
+    return x, left
 
 
 #: What stands in the margins that `pad` makes.

@@ -13,9 +13,10 @@ from typing import Any
 from tracegraph import nest
 from tracegraph.autograph.values import in_graph
 from tracegraph.control_flow.tensor_array import TensorList
-from tracegraph.core.types import int32
+from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import ShapeError, TraceError, fail
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
 
 
@@ -88,6 +89,9 @@ class Slices(Steps):
         return counter + 1
 
     def item(self, counter: Any) -> Any:
+        if self.bound == 0:  # there is none, and the body is traced nevertheless
+            row = TensorType(self._tensor.dtype, self._tensor.type.shape[1:])
+            return full(0, row)
         return self._tensor[counter]
 
 

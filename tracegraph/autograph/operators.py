@@ -81,7 +81,8 @@ def while_stmt(
             return
         body()
         decides = test()
-    run_loop(test, body, get_state, set_state, symbol_names, LoopOptions(**opts))
+    options = LoopOptions(opts.get("maximum_iterations"), opts["read_after"])
+    run_loop(test, body, get_state, set_state, symbol_names, options)
 
 
 def for_stmt(

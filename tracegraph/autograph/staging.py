@@ -569,18 +569,20 @@ def run_loop(
     """A loop whose test is a value of the graph."""
 
     def execute(loop: _Loop) -> Sequence[Tensor]:
+        initial = loop.initial()
+        padding = [] if initial else [as_tensor(0)]  # where Variables are all that changes
+
         def cond(*tensors: Tensor) -> Tensor:
-            set_state(loop.values(tensors))
+            set_state(loop.values(tensors[: len(initial)]))
             return predicate(test())
 
         def step(*tensors: Tensor) -> list[Tensor]:
-            return [*loop.stepped(body, tensors), *padding]
+            return [*loop.stepped(body, tensors[: len(initial)]), *padding]
 
-        initial = loop.initial()
-        padding = [] if initial else [as_tensor(0)]  # what sets Variables alone has no state
         most = options.maximum_iterations
         named = with_names(step, loop.names_of_tensors() or ["padding"])
-        return while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
+        states = while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
+        return states[: len(initial)]
 
     loop = _Loop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())

@@ -294,7 +294,7 @@ def _grows(body: Graph, place: int, constants: int) -> bool:
     x, y = body.inputs[place], body.outputs[place - constants]
     if y.node is None or type(y.node.op) is not Add or not x.dtype.is_integer:
         return False
-    if x not in y.node.inputs:
+    if all(z is not x for z in y.node.inputs):
         return False
     others = [z.node.op for z in y.node.inputs if z is not x and z.node is not None]
     return any(isinstance(op, Constant) and op.value > 0 for op in others)

@@ -18,6 +18,7 @@ from tracegraph.control_flow.regions import (
     Shared,
     appended,
     check_callable,
+    check_invariants,
     finished,
     makes_effects,
     names_of_parameters,
@@ -65,7 +66,8 @@ def while_loop(
     - `maximum_iterations`: how often `body` runs at most, an integer.
     - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
       between is computed again. By default as many as take 4 MiB, between 32 and 1,024.
-    - `shape_invariants`: accepted; a state whose size changes is refused.
+    - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
+      refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.
 
@@ -81,6 +83,8 @@ def while_loop(
     """
     check_callable("while_loop", "cond", cond)
     check_callable("while_loop", "body", body)
+    if shape_invariants is not None:
+        check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
     results = arrays.run(
         lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)

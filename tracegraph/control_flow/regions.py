@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
+from tracegraph import nest
 from tracegraph.control.call import applied
 from tracegraph.control.intern import interned
 from tracegraph.control.while_loop import COUNT
+from tracegraph.control_flow.tensor_array import TensorArray
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
 from tracegraph.core.source import Source, here
+from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import TOKEN, TensorType
-from tracegraph.errors import TraceError, fail, kind_of, shown
+from tracegraph.errors import DTypeError, ShapeError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import Load, Read, Store
@@ -181,6 +185,32 @@ def check_callable(name: str, what: str, function: Any) -> None:
             f"{name}: {what} is {kind_of(function)}: {shown(function)}",
             fix="give a function, such as lambda: x for a branch and lambda x: x + 1 for a body",
         )
+
+
+def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
+    """Refuses what is no shape, and a shape that a loop variable does not have."""
+    shapes = _flat_shapes(invariants)
+    for shape in shapes:
+        if not isinstance(shape, (TensorShape, TensorSpec)):
+            fix = "give tg.TensorShape, such as tg.TensorShape([None, 2]), or tg.TensorSpec"
+            fail(
+                DTypeError, f"{op}: a shape invariant is {kind_of(shape)}: {shown(shape)}", fix=fix
+            )
+    leaves = nest.flatten(loop_vars)
+    for leaf, shape in zip(leaves, shapes) if len(leaves) == len(shapes) else ():
+        own = shape_of(as_tensor(leaf).type.shape)
+        invariant = shape if isinstance(shape, TensorShape) else shape.shape
+        if not isinstance(leaf, TensorArray) and not invariant.is_compatible_with(own):
+            fact = f"{op}: a loop variable has shape {own}, and its invariant is {invariant}"
+            fail(ShapeError, fact, fix="leave shape_invariants out")
+
+
+def _flat_shapes(invariants: Any) -> list[Any]:
+    if isinstance(invariants, (list, tuple)) and not isinstance(invariants, TensorShape):
+        return [shape for part in invariants for shape in _flat_shapes(part)]
+    if isinstance(invariants, dict):
+        return [shape for key in sorted(invariants) for shape in _flat_shapes(invariants[key])]
+    return [invariants]
 
 
 #: The key of the token among the values of Variables, which are there by their identity.

@@ -47,10 +47,12 @@ def ranges_of(xs: Sequence[Tensor]) -> list[Range]:
 
 def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
     """What is known of the states behind a loop, given what is known of its inputs."""
-    try:
-        return _Walk().loop(op, inputs)
-    except _TooLong:
-        return _Walk().unchanged(op, inputs)
+    for follow in (_Walk().states, _Walk().unchanged):
+        try:
+            return follow(op, inputs)
+        except _TooLong:  # less is known without its steps
+            continue
+    return [None] * op.states
 
 
 _DECIDED = ((0, 0), (1, 1))
@@ -120,7 +122,7 @@ class _Walk:
             return self._branch(op, inputs)
         if isinstance(op, (Scan, While)):
             rest = len(node.outputs) - op.states
-            return [*self.loop(op, inputs), *[None] * rest]
+            return [*self.states(op, inputs), *[None] * rest]
         return [_exact(node, inputs)] if len(node.outputs) == 1 else [None] * len(node.outputs)
 
     def _branch(self, op: Branch, inputs: list[Range]) -> list[Range]:
@@ -132,9 +134,14 @@ class _Walk:
         found = [self.graph(branch, inputs[1:]) for branch in taken]
         return [_hull(column) for column in zip(*found, strict=True)]
 
-    def loop(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+    def states(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states behind a loop."""
-        return self._scan(op, inputs) if isinstance(op, Scan) else self._while(op, inputs)
+        try:
+            return self._scan(op, inputs) if isinstance(op, Scan) else self._while(op, inputs)
+        except _TooLong:
+            if self._left < 0:
+                raise
+            return self.unchanged(op, inputs)
 
     def unchanged(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states behind a loop of any length: those that no step changes."""

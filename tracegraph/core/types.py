@@ -23,6 +23,8 @@ from tracegraph.core.shapes import (
 from tracegraph.errors import DTypeError, Mismatch, fail, shown
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
+#: What 8 bits hold is kept, moved and converted, but not computed with.
+_STORAGE = "storage"
 
 
 class DType:
@@ -81,6 +83,12 @@ class DType:
         return self.is_integer and self.name.startswith("u")
 
     @property
+    def is_storage(self) -> bool:
+        """Whether tensors of it are kept, moved and converted, but not computed with, as those of 8
+        floating bits are."""
+        return self.kind == _STORAGE
+
+    @property
     def is_numeric(self) -> bool:
         """Whether it is a type of numbers: all are but truth values."""
         return self.kind in ("integer", "floating", "complex")
@@ -135,7 +143,8 @@ class DType:
         return as_dtype(other) is self
 
     def _limits(self) -> Any:
-        return ml_dtypes.finfo(self.numpy_dtype) if self.is_floating else np.iinfo(self.numpy_dtype)  # type: ignore[arg-type]
+        has_fractions = self.kind in ("floating", _STORAGE)
+        return ml_dtypes.finfo(self.numpy_dtype) if has_fractions else np.iinfo(self.numpy_dtype)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -164,7 +173,7 @@ class DType:
 
 def _define(name: str, short: str) -> DType:
     numpy_dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
-    kind = _KINDS.get(numpy_dtype.kind, "floating")
+    kind = _STORAGE if name.startswith("float8") else _KINDS.get(numpy_dtype.kind, "floating")
     return DType(name, short, numpy_dtype, kind)
 
 
@@ -173,13 +182,15 @@ int8, int16, int32, int64 = (_define(f"int{n}", f"i{n}") for n in (8, 16, 32, 64
 uint8, uint16, uint32, uint64 = (_define(f"uint{n}", f"u{n}") for n in (8, 16, 32, 64))
 float16, float32, float64 = (_define(f"float{n}", f"f{n}") for n in (16, 32, 64))
 bfloat16 = _define("bfloat16", "bf16")
+float8_e4m3fn, float8_e5m2 = _define("float8_e4m3fn", "f8e4m3fn"), _define("float8_e5m2", "f8e5m2")
 complex64, complex128 = _define("complex64", "c64"), _define("complex128", "c128")
 #: The type of the values that order effects; it has no elements and no NumPy type.
 token = DType("token", "token", None, "token")
 
 DTYPES = (
     *(bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
-    *(float16, bfloat16, float32, float64, complex64, complex128, token),
+    *(float16, bfloat16, float32, float64, complex64, complex128),
+    *(float8_e4m3fn, float8_e5m2, token),
 )
 BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}

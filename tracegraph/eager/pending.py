@@ -26,6 +26,7 @@ from tracegraph.eager.provenance import ProvenanceMap
 from tracegraph.errors import (
     LoweringError,
     ResourceExhaustedError,
+    SignatureError,
     TraceError,
     fact_of,
     fail,
@@ -581,7 +582,7 @@ def refuse_value(tensor: Tensor, what: str = "its value", fix: str = _PRINT_FIX)
 
 
 def refuse_leaked(tensor: Tensor) -> NoReturn:
-    """Raises the TraceError for a tensor used outside of the trace that made it."""
+    """Raises the SignatureError for a tensor used outside of the trace that made it."""
     where = "a @tg.function that was traced"
     fix = "return it from the function, and use the returned value"
     if tensor.node is not None and getattr(tensor.node.builder, "is_region", False):
@@ -591,7 +592,7 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
             "there sets, by `nonlocal` or in an object, is not state of the statement"
         )
     fail(
-        TraceError,
+        SignatureError,
         f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",
         operands=[operand_text(tensor)],
         fix=_argument_fix(tensor) or fix,

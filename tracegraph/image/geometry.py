@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.array.arguments import as_number, as_size, as_sizes, known_int, refuse
+from tracegraph.array.arguments import as_count, as_number, as_size, as_sizes, known_int, refuse
 from tracegraph.array.joining import concat
+from tracegraph.array.runtime_sizes import is_open, runtime_size
 from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_axes
-from tracegraph.core.shapes import Size
+from tracegraph.core.shapes import Size, minimum as smaller
+from tracegraph.core.types import float64, int64
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.arithmetic import multiply, subtract
 from tracegraph.nn.windows import padded, slices, windows_over
+from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import TensorLike
 
 
@@ -117,10 +121,7 @@ def pad_to_bounding_box(
 def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
     """Two offsets and two sizes, none of which is negative."""
     names = ("offset_height", "offset_width", "target_height", "target_width")
-    found = [as_size(op, name, number) for name, number in zip(names, numbers)]
-    for name, number in zip(names, found):
-        if known_int(number) and number < 0:
-            refuse(op, f"{name} is {number}", fix="use an int of zero or more")
+    found = [as_count(op, name, number) for name, number in zip(names, numbers)]
     return found[:2], found[2:]
 
 
@@ -128,7 +129,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: Any, target_width:
     """Images [..., height, width, channels] cut around their middle, or padded with zeros around
     them, to the sizes that are given.
 
-    Sizes must be known. Raises ShapeError where they are not.
+    Raises ShapeError for a size that is not 1 or more.
 
     >>> tg.image.resize_with_crop_or_pad(tg.ones([4, 1, 1]), 2, 3).numpy()[..., 0]
     array([[0., 1., 0.],
@@ -138,17 +139,15 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: Any, target_width:
     x = as_images(op, image)
     _, sizes = _box(op, 0, 0, target_height, target_width)
     for axis, size in zip((x.ndim - 3, x.ndim - 2), sizes):
-        own = _known(op, x, axis)
-        target = _known_target(op, size)
-        if target < 1:
-            refuse(op, f"a target size is {target}", x, fix="use an int of 1 or more")
-        spare = own - target
-        if spare > 0:
-            x = cut(x, axis, spare // 2, spare // 2 + target)
-        elif spare < 0:
-            widths: list[Any] = [[0, 0]] * x.ndim
-            widths[axis] = [-spare // 2, -spare - -spare // 2]
-            x = pad(x, widths)
+        if size == 0:
+            refuse(op, f"a target size is {size}", x, fix="use an int of 1 or more")
+        own = x.type.shape[axis]
+        kept = own if own == size else smaller(own, size)
+        start, before = (own - kept) // 2, (size - kept) // 2
+        x = cut(x, axis, start, start + kept)
+        widths: list[Any] = [[0, 0]] * x.ndim
+        widths[axis] = [before, size - kept - before]
+        x = pad(x, widths) if kept is not size else x
     return x
 
 
@@ -159,23 +158,21 @@ def _known(op: str, x: Tensor, axis: int) -> int:
     refuse(op, f"axis {axis} of {x.type} has an open size", x, fix="give it in the TensorSpec")
 
 
-def _known_target(op: str, size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    refuse(op, f"a target size is {size}, which is open", fix="use ints")
-
-
-def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
+def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
     """The middle of images [..., height, width, channels], of `central_fraction` of their height
     and width.
 
-    Raises ValueError for a fraction that is not above 0 and at most 1.
+    Raises ValueError for a fraction that is not above 0 and at most 1, where it is known.
 
     >>> tg.image.central_crop(tg.ones([4, 8, 3]), 0.5).shape
     TensorShape([2, 4, 3])
     """
     op = "central_crop"
     x = as_images(op, image)
+    if is_open(central_fraction):
+        return _central_of_run(op, x, cast_to(as_tensor(central_fraction), float64))
+    if isinstance(central_fraction, Tensor):
+        central_fraction = central_fraction.numpy().item()
     fraction = float(as_number(op, "central_fraction", central_fraction, low=0, high=1))
     if fraction == 0:
         as_number(op, "central_fraction", central_fraction, low=1e-300, high=1)
@@ -184,6 +181,16 @@ def central_crop(image: TensorLike, central_fraction: float) -> Tensor:
     for axis in (x.ndim - 3, x.ndim - 2):
         size = _known(op, x, axis)
         start = int((size - size * fraction) / 2)
+        x = cut(x, axis, start, size - start)
+    return x
+
+
+def _central_of_run(op: str, x: Tensor, fraction: Tensor) -> Tensor:
+    """The middle of images, of a fraction that is known only when it runs."""
+    for axis in (x.ndim - 3, x.ndim - 2):
+        size = _known(op, x, axis)
+        margin = multiply(subtract(1.0, fraction), size / 2)
+        start = runtime_size(op, cast_to(margin, int64))
         x = cut(x, axis, start, size - start)
     return x
 

@@ -20,6 +20,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.creation import range as range_of
 from tracegraph.array.joining import stack
+from tracegraph.array.runtime_sizes import with_runtime_sizes
 from tracegraph.array.selection import gather, gather_nd, where
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.shapes import Size, same_size
@@ -123,7 +124,7 @@ def resize_with_pad(
 
 
 def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Size]:
-    sizes = as_sizes(op, "size", size)
+    sizes = as_sizes(op, "size", with_runtime_sizes(op, size))
     if len(sizes) != 2 or any(known_int(count) and count < 1 for count in sizes):
         refuse(op, f"size is {list(sizes)}", x, fix="give a height and a width of 1 or more")
     own = x.type.shape[-3:-1]
@@ -248,7 +249,7 @@ def crop_and_resize(
     op = "crop_and_resize"
     x = as_images(op, image, ranks=(4,))
     corners, at = as_tensor(boxes), as_integers(op, "the box_indices", box_indices)
-    target = as_sizes(op, "crop_size", crop_size)
+    target = as_sizes(op, "crop_size", with_runtime_sizes(op, crop_size))
     kind = as_choice(op, "method", method, ("bilinear", "nearest"))
     outside = float(as_number(op, "extrapolation_value", extrapolation_value))
     sizes = sizes_of(op, corners)

@@ -108,10 +108,6 @@ class Builder:
             [x if x.node is not None and x.node.builder is self else self.admit(x) for x in inputs]
         )
 
-    def outside(self, tensor: Tensor) -> Tensor | None:
-        """The tensor of elsewhere that an input stands for in every run; None if it may differ."""
-        return None
-
     def admit(self, tensor: Tensor) -> Tensor:
         """A tensor from elsewhere as one of this builder. Here there is no elsewhere."""
         fail(
@@ -129,6 +125,10 @@ class Builder:
         tensor.name = name
         self.inputs.append(tensor)
         return tensor
+
+    def captured(self, x: Tensor) -> Tensor | None:
+        """The tensor from outside that an input stands for, where there is one."""
+        return None
 
     def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
         """A new input with the role and name that `x` has in its graph, maybe of another type."""

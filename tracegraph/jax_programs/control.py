@@ -151,7 +151,7 @@ def _custom(eqn: Equation, *xs: Tensor) -> Any:
 
 
 #: Those whose derivatives are the derivatives of what they are written in.
-_WRITTEN_OUT = ("CheckpointName", "Einsum", "Frexp", "Ldexp", "Nonzero", "SearchSorted")
+_WRITTEN_OUT = ("CheckpointName", "Einsum", "Nonzero", "SearchSorted")
 
 
 @converts("call_hi_primitive")

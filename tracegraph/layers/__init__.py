@@ -14,6 +14,7 @@ from tracegraph.layers import (
     normalisation,
     pooling,
     recurrent,
+    recurrent_convolutions,
     sequential,
     shaping,
     wrappers,
@@ -64,9 +65,18 @@ from tracegraph.layers.merging import (
     Minimum as Minimum,
     Multiply as Multiply,
     Subtract as Subtract,
+    add as add,
+    average as average,
+    concatenate as concatenate,
+    dot as dot,
+    maximum as maximum,
+    minimum as minimum,
+    multiply as multiply,
+    subtract as subtract,
 )
 from tracegraph.layers.noise import (
     ActivityRegularization as ActivityRegularization,
+    AlphaDropout as AlphaDropout,
     Dropout as Dropout,
     GaussianDropout as GaussianDropout,
     GaussianNoise as GaussianNoise,
@@ -82,6 +92,12 @@ from tracegraph.layers.normalisation import (
     UnitNormalization as UnitNormalization,
 )
 from tracegraph.layers.pooling import (
+    AdaptiveAveragePooling1D as AdaptiveAveragePooling1D,
+    AdaptiveAveragePooling2D as AdaptiveAveragePooling2D,
+    AdaptiveAveragePooling3D as AdaptiveAveragePooling3D,
+    AdaptiveMaxPooling1D as AdaptiveMaxPooling1D,
+    AdaptiveMaxPooling2D as AdaptiveMaxPooling2D,
+    AdaptiveMaxPooling3D as AdaptiveMaxPooling3D,
     AveragePooling1D as AveragePooling1D,
     AveragePooling2D as AveragePooling2D,
     AveragePooling3D as AveragePooling3D,
@@ -117,6 +133,11 @@ from tracegraph.layers.recurrent import (
     SimpleRNNCell as SimpleRNNCell,
     StackedRNNCells as StackedRNNCells,
 )
+from tracegraph.layers.recurrent_convolutions import (
+    ConvLSTM1D as ConvLSTM1D,
+    ConvLSTM2D as ConvLSTM2D,
+    ConvLSTM3D as ConvLSTM3D,
+)
 from tracegraph.layers.sequential import Input as Input, Sequential as Sequential
 from tracegraph.layers.shaping import (
     Cropping1D as Cropping1D,
@@ -135,12 +156,13 @@ from tracegraph.layers.shaping import (
 )
 from tracegraph.layers.wrappers import (
     Bidirectional as Bidirectional,
+    SpectralNormalization as SpectralNormalization,
     TimeDistributed as TimeDistributed,
 )
 
 # Modules are not public names.
 del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
-del recurrent, sequential, shaping, wrappers
+del recurrent, recurrent_convolutions, sequential, shaping, wrappers
 
 if not TYPE_CHECKING:  # to a checker, what is imported as itself is public
     __all__ = [

@@ -12,6 +12,7 @@ from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import (
     Affine,
+    Layer,
     format_of,
     is_channels_first,
     known,
@@ -30,10 +31,10 @@ from tracegraph.typing import (
     Window,
 )
 
-_CONVOLUTIONS: Any = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
+CONVOLUTIONS: Any = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
 
 
-class _Windowed(Affine):
+class Windows(Layer):
     """What all convolutions have: windows over `rank` axes, and a place for the channels."""
 
     #: How many spatial axes there are.
@@ -68,7 +69,7 @@ class _Windowed(Affine):
         if padding == "CAUSAL":
             x, padding = self._after_zeros(as_tensor(x)), "VALID"
         form = format_of(self.data_format)
-        return _CONVOLUTIONS[self.rank](x, kernel, strides, padding, form, gaps)
+        return CONVOLUTIONS[self.rank](x, kernel, strides, padding, form, gaps)
 
     def _after_zeros(self, x: Tensor) -> Tensor:
         """x with as many zeros before its steps as a window reaches back."""
@@ -76,6 +77,10 @@ class _Windowed(Affine):
         margins: list[Any] = [(0, 0)] * rank_of("Conv1D", x)
         margins[2 if self._is_first else 1] = (reach - 1, 0)
         return pad(x, margins)
+
+
+class _Windowed(Windows, Affine):
+    """A convolution, with a bias and an activation."""
 
 
 class Conv2D(_Windowed):
@@ -414,7 +419,7 @@ class SeparableConv2D(_Windowed):
         kernel = for_each_channel(self.depthwise_kernel)
         each = self._convolved(inputs, kernel, self.strides, self.dilation_rate)
         form = format_of(self.data_format)
-        y = _CONVOLUTIONS[self.rank](each, self.pointwise_kernel, 1, "VALID", form)
+        y = CONVOLUTIONS[self.rank](each, self.pointwise_kernel, 1, "VALID", form)
         return self._finished(y, self._is_first)
 
 

@@ -18,7 +18,7 @@ from tracegraph.math import arithmetic
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike, Nest
 
 
 class _Merge(Layer):
@@ -196,3 +196,75 @@ def _equation(ranks: list[int], axes: list[int]) -> str:
 def _of_vectors(tensors: list[Tensor]) -> Tensor:
     """[examples, 1]: two vectors for each example keep an axis."""
     return expand_dims(einsum("az,az->a", *tensors), 1)
+
+
+def add(inputs: Nest, **settings: Any) -> Tensor:
+    """The sum of a list of tensors: `tg.layers.Add(**settings)(inputs)`.
+
+    >>> tg.layers.add([[[1.0]], [[2.0]]]).numpy()
+    array([[3.]], dtype=float32)
+    """
+    return Add(**settings)(inputs)
+
+
+def subtract(inputs: Nest, **settings: Any) -> Tensor:
+    """The difference of two tensors: `tg.layers.Subtract(**settings)(inputs)`.
+
+    >>> tg.layers.subtract([[[1.0]], [[2.0]]]).numpy()
+    array([[-1.]], dtype=float32)
+    """
+    return Subtract(**settings)(inputs)
+
+
+def multiply(inputs: Nest, **settings: Any) -> Tensor:
+    """The product of a list of tensors, element by element: `tg.layers.Multiply(...)(inputs)`.
+
+    >>> tg.layers.multiply([[[3.0]], [[2.0]]]).numpy()
+    array([[6.]], dtype=float32)
+    """
+    return Multiply(**settings)(inputs)
+
+
+def average(inputs: Nest, **settings: Any) -> Tensor:
+    """The mean of a list of tensors: `tg.layers.Average(**settings)(inputs)`.
+
+    >>> tg.layers.average([[[1.0]], [[2.0]]]).numpy()
+    array([[1.5]], dtype=float32)
+    """
+    return Average(**settings)(inputs)
+
+
+def maximum(inputs: Nest, **settings: Any) -> Tensor:
+    """The largest of a list of tensors, element by element: `tg.layers.Maximum(...)(inputs)`.
+
+    >>> tg.layers.maximum([[[1.0]], [[2.0]]]).numpy()
+    array([[2.]], dtype=float32)
+    """
+    return Maximum(**settings)(inputs)
+
+
+def minimum(inputs: Nest, **settings: Any) -> Tensor:
+    """The smallest of a list of tensors, element by element: `tg.layers.Minimum(...)(inputs)`.
+
+    >>> tg.layers.minimum([[[1.0]], [[2.0]]]).numpy()
+    array([[1.]], dtype=float32)
+    """
+    return Minimum(**settings)(inputs)
+
+
+def concatenate(inputs: Nest, axis: int = -1, **settings: Any) -> Tensor:
+    """A list of tensors one after the other: `tg.layers.Concatenate(axis, ...)(inputs)`.
+
+    >>> tg.layers.concatenate([[[1.0]], [[2.0, 3.0]]]).numpy()
+    array([[1., 2., 3.]], dtype=float32)
+    """
+    return Concatenate(axis, **settings)(inputs)
+
+
+def dot(inputs: Nest, axes: int | Sequence[int] = -1, **settings: Any) -> Tensor:
+    """The product of two tensors along one axis of each: `tg.layers.Dot(axes, ...)(inputs)`.
+
+    >>> tg.layers.dot([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy()
+    array([[11.]], dtype=float32)
+    """
+    return Dot(axes, **settings)(inputs)

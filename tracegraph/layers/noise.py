@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tracegraph import nn, random, regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
+from tracegraph.array.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first
 from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, ShapeLike
+
+#: What `selu` goes to on the left.
+_LEAST = -1.6732632423543772 * 1.0507009873554805
 
 
 class Dropout(Layer):
@@ -165,6 +171,41 @@ class GaussianDropout(Layer):
         deviation = math.sqrt(self.rate / (1 - self.rate))
         sizes = sizes_of("GaussianDropout", x)
         return multiply(x, random.normal(sizes, 1.0, deviation, x.dtype, self.seed))
+
+
+class AlphaDropout(Layer):
+    """In training, elements take the least value of `selu`, -1.7581, with probability `rate`, and
+    all are scaled and moved so that numbers of mean 0 and variance 1 keep both (Klambauer and
+    others 2017).
+
+    - `noise_shape`: the shape of what is chosen, which broadcasts; None in it is the input's size.
+
+    >>> tg.layers.AlphaDropout(0.5)([1.0]).numpy()
+    array([1.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
+        self.noise_shape, self.seed = noise_shape, seed
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        x = as_tensor(inputs)
+        if not as_flag("AlphaDropout", "training", training) or not self.rate:
+            return x
+        sizes = sizes_of("AlphaDropout", x)
+        given = sizes if self.noise_shape is None else self.noise_shape
+        shape = [own if size is None else size for size, own in zip(given, sizes)]
+        is_kept = greater_equal(random.uniform(shape, dtype=x.dtype, seed=self.seed), self.rate)
+        scale = ((1 - self.rate) * (1 + self.rate * _LEAST**2)) ** -0.5
+        return add(multiply(where(is_kept, x, _LEAST), scale), -scale * _LEAST * self.rate)
 
 
 class ActivityRegularization(Layer):

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tracegraph import nn
 from tracegraph.array.arguments import as_flag
+from tracegraph.array.creation import zeros_like
+from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, format_of, is_channels_first, padding_of, window
+from tracegraph.layers.base import Layer, format_of, is_channels_first, known, padding_of, window
 from tracegraph.math.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
@@ -118,6 +122,131 @@ class AveragePooling3D(_Pooling):
 
     rank = 3
     pool = staticmethod(nn.avg_pool3d)
+
+
+class _AdaptivePooling(Layer):
+    """What makes a given number of windows of each axis, which together are all of it."""
+
+    rank = 0
+
+    def __init__(
+        self,
+        output_size: Window,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        op = type(self).__name__
+        self.output_size = window(op, "output_size", output_size, self.rank)
+        self._first = 2 if is_channels_first(op, data_format) else 1
+        self.data_format = data_format
+
+    def build(self, input_shape: Any) -> None:
+        if isinstance(input_shape, dict) or len(input_shape) == self.rank + 2:
+            for k in range(self.rank):
+                known(self, input_shape, self._first + k)
+
+    def call(self, inputs: Any) -> Tensor:
+        x = ranked(type(self).__name__, as_tensor(inputs), self.rank + 2)
+        for k, count in enumerate(self.output_size):
+            x = self._along(x, self._first + k, count)
+        return x
+
+    def _along(self, x: Tensor, axis: int, count: int) -> Tensor:
+        """`count` windows of one axis: window k is from k * size / count, rounded down, to
+        (k + 1) * size / count, rounded up."""
+        size = known(self, x.type.shape, axis)
+        starts = np.arange(count) * size // count
+        sizes = -(-np.arange(1, count + 1) * size // count) - starts
+        within = np.arange(sizes.max())
+        places = starts[:, None] + np.minimum(within, sizes[:, None] - 1)
+        counts = (within < sizes[:, None]).reshape(*places.shape, *[1] * (x.ndim - axis - 1))
+        return self._reduced(gather(x, places, axis=axis), counts, axis + 1)
+
+    def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
+        """One element for each window along an axis; a window that is short repeats its last
+        element where `counts` is false."""
+        raise NotImplementedError
+
+
+class AdaptiveAveragePooling1D(_AdaptivePooling):
+    """The means of `output_size` windows of [examples, steps, channels]; see
+    `AdaptiveAveragePooling2D`.
+
+    >>> tg.layers.AdaptiveAveragePooling1D(2)([[[1.0], [2.0], [6.0]]]).numpy().ravel()
+    array([1.5, 4. ], dtype=float32)
+    """
+
+    rank = 1
+
+    def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
+        total = reduce_sum(where(counts, windows, zeros_like(windows)), axis)
+        return divide(total, as_tensor(counts.sum(axis=1), total.dtype))
+
+
+class AdaptiveAveragePooling2D(AdaptiveAveragePooling1D):
+    """The means of windows of [examples, height, width, channels], as many as are asked for.
+
+    - `output_size`: how many windows there are, one int, or one for height and width each. They
+      may overlap: window k is from k * size / count, rounded down, to (k + 1) * size / count,
+      rounded up.
+    - `data_format`: "channels_first" for [examples, channels, height, width].
+
+    Sizes must be known. Raises ShapeError for an open one, or for inputs without 4 axes.
+
+    >>> tg.layers.AdaptiveAveragePooling2D((2, 3))(tg.ones([1, 7, 7, 4])).shape
+    TensorShape([1, 2, 3, 4])
+    """
+
+    rank = 2
+
+
+class AdaptiveAveragePooling3D(AdaptiveAveragePooling1D):
+    """The means of windows of [examples, depth, height, width, channels]; see
+    `AdaptiveAveragePooling2D`.
+
+    >>> tg.layers.AdaptiveAveragePooling3D(2)(tg.ones([1, 7, 7, 7, 4])).shape
+    TensorShape([1, 2, 2, 2, 4])
+    """
+
+    rank = 3
+
+
+class AdaptiveMaxPooling1D(_AdaptivePooling):
+    """The maxima of `output_size` windows of [examples, steps, channels]; windows are those of
+    `AdaptiveAveragePooling2D`.
+
+    >>> tg.layers.AdaptiveMaxPooling1D(2)([[[1.0], [2.0], [6.0]]]).numpy().ravel()
+    array([2., 6.], dtype=float32)
+    """
+
+    rank = 1
+
+    def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
+        return reduce_max(windows, axis)
+
+
+class AdaptiveMaxPooling2D(AdaptiveMaxPooling1D):
+    """The maxima of windows of [examples, height, width, channels]; see
+    `AdaptiveAveragePooling2D`.
+
+    >>> tg.layers.AdaptiveMaxPooling2D(2)(tg.ones([1, 7, 7, 4])).shape
+    TensorShape([1, 2, 2, 4])
+    """
+
+    rank = 2
+
+
+class AdaptiveMaxPooling3D(AdaptiveMaxPooling1D):
+    """The maxima of windows of [examples, depth, height, width, channels]; see
+    `AdaptiveAveragePooling2D`.
+
+    >>> tg.layers.AdaptiveMaxPooling3D(2)(tg.ones([1, 7, 7, 7, 4])).shape
+    TensorShape([1, 2, 2, 2, 4])
+    """
+
+    rank = 3
 
 
 class _GlobalPooling(Layer):

@@ -130,8 +130,14 @@ class _Cell(Layer):
     def project(self, inputs: Any, masks: tuple[Any, Any]) -> Tensor:
         """inputs @ kernel + bias, of one step or of a whole sequence with the steps first."""
         x = inputs if masks[0] is None else multiply(inputs, masks[0])
-        y = matmul(x, self.kernel)
+        y = self._of_inputs(x)
         return add(y, self._input_bias()) if self.use_bias else y
+
+    def _of_inputs(self, x: Any) -> Tensor:
+        return matmul(x, self.kernel)
+
+    def _of_state(self, h: Any) -> Tensor:
+        return matmul(h, self.recurrent_kernel)
 
     def _input_bias(self) -> Any:
         return self.bias
@@ -186,6 +192,8 @@ class LSTMCell(_Cell):
     """
 
     gates, states = 4, 2
+    #: Along which axis the gates stand one after the other.
+    gate_axis = -1
 
     def __init__(
         self,
@@ -233,8 +241,8 @@ class LSTMCell(_Cell):
 
     def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
         h, c = states
-        product = matmul(self._recurrent(h, masks), self.recurrent_kernel)
-        i, f, g, o = split(add(projected, product), 4, -1)
+        product = self._of_state(self._recurrent(h, masks))
+        i, f, g, o = split(add(projected, product), 4, self.gate_axis)
         kept = multiply(self.recurrent_activation(f), c)
         c = add(kept, multiply(self.recurrent_activation(i), self.activation(g)))
         h = multiply(self.recurrent_activation(o), self.activation(c))
@@ -403,6 +411,10 @@ class RNN(Layer):
     (TensorShape([2, 5, 3]), TensorShape([2, 3]))
     """
 
+    #: How many axes inputs have.
+    axes = 3
+    _right_inputs = "give [examples, steps, features]"
+
     def __init__(
         self,
         cell: Any,
@@ -434,10 +446,10 @@ class RNN(Layer):
         return self._called(sequences, more, arguments)
 
     def build(self, input_shape: Any) -> None:
-        if isinstance(input_shape, dict) or len(input_shape) != 3:
-            fact = f"inputs of the shape {input_shape} do not have 3 axes"
-            refuse(type(self).__name__, fact, fix="give [examples, steps, features]")
-        _build_cell(self.cell, [input_shape[0], input_shape[2]])
+        if isinstance(input_shape, dict) or len(input_shape) != self.axes:
+            fact = f"inputs of the shape {input_shape} do not have {self.axes} axes"
+            refuse(type(self).__name__, fact, fix=self._right_inputs)
+        _build_cell(self.cell, [input_shape[0], *input_shape[2:]])
 
     def get_initial_state(self, batch_size: Any) -> Any:
         """The state before the first step."""
@@ -452,20 +464,24 @@ class RNN(Layer):
     ) -> Any:
         x = as_tensor(sequences)
         op = type(self).__name__
-        if rank_of(op, x) != 3:
-            refuse(op, f"{x.type} does not have 3 axes", x, fix="give [examples, steps, features]")
-        x = transpose(x, [1, 0, 2])
-        kept = None if mask is None else expand_dims(transpose(as_tensor(mask)), 2)
+        if rank_of(op, x) != self.axes:
+            refuse(op, f"{x.type} does not have {self.axes} axes", x, fix=self._right_inputs)
+        x = transpose(x, [1, 0, *range(2, self.axes)])
+        kept = None if mask is None else _widened(transpose(as_tensor(mask)), self.axes)
         if self.go_backwards:
             x = reverse(x, [0])
             kept = None if kept is None else reverse(kept, [0])
-        start = self._start(initial_state, sizes_of(op, x)[1])
+        start = self._start(initial_state, x)
         last, final, outputs = self._run(x, start, kept, training)
         y = last if outputs is None else transpose(outputs, [1, 0, *range(2, outputs.ndim)])
         return [y, *_as_list(final)] if self.return_state else y
 
-    def _start(self, given: Any, batch_size: Any) -> Any:
-        own = self.get_initial_state(batch_size)
+    def _first_state(self, x: Tensor) -> Any:
+        return self.get_initial_state(sizes_of(type(self).__name__, x)[1])
+
+    def _start(self, given: Any, x: Tensor) -> Any:
+        """The state before the first step of [steps, examples, ...]."""
+        own = self._first_state(x)
         if given is None:
             return own
         values, wanted = nest.flatten(given), len(nest.flatten(own))
@@ -524,6 +540,13 @@ class RNN(Layer):
         return (lambda row, states: cell.advance(row, states, masks)), cell.project(x, masks)
 
 
+def _widened(x: Tensor, axes: int) -> Tensor:
+    """x with axes of size 1 behind its own, `axes` in all."""
+    for axis in range(x.ndim, axes):
+        x = expand_dims(x, axis)
+    return x
+
+
 def _row(x: Any) -> Any:
     return as_tensor(x)[0]  # type: ignore[index]
 
@@ -564,7 +587,7 @@ def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, A
     return output, nest.pack_sequence_as(states, nest.flatten(after))
 
 
-class _OwnRNN(RNN):
+class OwnRNN(RNN):
     """A layer with a cell of ours, to which most arguments go."""
 
     cell_type: type[_Cell]
@@ -576,19 +599,19 @@ class _OwnRNN(RNN):
         activity = own.pop("activity_regularizer")
         own.pop("use_cudnn", None)  # there is one way to compute it
         ways = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll")
-        along = {way: own.pop(way) for way in ways}
+        along = {way: own.pop(way) for way in ways if way in own}
         cell = self.cell_type(**own, dtype=dtype)
         RNN.__init__(self, cell, **along, name=name, dtype=dtype)
         self.activity_regularizer = regularizers.get(activity)
         self.units = cell.units
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an `__init__`, from its local names."""
     return {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
 
 
-class SimpleRNN(_OwnRNN):
+class SimpleRNN(OwnRNN):
     """`SimpleRNNCell` along the steps of [examples, steps, features]; the arguments are those of
     the cell and of `RNN`, and so is the call.
 
@@ -624,10 +647,10 @@ class SimpleRNN(_OwnRNN):
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
-        self._begin(_given(locals()))
+        self._begin(given(locals()))
 
 
-class LSTM(_OwnRNN):
+class LSTM(OwnRNN):
     """`LSTMCell` along the steps of [examples, steps, features]; the arguments are those of the
     cell and of `RNN`, and so is the call. The state is [h, c].
 
@@ -667,10 +690,10 @@ class LSTM(_OwnRNN):
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
-        self._begin(_given(locals()))
+        self._begin(given(locals()))
 
 
-class GRU(_OwnRNN):
+class GRU(OwnRNN):
     """`GRUCell` along the steps of [examples, steps, features]; the arguments are those of the
     cell and of `RNN`, and so is the call.
 
@@ -709,4 +732,4 @@ class GRU(_OwnRNN):
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
-        self._begin(_given(locals()))
+        self._begin(given(locals()))

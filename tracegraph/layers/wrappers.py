@@ -5,18 +5,26 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tracegraph import nest
-from tracegraph.array.arguments import as_choice, rank_of, refuse, refuse_kind, sizes_of
+from tracegraph import initializers, nest
+from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse, refuse_kind, sizes_of
+from tracegraph.array.creation import ones_like, stop_gradient
 from tracegraph.array.joining import concat
+from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape, reverse
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, takes
+from tracegraph.layers.base import Layer, positive, takes
 from tracegraph.layers.recurrent import RNN
-from tracegraph.math.arithmetic import add, multiply
+from tracegraph.math.arithmetic import add, divide, multiply
+from tracegraph.math.logic import equal
+from tracegraph.math.norms import l2_normalize
+from tracegraph.math.product import matmul
+from tracegraph.math.reduction import reduce_all, reduce_sum
+from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest
 
 
@@ -126,6 +134,72 @@ class Bidirectional(Layer):
             case "mul":
                 return multiply(y, z)
         return y, z
+
+
+class SpectralNormalization(Layer):
+    """A layer whose kernel is divided by its largest singular value at each call in training
+    (Miyato and others 2018), which bounds how fast the layer's outputs change.
+
+    - `layer`: one with a `kernel` or `embeddings`; all axes but the last are one for the matrix.
+    - `power_iterations`: how many steps of the power iteration a call makes towards the singular
+      vectors; the one on the right is kept in the variable `vector_u`.
+
+    A kernel of zeros stays as it is. Raises SignatureError (a ValueError) for a layer that makes
+    neither.
+
+    >>> layer = tg.layers.SpectralNormalization(tg.layers.Dense(3), power_iterations=50)
+    >>> y = layer(tg.ones([2, 4]), training=True)
+    >>> round(float(tg.linalg.svd(layer.layer.kernel, compute_uv=False)[0]), 3)
+    1.0
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        power_iterations: int = 1,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+    ) -> None:
+        super().__init__(name, dtype)
+        if not isinstance(layer, Layer):
+            fix = "give one such as tg.layers.Dense(3)"
+            refuse_kind("SpectralNormalization", "it takes a layer", layer, fix=fix)
+        self.layer = layer
+        count = positive("SpectralNormalization", "power_iterations", power_iterations)
+        self.power_iterations = count
+
+    def build(self, input_shape: Any) -> None:
+        if not self.layer.built:
+            self.layer.build(input_shape)
+            self.layer.built = True
+        start = initializers.TruncatedNormal(stddev=0.02)
+        wide = self._kernel().shape[-1]
+        self.vector_u = self.add_weight([1, wide], start, "vector_u", trainable=False)
+
+    def _kernel(self) -> Variable:
+        for name in ("kernel", "embeddings"):
+            found = vars(self.layer).get(name)
+            if isinstance(found, Variable):
+                return found
+        kind = type(self.layer).__name__
+        fact = f"SpectralNormalization: a {kind} makes no kernel and no embeddings"
+        fail(SignatureError, fact, fix="give a layer such as tg.layers.Dense or tg.layers.Conv2D")
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if as_flag("SpectralNormalization", "training", training):
+            self._normalize(self._kernel())
+        return self.layer(inputs, training=training)
+
+    def _normalize(self, kernel: Variable) -> None:
+        value = stop_gradient(kernel.read_value())
+        matrix = reshape(value, [-1, kernel.shape[-1]])
+        u, largest = self.vector_u.read_value(), ones_like(matrix[0, 0])
+        for _ in range(self.power_iterations):
+            product = matmul(l2_normalize(matmul(u, matrix, transpose_b=True)), matrix)
+            u, largest = l2_normalize(product), sqrt(reduce_sum(square(product)))
+        is_zero = reduce_all(equal(value, 0.0))
+        self.vector_u.assign(where(is_zero, self.vector_u, u))
+        kernel.assign(where(is_zero, value, divide(value, where(is_zero, 1.0, largest))))
 
 
 class TimeDistributed(Layer):

@@ -256,8 +256,9 @@ def matrix_rank(
 ) -> Tensor:
     """The number of singular values of each matrix a[..., m, n] above `tol`, in int32.
 
-    - `tol`: a number, or one for each matrix. By default it is the largest singular value times
-      max(m, n) times the distance of 1 and the next number.
+    - `tol`: a number, or what broadcasts with the singular values, as [..., 1] does for one for
+      each matrix. By default it is the largest singular value times max(m, n) times the distance
+      of 1 and the next number.
     - `validate_args`: nothing is left to check at run time.
 
     >>> tg.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]]).numpy()
@@ -268,9 +269,9 @@ def matrix_rank(
     if tol is None:
         limit = cut(s, s.ndim - 1, 0, 1) * rounding("matrix_rank", x)  # type: ignore[operator]
     else:
-        limit = expand_dims(as_tensor(tol, s.dtype), -1)
+        limit = as_tensor(tol, s.dtype)
     is_counted = s > limit  # type: ignore[operator]
-    return Sum((s.ndim - 1,))(cast_to(is_counted, int32))
+    return Sum((is_counted.ndim - 1,))(cast_to(is_counted, int32))
 
 
 def lu_solve(

@@ -3,18 +3,20 @@
 from typing import TYPE_CHECKING
 
 from tracegraph.api.public_modules import publish
-from tracegraph.losses import classes, functions, overlap
+from tracegraph.losses import classes, functions, matching, overlap
 from tracegraph.losses.classes import *
 from tracegraph.losses.functions import *
+from tracegraph.losses.matching import *
 from tracegraph.losses.overlap import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = []
     __all__ += classes.__all__
     __all__ += functions.__all__
+    __all__ += matching.__all__
     __all__ += overlap.__all__
 
 # Modules are not public names.
-del classes, functions, overlap
+del classes, functions, matching, overlap
 
 publish(__name__)

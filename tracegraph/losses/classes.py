@@ -71,14 +71,14 @@ class Loss:
         """The loss of predictions, for the labels."""
         labels, predictions = as_tensor(y_true), floating(y_pred, self.dtype)
         losses = as_tensor(self.call(labels, predictions))
-        mask = self.mask(labels)
+        mask = self.mask(labels, losses)
         return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Any:
         """The losses of the rows."""
         raise NotImplementedError
 
-    def mask(self, y_true: Tensor) -> Tensor | None:
+    def mask(self, y_true: Tensor, losses: Tensor) -> Tensor | None:
         """Which of the losses count; None for all."""
         return None
 
@@ -420,7 +420,7 @@ class SparseCategoricalCrossentropy(Loss):
             y_true, y_pred, self.from_logits, self.ignore_class, self.axis
         )
 
-    def mask(self, y_true: Tensor) -> Tensor | None:
+    def mask(self, y_true: Tensor, losses: Tensor) -> Tensor | None:
         if self.ignore_class is None:
             return None
         return not_equal(functions.class_numbers(type(self).__name__, y_true), self.ignore_class)

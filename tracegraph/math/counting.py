@@ -19,7 +19,7 @@ from tracegraph.array.creation import one_hot, zeros
 from tracegraph.array.runtime_sizes import largest, runtime_size
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import maximum, minimum, same_shape
-from tracegraph.core.types import as_dtype, float64, int32, int64
+from tracegraph.core.types import DType, as_dtype, float64, int32, int64
 from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import clip_by_value, divide, multiply, subtract
@@ -131,16 +131,38 @@ def confusion_matrix(
 ) -> Tensor:
     """m[i, j]: how often class i was predicted as class j; with `weights`, the sum of theirs.
 
+    Raises InvalidArgumentError for numbers that are no classes, as for indices out of range.
+
     >>> tg.math.confusion_matrix([0, 1, 1], [0, 1, 0]).numpy()
     array([[1, 0],
            [1, 1]], dtype=int32)
     """
     rows, columns = reshape(labels, [-1]), reshape(predictions, [-1])
+    names = {"the labels": rows, "the predictions": columns}
     if num_classes is None:
-        names = {"the labels": rows, "the predictions": columns}
         counts = (number_count("confusion_matrix", *one) for one in names.items())
         num_classes = functools.reduce(maximum, counts)
-    kind = as_dtype(dtype)
+    elif known_int(num_classes):
+        for what, numbers in names.items():
+            _check_classes(what, numbers, num_classes)
+    return counts_of_pairs(rows, columns, num_classes, weights, as_dtype(dtype))
+
+
+def _check_classes(what: str, numbers: Tensor, count: int) -> None:
+    """Refuses classes that there are not, now or at every run of a function that checks bounds."""
+    message = f"confusion_matrix: {what} are from 0 to {count - 1}, and there is {{}}"
+    fix = "give as many num_classes as there are, or leave it out"
+    value = value_now(numbers)
+    if value is not None:
+        refuse_outside(value, 0, count - 1, message, fix, (numbers,))
+    elif checks_at_run_time():
+        check_at_run_time(numbers, 0, count - 1, message, fix)
+
+
+def counts_of_pairs(
+    rows: Tensor, columns: Tensor, num_classes: Any, weights: TensorLike | None, kind: DType
+) -> Tensor:
+    """A confusion matrix, in which numbers that are no classes count nowhere."""
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
         weight = cast_to(reshape(weights, [-1]), kind)

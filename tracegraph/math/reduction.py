@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     as_sizes,
     known_int,
     rank_of,
+    refuse,
     sizes_of,
     with_ones,
     without,
@@ -275,13 +276,15 @@ def norm(
     - `ord`: "euclidean" (also "fro"), 1, 2, infinity, or any positive number p, for vectors;
       "euclidean", 1, 2 (the largest singular value) and infinity for matrices.
 
-    The gradient at 0 is nan, as in TensorFlow.
+    The gradient at 0 is nan, as in TensorFlow. Raises ShapeError for another number of axes.
 
     >>> tg.norm([3.0, 4.0]).numpy(), tg.norm([3.0, -4.0], ord=1).numpy()
     (np.float32(5.0), np.float32(7.0))
     """
     x = _inexact("norm", tensor)
     axes = None if axis is None else as_sizes("norm", "an axis", axis)
+    if axes is not None and len(axes) not in (1, 2):
+        refuse("norm", f"the axes are {axes}", x, fix="use one axis, two axes, or None for all")
     keepdims = as_flag("norm", "keepdims", keepdims)
     if isinstance(ord, bool) or not isinstance(ord, (str, int, float)):
         refuse_order(ord)
@@ -432,6 +435,8 @@ def _scanned(
     op: Any, name: str, x: Any, axis: Any, exclusive: bool, reverse: bool, start: float
 ) -> Tensor:
     x = as_tensor(x)
+    if isinstance(axis, (list, tuple)):
+        refuse(name, f"the axis is {shown(axis)}", x, fix="use one int")
     place = as_axis(name, axis, rank_of(name, x), x)
     reverse = as_flag(name, "reverse", reverse)
     y = op(place, reverse)(x)

@@ -20,17 +20,18 @@ from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
+from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import labels_and_predictions, of_one_rank
-from tracegraph.math.arithmetic import divide, divide_no_nan, multiply, subtract
+from tracegraph.math.arithmetic import add, divide, divide_no_nan, multiply, subtract
 from tracegraph.math.logic import greater, is_inf, not_equal
-from tracegraph.math.reduction import reduce_mean, reduce_sum
+from tracegraph.math.reduction import reduce_mean, reduce_std, reduce_sum, reduce_variance
 from tracegraph.math.unary import sqrt, square
 from tracegraph.metrics.metric import Mean, MeanMetricWrapper, Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 
 if TYPE_CHECKING:
     from tracegraph.state.variable import Variable
-    from tracegraph.typing import DTypeLike, TensorLike
+    from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 class _OfFunction(MeanMetricWrapper):
@@ -147,6 +148,79 @@ class CosineSimilarity(MeanMetricWrapper):
 
 def _cosine(y_true: Tensor, y_pred: Tensor, axis: int) -> Tensor:
     return functions.cosine("CosineSimilarity", y_true, y_pred, axis)
+
+
+def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1) -> Tensor:
+    """The correlation of labels and predictions along `axis`: the mean of the product of both,
+    less their means, over their standard deviations, each with 1e-7 added.
+
+    >>> tg.metrics.pearson_correlation([[0.0, 1.0, 0.5]], [[0.1, 0.9, 0.5]]).numpy().round(4)
+    array([1.], dtype=float32)
+    """
+    y, x = labels_and_predictions("pearson_correlation", y_true, y_pred)
+    y, x = (
+        divide(subtract(z, reduce_mean(z, axis, True)), add(reduce_std(z, axis, True), EPSILON))
+        for z in (y, x)
+    )
+    return reduce_mean(multiply(y, x), axis)
+
+
+def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1) -> Tensor:
+    """How near labels and predictions are to each other along `axis`, by how they vary together:
+    2 * covariance / (the sum of both variances + the squared difference of the means + 1e-7).
+
+    Source: Lin, "A Concordance Correlation Coefficient to Evaluate Reproducibility" (1989).
+
+    >>> y, x = [[0.0, 1.0, 0.5]], [[0.1, 0.9, 0.5]]
+    >>> tg.metrics.concordance_correlation(y, x).numpy().round(4)
+    array([0.9756], dtype=float32)
+    """
+    y, x = labels_and_predictions("concordance_correlation", y_true, y_pred)
+    mean, other = (reduce_mean(z, axis, True) for z in (y, x))
+    both = reduce_mean(multiply(subtract(y, mean), subtract(x, other)), axis)
+    apart = reduce_mean(square(subtract(mean, other)), axis)
+    spread = add(add(reduce_variance(y, axis), reduce_variance(x, axis)), apart)
+    return divide(multiply(both, 2.0), add(spread, EPSILON))
+
+
+class PearsonCorrelation(MeanMetricWrapper):
+    """The mean of `tg.metrics.pearson_correlation`, along `axis`: 1 where predictions lie on a
+    rising line over the labels.
+
+    >>> metric = tg.metrics.PearsonCorrelation()
+    >>> y_true, y_pred = [[0, 1, 0.5], [1, 1, 0.2]], [[0.1, 0.9, 0.5], [1, 0.9, 0.2]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.9967
+    """
+
+    def __init__(
+        self,
+        name: str = "pearson_correlation",
+        dtype: DTypeLike | None = None,
+        axis: int = -1,
+    ) -> None:
+        axis = as_size("PearsonCorrelation", "axis", axis)
+        super().__init__(pearson_correlation, name, dtype, axis=axis)
+
+
+class ConcordanceCorrelation(MeanMetricWrapper):
+    """The mean of `tg.metrics.concordance_correlation`, along `axis`: 1 where predictions are the
+    labels.
+
+    >>> metric = tg.metrics.ConcordanceCorrelation()
+    >>> y_true, y_pred = [[0, 1, 0.5], [1, 1, 0.2]], [[0.1, 0.9, 0.5], [1, 0.9, 0.2]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.9816
+    """
+
+    def __init__(
+        self,
+        name: str = "concordance_correlation",
+        dtype: DTypeLike | None = None,
+        axis: int = -1,
+    ) -> None:
+        axis = as_size("ConcordanceCorrelation", "axis", axis)
+        super().__init__(concordance_correlation, name, dtype, axis=axis)
 
 
 class Hinge(_OfFunction):
@@ -375,6 +449,7 @@ __all__ = [
     "BinaryCrossentropy",
     "CategoricalCrossentropy",
     "CategoricalHinge",
+    "ConcordanceCorrelation",
     "CosineSimilarity",
     "Hinge",
     "KLDivergence",
@@ -383,9 +458,12 @@ __all__ = [
     "MeanAbsolutePercentageError",
     "MeanSquaredError",
     "MeanSquaredLogarithmicError",
+    "PearsonCorrelation",
     "Poisson",
     "R2Score",
     "RootMeanSquaredError",
     "SparseCategoricalCrossentropy",
     "SquaredHinge",
+    "concordance_correlation",
+    "pearson_correlation",
 ]

@@ -25,7 +25,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import floating
 from tracegraph.math.arithmetic import add, divide, multiply, subtract
-from tracegraph.math.counting import confusion_matrix
+from tracegraph.math.counting import counts_of_pairs
 from tracegraph.math.logic import (
     equal,
     greater,
@@ -217,7 +217,7 @@ class IoU(Metric):
         if self.ignore_class is not None:
             left_out = logical_or(left_out, equal(y, self.ignore_class))
         y, x, weights = (where(left_out, 0, z) for z in (y, x, weights))
-        counts = confusion_matrix(y, x, self.num_classes, weights=weights, dtype=self.dtype)
+        counts = counts_of_pairs(y, x, self.num_classes, weights, self.dtype)
         self.total_cm.assign_add(counts)
 
     def _numbers(self, value: TensorLike, is_sparse: bool) -> Tensor:
@@ -288,4 +288,56 @@ class BinaryIoU(IoU):
         super().update_state(y_true, says_yes, sample_weight)
 
 
-__all__ = ["BinaryIoU", "F1Score", "FBetaScore", "IoU", "MeanIoU"]
+class OneHotIoU(IoU):
+    """`IoU` of labels, and by default predictions, that have an axis of the classes.
+
+    >>> metric = tg.metrics.OneHotIoU(num_classes=2, target_class_ids=[0])
+    >>> y_true, y_pred = [[1, 0], [1, 0], [0, 1], [0, 1]], [[9, 1], [1, 9], [9, 1], [1, 9]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.3333
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        target_class_ids: Sequence[int],
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        settings: tuple[Any, ...] = (name, dtype, ignore_class, False, sparse_y_pred, axis)
+        super().__init__(num_classes, target_class_ids, *settings)
+
+
+class OneHotMeanIoU(MeanIoU):
+    """`OneHotIoU` over all classes.
+
+    >>> metric = tg.metrics.OneHotMeanIoU(num_classes=2)
+    >>> y_true, y_pred = [[1, 0], [1, 0], [0, 1], [0, 1]], [[9, 1], [1, 9], [9, 1], [1, 9]]
+    >>> round(float(metric(y_true, y_pred)), 4)
+    0.3333
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        ignore_class: int | None = None,
+        sparse_y_pred: bool = False,
+        axis: int = -1,
+    ) -> None:
+        super().__init__(num_classes, name, dtype, ignore_class, False, sparse_y_pred, axis)
+
+
+__all__ = [
+    "BinaryIoU",
+    "F1Score",
+    "FBetaScore",
+    "IoU",
+    "MeanIoU",
+    "OneHotIoU",
+    "OneHotMeanIoU",
+]

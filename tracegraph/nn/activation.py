@@ -7,10 +7,11 @@ from typing import Any
 
 from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
 from tracegraph.array.joining import concat
+from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sigmoid, softplus, softsign, tanh
-from tracegraph.operands.conversion import as_tensor, broadcast
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
 from tracegraph.ops.reduce import Max
@@ -52,12 +53,13 @@ def crelu(features: TensorLike, axis: Axis = -1, name: str | None = None) -> Ten
 
 
 def leaky_relu(features: TensorLike, alpha: TensorLike = 0.2, name: str | None = None) -> Tensor:
-    """x where it is positive, else alpha * x.
+    """x where it is positive, else alpha * x; integers become float32.
 
     >>> tg.nn.leaky_relu([-1.0, 2.0]).numpy()
     array([-0.2,  2. ], dtype=float32)
     """
     x = as_tensor(features)
+    x = cast_to(x, float32) if x.dtype.is_integer else x
     return ops.SELECT(ops.GREATER(x, zeros_of(x)), x, broadcast(multiply(x, alpha), x.type.shape))
 
 

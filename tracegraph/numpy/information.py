@@ -50,7 +50,7 @@ class NamespaceInfo:
 
 
 #: Types that the standard does not have.
-_BEYOND = frozenset(["float16", "bfloat16", "token"])
+_BEYOND = frozenset(["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "token"])
 
 
 def __array_namespace_info__() -> NamespaceInfo:

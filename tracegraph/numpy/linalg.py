@@ -145,7 +145,8 @@ def matrix_rank(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
         return linalg.matrix_rank(x)
     x = matrices("matrix_rank", x)
     largest = math.reduce_max(svdvals(x), -1)
-    return linalg.matrix_rank(x, math.multiply(largest, _of_real(rtol, x)))
+    limit = math.multiply(largest, _of_real(rtol, x))
+    return linalg.matrix_rank(x, array.expand_dims(limit, -1))
 
 
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:

@@ -34,7 +34,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import INPUT, current, operand_text
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum
@@ -48,7 +48,7 @@ LARGEST_CONSTANT = 128
 
 _NUMBERS = (bool, int, float, complex)
 _NUMERIC = (*_NUMBERS, np.ndarray, np.generic)
-_RANK = {"bool": 0, "integer": 1, "floating": 2, "complex": 3}
+_RANK = {"bool": 0, "integer": 1, "floating": 2, "storage": 2, "complex": 3}
 
 
 def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
@@ -240,7 +240,7 @@ def _elements(value: Any) -> Iterator[Any]:
             yield from _elements(item) if isinstance(item, (list, tuple)) else (item,)
 
 
-_EXTENDED = frozenset(["bfloat16"])
+_EXTENDED = frozenset(["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 
 
 def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
@@ -381,7 +381,7 @@ def promoted(x: DType, y: DType) -> DType | None:
     if "complex" in kinds and kinds <= {"floating", "complex"}:
         wide = x.real.size == 8 or y.real.size == 8
         return as_dtype("complex128" if wide else "complex64")
-    if len(kinds) > 1 or "bool" in kinds or "token" in kinds:
+    if len(kinds) > 1 or kinds & {"bool", "token", "storage"}:
         return None
     if kinds == {"floating"}:
         return x if x.size > y.size else y if y.size > x.size else float32
@@ -551,7 +551,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
 
 
 def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
-    known = static_value(x)
+    known = captured_value(x)
     if known is None:
         require_rank(x)
         fail(
@@ -601,8 +601,19 @@ def static_value(x: Tensor) -> Any:
     return known_value(x)
 
 
-def known_value(x: Tensor) -> Any:
-    """The value of a tensor of a graph that follows from constants and sizes alone, or None.
+def captured_value(x: Tensor) -> Any:
+    """The value of a tensor if it follows from constants, sizes and captured tensors, or None.
+
+    A trace keeps the tensors that it captured, and they never change; but each value would be a
+    structure, and a program, of its own. So only sizes ask, which cannot do without.
+    """
+    known = static_value(x)
+    return known_value(x, looks_outside=True) if known is None else known
+
+
+def known_value(x: Tensor, looks_outside: bool = False) -> Any:
+    """The value of a tensor of a graph that follows from constants and sizes alone, or None; where
+    it `looks_outside`, also from what its trace captured.
 
     It is looked for among the nearest nodes only, so asking costs little in a long graph.
     """
@@ -611,8 +622,15 @@ def known_value(x: Tensor) -> Any:
     while waiting:
         tensor = waiting[-1]
         node, steps = tensor.node, steps + 1
-        sources = () if node is None else node.inputs or _captured(tensor)
-        missing = [y for y in sources if y not in known]
+        outer = _captured(tensor) if looks_outside else None
+        if outer is not None:
+            value = captured_value(outer)
+            if value is None:
+                return None
+            known[tensor] = value
+            waiting.pop()
+            continue
+        missing = [] if node is None else [y for y in node.inputs if y not in known]
         if missing and steps < _LOOK_BACK and all(y.type.is_static for y in missing):
             waiting += missing
             continue
@@ -625,12 +643,10 @@ def known_value(x: Tensor) -> Any:
     return known[x]
 
 
-def _captured(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The integers outside of a branch or a loop that a tensor in it stands for, as one that is a
-    size there; no others, which may change from call to call."""
-    builder = None if tensor.node is None or tensor.node.op is not INPUT else tensor.node.builder
-    outer = None if builder is None or not tensor.dtype.is_integer else builder.outside(tensor)
-    return () if outer is None else (outer,)
+def _captured(x: Tensor) -> Tensor | None:
+    """The tensor outside of a trace that an input of it stands for."""
+    node = x.node
+    return None if node is None or node.builder is None else node.builder.captured(x)
 
 
 def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
@@ -641,8 +657,6 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
     op = node.op
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)
-    for outer in _captured(tensor):
-        return known[outer]
     if not isinstance(op, Op):
         return None
     values = [known[y] for y in node.inputs]

@@ -78,10 +78,11 @@ class Sum(Op):
     is_linear = True
 
     def infer(self, x):
-        if x.dtype.is_bool:
+        if x.dtype.is_bool or x.dtype.is_storage:
+            kind, target = ("truth values", "int32") if x.dtype.is_bool else ("8 bits", "float32")
             raise DTypeMismatch(
-                f"the operand is {x}, and truth values have no sum",
-                fix="convert it: tg.cast(x, tg.int32)",
+                f"the operand is {x}, and {kind} have no sum",
+                fix=f"convert it: tg.cast(x, tg.{target})",
             )
         return x.with_shape(without_axes(x, self.axes))
 

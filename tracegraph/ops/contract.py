@@ -59,6 +59,7 @@ class Matmul(Bilinear):
             raise DTypeMismatch(
                 f"{x} times {y}: truth values have no product", fix="use tg.cast(x, tg.int32)"
             )
+        check_kind(self.name, x, NUMERIC)
         if dtype.is_integer and dtype.size < 4:
             raise DTypeMismatch(
                 f"{x} times {y}: sums of products would leave the range of {dtype.name}",

@@ -16,7 +16,7 @@ from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import MissingRule, Op, check_same_dtype
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import Nullary
-from tracegraph.ops.elementwise import ANY, Elementwise
+from tracegraph.ops.elementwise import KEPT, Elementwise
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
 
@@ -28,7 +28,7 @@ class Read(Elementwise):
     assignment, counts towards the variable that `handle` stands for.
     """
 
-    kinds = ANY
+    kinds = KEPT
     flops = no_flops
 
     def infer(self, value, handle):

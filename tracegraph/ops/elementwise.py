@@ -29,6 +29,8 @@ ORDERED = frozenset(["floating", "integer", "bool"])
 NUMERIC = frozenset(["floating", "complex", "integer"])
 DISCRETE = frozenset(["integer", "bool"])
 ANY = NUMERIC | {"bool"}
+#: Also what is only kept, moved and converted.
+KEPT = ANY | {"storage"}
 
 _KIND_WORDS = {"floating": "floating", "complex": "complex", "integer": "integer", "bool": "bool"}
 #: For each kind, in the order in which they are preferred, the type to convert to.
@@ -382,7 +384,7 @@ class Atan2(Elementwise):
 class Select(Elementwise):
     """x where condition, else y"""
 
-    kinds = ANY
+    kinds = KEPT
     reference = np.where
 
     def infer(self, condition, x, y):
@@ -871,7 +873,7 @@ class Cast(Elementwise):
     """x in another data type; complex numbers lose their imaginary part in a real one"""
 
     dtype: DType
-    kinds = ANY
+    kinds = KEPT
     flops = no_flops
 
     def result_dtype(self, dtype):
@@ -972,7 +974,7 @@ class Identity(Elementwise):
     """x itself, as a new tensor"""
 
     is_linear = True
-    kinds = ANY
+    kinds = KEPT
     flops = no_flops
 
     def partials(self, y, x):
@@ -986,7 +988,7 @@ class StopGradient(Elementwise):
     """x itself, without a derivative"""
 
     stops_gradients = True
-    kinds = ANY
+    kinds = KEPT
     flops = no_flops
 
     def partials(self, y, x):
@@ -1003,7 +1005,7 @@ class PreventGradient(Elementwise):
     """x itself; asking for its derivative is an error"""
 
     message: str
-    kinds = ANY
+    kinds = KEPT
     flops = no_flops
 
     def partials(self, y, x):

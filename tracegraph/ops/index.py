@@ -25,6 +25,7 @@ from tracegraph.ops.elementwise import (
     ADD,
     DIV,
     EQUAL,
+    KEPT,
     MAXIMUM,
     MINIMUM,
     MUL,
@@ -237,7 +238,7 @@ class ScatterAdd(Scatter):
 class ScatterUpdate(Scatter):
     """x with the updates in place of what was there; of several for one place any one stays"""
 
-    kinds = NUMERIC | {"bool"}
+    kinds = KEPT
     reference = None
     is_linear = True
 

@@ -7,6 +7,7 @@ from tracegraph.optimizers import (
     gradients,
     imported,
     loss_scale,
+    matrices,
     schedules as schedules,
 )
 from tracegraph.optimizers.adam import Adam, Adamax, AdamW, Lamb, Nadam
@@ -14,10 +15,12 @@ from tracegraph.optimizers.base import Optimizer
 from tracegraph.optimizers.gradients import SGD, Adadelta, Adagrad, Ftrl, Lion, RMSprop
 from tracegraph.optimizers.imported import from_optax
 from tracegraph.optimizers.loss_scale import LossScaleOptimizer
+from tracegraph.optimizers.matrices import Adafactor, Muon
 
 __all__ = [
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -26,6 +29,7 @@ __all__ = [
     "Lamb",
     "Lion",
     "LossScaleOptimizer",
+    "Muon",
     "Nadam",
     "Optimizer",
     "RMSprop",
@@ -34,6 +38,6 @@ __all__ = [
 ]
 
 # Modules are not public names.
-del adam, base, gradients, imported, loss_scale
+del adam, base, gradients, imported, loss_scale, matrices
 
 publish(__name__, f"{__name__}.schedules")

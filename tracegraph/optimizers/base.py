@@ -15,6 +15,7 @@ from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
+from tracegraph.core.shapes import Size
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, float32, int32
 from tracegraph.differentiation.tape import GradientTape
@@ -219,17 +220,16 @@ class Optimizer(Module):
         if found is None:
             # They outlive the trace that asks first, and are not part of what it computes.
             with init_scope():
-                found = tuple(
-                    state(
-                        fill(variable.shape, as_tensor(self.initial_slot(name), variable.dtype)),  # type: ignore[attr-defined]
-                        f"{variable.base_name}_{name}",
-                        layout=variable.declared_layout,
-                    )
-                    for name in slot_names(self)
-                )
+                found = tuple(self._new_slot(name, variable) for name in slot_names(self))
             self._slots[key] = found
             announce(self, kept_for=variable)
         return found
+
+    def _new_slot(self, name: str, variable: Variable) -> Variable:
+        shape = self.slot_shape(name, variable)
+        value = fill(shape, as_tensor(self.initial_slot(name), variable.dtype))
+        layout = variable.declared_layout if tuple(shape) == tuple(variable.shape) else None
+        return state(value, f"{variable.base_name}_{name}", layout=layout)
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
@@ -444,6 +444,10 @@ class Optimizer(Module):
             return new
         is_due = equal(floormod(add(done, 1), self.ema_overwrite_frequency), 0)
         return where(is_due, mean, new)
+
+    def slot_shape(self, name: str, variable: Variable) -> Sequence[Size]:
+        """The shape of a new slot."""
+        return variable.shape
 
     def initial_slot(self, name: str) -> float:
         """What the elements of a new slot are."""

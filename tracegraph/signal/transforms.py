@@ -18,16 +18,18 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import zeros
 from tracegraph.array.joining import concat
 from tracegraph.array.selection import where
-from tracegraph.array.shaping import cut, pad, reverse, roll
-from tracegraph.core.types import float64, int64
+from tracegraph.array.shaping import cut, reverse, roll
+from tracegraph.core.types import TensorType, float64, int64
 from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.unary import cos, sin, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import DimSize, Iota
 from tracegraph.ops.elementwise import COMPLEX, REAL, complex_of
 from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
 from tracegraph.ops.index import move_axis
+from tracegraph.ops.shape import Pad
 from tracegraph.typing import Axis, TensorLike
 
 
@@ -220,7 +222,9 @@ def resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
         if known_int(missing) and missing < 0:
             x = cut(x, axis, 0, size)
         elif not (known_int(missing) and missing == 0):
-            x = pad(x, [(0, missing if k == axis else 0) for k in range(x.ndim)])
+            none = (0,) * x.ndim
+            behind = (*none[:axis], missing, *none[axis + 1 :])  # an open one may turn out to cut
+            x = Pad(none, behind, none)(x, full(0, TensorType(x.dtype, ())))
     return x
 
 

@@ -62,7 +62,7 @@ _SCALAR = re.compile(r"\([^()\s]*\)|[^\s,()\[\]]+")
 _SIZE = re.compile(r"[A-Za-z0-9_.+*(),?-]+")
 _SHAPE = re.compile(r"\?[0-9]+|[^\W\d][\w.]*")
 _PLAIN_SIZES = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*+")
-_TYPE = re.compile(r"([a-z]+[0-9]*)(?:\[([^\[\]]*+)\])?")
+_TYPE = re.compile(r"([a-z]+[0-9a-z]*)(?:\[([^\[\]]*+)\])?")
 
 _KEYWORDS: dict[str, Any] = {
     "none": None,
@@ -302,7 +302,7 @@ def _read_elements(dtype: DType, words: list[str]) -> np.ndarray:
         _check(dtype, words, _COMPLEX.fullmatch)
         parts = _read_floats(dtype.real, [part for pair in pairs for part in pair])
         return parts.view(f"c{dtype.size}")
-    if dtype.is_floating:
+    if dtype.is_floating or dtype.is_storage:
         return _read_floats(dtype, words)
     if dtype is bool_:
         _check(dtype, words, {"true", "false"}.__contains__)
@@ -320,8 +320,8 @@ def _read_floats(dtype: DType, words: list[str]) -> np.ndarray:
     is_bits = [word.startswith("0x") for word in words]
     numbers = [0.0 if bits else float(word) for bits, word in zip(is_bits, words)]
     values = _rounded(numbers, dtype.numpy_dtype)
-    for position in np.flatnonzero(np.isinf(values)).tolist():
-        if not words[position].endswith("inf"):
+    for position in np.flatnonzero(~np.isfinite(values)).tolist():
+        if not words[position].endswith(("inf", "nan")):
             raise Malformed(f"{excerpt(words[position])} is out of the range of {dtype.name}")
     for position in np.flatnonzero(is_bits).tolist():
         word = words[position]

@@ -25,8 +25,6 @@ class CallTrace(Trace):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         outer = self.outer
-        #: What the captures stand for.
-        self._outside: dict[Tensor, Tensor] = {}
         self._is_lifting: bool = outer.is_top_level or (
             isinstance(outer, CallTrace) and outer._is_lifting
         )
@@ -38,14 +36,6 @@ class CallTrace(Trace):
         if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
             return (self.admit(host_tensor(op.infer(), op.value)),)
         return super().add(op, inputs, source)
-
-    def admit(self, tensor: Tensor) -> Tensor:
-        found = super().admit(tensor)
-        self._outside[found] = tensor
-        return found
-
-    def outside(self, tensor: Tensor) -> Tensor | None:
-        return self._outside.get(tensor)
 
     def traced(self, results: Sequence[Tensor]) -> Traced:
         self._take_sizes()

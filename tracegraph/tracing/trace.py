@@ -257,6 +257,9 @@ class Trace(Builder):
             found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
         return found
 
+    def captured(self, x: Tensor) -> Tensor | None:
+        return next((outer for outer, own in self.captures.items() if own is x), None)
+
     def _name_of(self, tensor: Tensor) -> str | None:
         return tensor.name or self._path_of(tensor) or "captured"
 

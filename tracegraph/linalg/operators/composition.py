@@ -114,17 +114,19 @@ class LinearOperatorComposition(Several):
         )
 
     def _is_gram(self) -> bool:
-        """Whether it is the product of one operator and its adjoint."""
-        if len(self._operators) != 2:
-            return False
-        left, right = self._operators
-        turned = (getattr(x, "operator", None) for x in (left, right) if _is_adjoint(x))
-        others = (x for x in (right, left) if not _is_adjoint(x))
-        return next(turned, None) is next(others, self)
+        """Whether it is the product of operators and, in reverse order, of their adjoints."""
+        operators = self._operators
+        return len(operators) % 2 == 0 and all(
+            _are_adjoint(left, right) for left, right in zip(operators, reversed(operators))
+        )
 
     def _linop_cholesky(self) -> LinearOperator:
         left = self._operators[0]
-        if self._is_gram() and isinstance(left, self.kinds["triangular"]):
+        if (
+            len(self._operators) == 2
+            and self._is_gram()
+            and isinstance(left, self.kinds["triangular"])
+        ):
             return left if left.is_positive_definite else _with_positive_diagonal(left)
         return super()._linop_cholesky()
 
@@ -155,6 +157,12 @@ class LinearOperatorComposition(Several):
         hints = {**self._hints_given(), "is_non_singular": True}
         parts = [operator.inverse() for operator in reversed(self._operators)]
         return LinearOperatorComposition(parts, **hints)
+
+
+def _are_adjoint(left: LinearOperator, right: LinearOperator) -> bool:
+    """Whether one of two operators is the adjoint of the other."""
+    pairs = ((left, right), (right, left))
+    return any(_is_adjoint(x) and getattr(x, "operator", None) is y for x, y in pairs)
 
 
 def _is_adjoint(operator: LinearOperator) -> bool:
