@@ -296,3 +296,23 @@ def test_sizes_that_are_numbers_of_numpy():
     np.testing.assert_allclose(
         *gradients(fn, np.float32([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])), 1e-6
     )
+
+
+def test_tangents_of_integers_are_left_out():
+    x = np.array([0.3, -5.0, 12.0], np.float32)
+    np.testing.assert_allclose(*gradients(lambda x: jnp.ldexp(x, 2).sum(), x))
+    np.testing.assert_allclose(*gradients(lambda x: jnp.sin(jnp.frexp(x)[0]).sum(), x))
+
+
+def test_an_implicit_root_has_the_slope_of_its_equation():
+    def root(a):
+        def solve(f, start):
+            return jax.lax.fori_loop(0, 30, lambda _, z: z - f(z) / (3 * z * z + 1), start)
+
+        def solve_tangent(g, y):
+            return y / g(jnp.ones_like(y))
+
+        return jax.lax.custom_root(lambda z: z**3 + z - a, jnp.zeros_like(a), solve, solve_tangent)
+
+    x = np.array([0.3, -5.0, 12.0], np.float32)
+    np.testing.assert_allclose(*gradients(lambda x: root(x).sum(), x), rtol=1e-6)

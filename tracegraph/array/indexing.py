@@ -17,7 +17,14 @@ from tracegraph.core.types import bool_, int32, int64
 from tracegraph.errors import DTypeError, TraceError, counted, fail, kind_of, shown
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, require_rank, static_value
+from tracegraph.operands.conversion import (
+    as_tensor,
+    captured_value,
+    cast_to,
+    has_dtype,
+    require_rank,
+    static_value,
+)
 from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, SUB, Maximum, Minimum
 from tracegraph.ops.index import DynamicSlice
 from tracegraph.ops.shape import Reshape, Reverse, Slice
@@ -251,7 +258,7 @@ def _bound(x: Tensor, bound: Any) -> Any:
     """A bound of a slice as an int or a symbolic size."""
     if has_dtype(bound):
         tensor = as_tensor(bound)
-        known = static_value(tensor)
+        known = captured_value(tensor)
         if known is None:
             require_rank(tensor)
             fail(

@@ -44,9 +44,12 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
             operands=[operand_text(n)],
             fix="pick one element, or convert it: tg.cast(n, tg.int32)",
         )
-    known = captured_value(n)
-    if known is not None and isinstance(as_known(known), int):
-        return max(as_known(known), 0) if clamps else as_known(known)
+    value = captured_value(n)
+    known = None if value is None else as_known(value)
+    if isinstance(known, int):
+        return max(known, 0) if clamps else known
+    if isinstance(known, Dim) and not (clamps and _may_be_negative(known)):
+        return known
     require_rank(n)  # of which more may be known where the trace begins again
     n = cast_to(n, int64)
     for node in _last_sizes():
@@ -76,7 +79,7 @@ def is_open(value: Any) -> bool:
     """Whether a value, or one in a list of them, is known only at run time."""
     if isinstance(value, (list, tuple)):
         return any(map(is_open, value))
-    return has_dtype(value) and static_value(as_tensor(value)) is None
+    return has_dtype(value) and captured_value(as_tensor(value)) is None
 
 
 def with_runtime_sizes(op: str, shape: Any) -> Any:

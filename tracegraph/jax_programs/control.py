@@ -43,7 +43,7 @@ from tracegraph.passes.simplify import simplify
 DEEPEST_RULE = 3
 
 
-@converts("jit", "pjit", "closed_call", "core_call", "call")
+@converts("jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr")
 def _call(eqn: Equation, *xs: Tensor) -> Any:
     program = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
     return _called(eqn, eqn.params.get("name", "call"), program, xs)

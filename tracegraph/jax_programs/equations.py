@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from tracegraph.control.intern import interned
@@ -102,6 +103,10 @@ class Equation(NamedTuple):
         fail(TraceError, f"from_jax: {fact}", source=here(), fix=fix)
 
 
+def _is_of_no_values(aval: Any) -> bool:
+    return getattr(aval, "dtype", None) == float0
+
+
 class Reader:
     """Makes nodes of one program. Inner programs that are met again are one graph."""
 
@@ -125,6 +130,8 @@ class Reader:
         env.update(zip(jaxpr.constvars, constants, strict=True))
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
+            if any(_is_of_no_values(x.aval) for x in eqn.outvars):
+                continue  # a tangent of integers: nothing computes with it
             has = tuple(not isinstance(x, Literal) and x in reached for x in eqn.invars)
             with sourced(place_of(eqn)):
                 equation = Equation(eqn, jaxpr, self, has)
