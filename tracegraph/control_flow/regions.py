@@ -188,7 +188,7 @@ def check_callable(name: str, what: str, function: Any) -> None:
 
 
 def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
-    """Refuses what is no shape, and a shape that a loop variable does not have."""
+    """Refuses what is not a shape, and a shape that a loop variable does not have."""
     shapes = _flat_shapes(invariants)
     for shape in shapes:
         if not isinstance(shape, (TensorShape, TensorSpec)):

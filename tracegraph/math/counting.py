@@ -131,7 +131,7 @@ def confusion_matrix(
 ) -> Tensor:
     """m[i, j]: how often class i was predicted as class j; with `weights`, the sum of theirs.
 
-    Raises InvalidArgumentError for numbers that are no classes, as for indices out of range.
+    Raises InvalidArgumentError for numbers that are not classes, as for indices out of range.
 
     >>> tg.math.confusion_matrix([0, 1, 1], [0, 1, 0]).numpy()
     array([[1, 0],
@@ -162,7 +162,7 @@ def _check_classes(what: str, numbers: Tensor, count: int) -> None:
 def counts_of_pairs(
     rows: Tensor, columns: Tensor, num_classes: Any, weights: TensorLike | None, kind: DType
 ) -> Tensor:
-    """A confusion matrix, in which numbers that are no classes count nowhere."""
+    """A confusion matrix, in which numbers that are not classes count nowhere."""
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
         weight = cast_to(reshape(weights, [-1]), kind)
