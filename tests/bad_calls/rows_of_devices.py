@@ -16,7 +16,7 @@ ROWS = [
         (lambda: tg.distribute.Mesh(["rows"]), VALUE, "rows"),
         (lambda: tg.distribute.Mesh(None), VALUE, "None"),
         (lambda: tg.distribute.Mesh({"rows": 1}, 5), VALUE, "5"),
-        (lambda: tg.distribute.Mesh({"rows": 1}, ["cpu"]), VALUE, "cpu"),
+        (lambda: tg.distribute.Mesh({"rows": 1}, ["abacus"]), VALUE, "abacus"),
         (lambda: tg.distribute.Mesh({"rows": 1}, []), VALUE, "0"),
     ),
     *rows(
