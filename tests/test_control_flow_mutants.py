@@ -141,7 +141,7 @@ MUTANTS = [
     (2, Mutant(WhileGradient, "jvp", "seeds_of |= dict(zip(states, dgs, strict=True))", "pass")),
     (2, Mutant(WhileGradient, "batch", "longest = Max((0,))(count)", "longest = count[0]")),
     (2, Mutant(While, LOWERING, "carry[0] + 1", "carry[0] + 2")),
-    (2, Mutant(WhileGradient, LOWERING, "front = front - 1", "front = front - 2")),
+    (2, Mutant(WhileGradient, LOWERING, "carry[0] > 0", "carry[0] > 1")),
 ]
 
 
