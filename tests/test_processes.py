@@ -22,7 +22,10 @@ SCRIPT = Path(__file__).with_name("in_processes.py")
 LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
 #: Of these lines most are the libraries' own. Two threads of gloo's may write at once: one line has
 #: both texts then, and one none.
-NOISE = re.compile(r"\[Gloo\]|is connected to|connected peer ranks is|^\[\d\] ([WEF]\d{4} |$|:UNKNOWN|Additional GRPC)")
+NOISE = re.compile(
+    r"\[Gloo\]|is connected to|connected peer ranks is"
+    r"|^\[\d\] ([WEF]\d{4} |\d?$|:UNKNOWN|Additional GRPC)"
+)
 #: What a thread of gloo's may write into a line that Python is about to end.
 GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^:]*: \d+")
 LOST = 70
