@@ -316,3 +316,24 @@ def test_an_implicit_root_has_the_slope_of_its_equation():
 
     x = np.array([0.3, -5.0, 12.0], np.float32)
     np.testing.assert_allclose(*gradients(lambda x: root(x).sum(), x), rtol=1e-6)
+
+
+def test_a_rule_that_calls_its_own_function_by_jit_has_a_second_derivative():
+    """The bits of a number have no slope: without its rule the gradient would be None."""
+
+    @jax.custom_vjp
+    def same(x):
+        return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(x, jnp.int32), x.dtype)
+
+    jitted = jax.jit(same)
+    same.defvjp(lambda x: (same(x), None), lambda _, g: (jitted(g),))
+
+    x = np.array([0.3, -5.0, 12.0], np.float32)
+    with tg.GradientTape() as outer:
+        outer.watch(x := tg.constant(x))
+        with tg.GradientTape() as inner:
+            inner.watch(x)
+            y = tg.reduce_sum(tg.sin(tg.from_jax(jitted)(x)))
+        slope = inner.gradient(y, x)
+    np.testing.assert_allclose(slope, np.cos(x), rtol=1e-6)
+    np.testing.assert_allclose(outer.gradient(slope, x), -np.sin(x), rtol=1e-6)

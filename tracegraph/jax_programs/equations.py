@@ -176,7 +176,9 @@ class Reader:
         self, name: str, program: ClosedJaxpr | Jaxpr, active: tuple[bool, ...] | None = None
     ) -> Graph:
         """The graph of an inner program, made once; its constants are nodes of it."""
-        found = self._graphs.get((id(program), active))
+        # In a rule the function that it belongs to has fewer rules below it than outside.
+        key = id(program), active, tuple(self.open_rules)
+        found = self._graphs.get(key)
         if found is None:
 
             def body(*operands: Tensor) -> Sequence[Tensor]:
@@ -184,7 +186,7 @@ class Reader:
 
             jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
             types = [type_of(x.aval) for x in jaxpr.invars]
-            found = self._graphs[id(program), active] = program, graph_of(name, types, body)
+            found = self._graphs[key] = program, graph_of(name, types, body)
         return found[1]
 
 
