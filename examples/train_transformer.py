@@ -14,7 +14,11 @@ rest of this file knows nothing of it. To try it on a CPU that pretends to be 8 
 
     python examples/train_transformer.py --mesh data=4,model=2 --virtual-devices 8
 
-trains on one device as well, and prints how far the losses are apart and what devices exchange.
+trains on one device as well, and prints how far the losses are apart and what devices exchange. Two
+processes do the same, each with half of the devices:
+
+    python -m tracegraph launch -n 2 examples/train_transformer.py --mesh data=4,model=2 \\
+        --virtual-devices 8
 """
 
 import argparse
@@ -38,6 +42,9 @@ from tqdm import tqdm
 
 import tracegraph as tg
 
+# What `python -m tracegraph launch` says: how many processes there are, and which one this is.
+PROCESSES = int(os.environ.get("TRACEGRAPH_PROCESSES", "1"))
+IS_FIRST = os.environ.get("TRACEGRAPH_PROCESS", "0") == "0"
 LAYERS = 4
 CONTEXT = 128  # tokens that the model sees at once
 VOCABULARY = 512
@@ -187,15 +194,17 @@ def parsed_arguments(arguments):
         "--plan", choices=PLANS, default="tensor", help="what is divided; default: %(default)s"
     )
     parser.add_argument(
-        "--virtual-devices", type=common.positive, help="that the CPU pretends to be"
+        "--virtual-devices", type=common.positive, help="that all CPUs pretend to be together"
     )
     parser.add_argument(
         "--costs-alone", action="store_true", help="compile, print what devices exchange, and stop"
     )
     if "--virtual-devices" in arguments:  # before JAX starts, which looks once
         known, _ = parser.parse_known_args(arguments)
-        pretend = f"--xla_force_host_platform_device_count={known.virtual_devices}"
+        pretend = f"--xla_force_host_platform_device_count={known.virtual_devices // PROCESSES}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {pretend}"
+    if PROCESSES > 1:
+        tg.distribute.initialize()
     return parser.options(arguments)
 
 
@@ -398,11 +407,16 @@ def draw_losses(runs, path):
     plt.close(figure)
 
 
+def tell(text):
+    """Prints in the first process alone."""
+    tg.print(text, output_stream=sys.stdout)
+
+
 def tell_apart(one, many):
     """How far the losses on several devices are from those on one."""
     count = min(len(one.losses), len(many.losses))
     apart = np.abs(one.losses[:count] - many.losses[:count])
-    print(
+    tell(
         f"losses apart from those of one device: {apart[: min(count, 10)].max():.1e} at most in "
         f"the first steps, {apart.max():.1e} in {count}"
     )
@@ -414,29 +428,30 @@ def main(arguments=None):
     text = load_text()
     if options.costs_alone:
         _, (train_step, *_) = make(options, text, mesh)
-        print(device_costs(train_step))
+        tell(device_costs(train_step))
         return
     runs = {}
     if mesh.size > 1:
-        alone = tg.distribute.Mesh({"data": 1, "model": 1})
+        alone = tg.distribute.Mesh({"data": 1, "model": 1}, [tg.constant(0.0).device])
         runs["one device"] = trained(options, text, alone)
     runs["training" if mesh.size == 1 else f"{mesh.size} devices"] = trained(options, text, mesh)
-    draw_losses(runs, options.out / "loss.png")
+    if IS_FIRST:
+        draw_losses(runs, options.out / "loss.png")
 
     *others, run = runs.values()
     prompt = text.vocabulary.encode(PROMPT)
-    print(f"{PROMPT}{text.vocabulary.decode(run.write(prompt[np.newaxis]).numpy())}")
+    tell(f"{PROMPT}{text.vocabulary.decode(run.write(prompt[np.newaxis]).numpy())}")
     variables = run.train_step.get_concrete_function().trainable_variables
     parameters = sum(math.prod(variable.shape) for variable in variables)
-    print(
+    tell(
         f"{parameters:,} parameters, {len(text.training):,} tokens: {run.held_out[0, 1]:.2f} bits "
         f"per character before training, {run.held_out[-1, 1]:.2f} after {len(run.losses)} steps "
         "(text held out)"
     )
     for one in others:
         tell_apart(one, run)
-        print(device_costs(run.train_step))
-    print(f"loss curves: {options.out}")
+        tell(device_costs(run.train_step))
+    tell(f"loss curves: {options.out}")
 
 
 if __name__ == "__main__":

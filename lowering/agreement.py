@@ -1,4 +1,5 @@
-"""Whether all processes run the same program, asked before each one's first run.
+"""Whether all processes run the same program, asked before each one's first run, and whether they
+give the same value, where each gives all of it.
 
 A program whose arrays have parts in several processes runs in all of them, or waits for ever. So
 at its first call the processes compare what they are about to run. Those who differ tell each other
@@ -10,15 +11,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+
 from lowering import processes
-from tracegraph.core.source import here
-from tracegraph.errors import DistributedError, fail
+from tracegraph.core.source import Source, here
+from tracegraph.core.types import type_of_array
+from tracegraph.errors import DistributedError, fail, message, shown
+from tracegraph.ir.slow_compiles import waiting_for_processes
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.printer import module_text
+
+#: How often a process that waits looks whether it does so in vain, in seconds.
+_LOOKS = 0.1
+#: Spaces in front of a type or of a place, which depend on the longest line of a graph.
+_ALIGNED = re.compile(r" {2,}(?=: |at )")
 
 
 def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
@@ -29,7 +41,7 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
     place = here()
     told = f"@{graph.name} at {place}"
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    with _ended_in_time(told):
+    with waiting_for_processes(), _ended_in_time(f"run {told}"):
         found = [json.loads(x) for x in processes.gathered(json.dumps([digest, told]).encode())]
         if all(other == digest for other, _ in found):
             return
@@ -39,6 +51,36 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
     own = processes.index()
     other = next(i for i, (each, _) in enumerate(found) if each != digest)
     _refuse(own, other, found[own][1], found[other][1], texts[own], texts[other])
+
+
+def agree_on_value(array: np.ndarray, target: Any) -> None:
+    """Compares a value that each process gives with that of the others, if all have devices of
+    `target`. Raises DistributedError in all of them where they differ: parts of different values
+    would make up one that nobody gave."""
+    if len({device.process_index for device in target.device_set}) < processes.count():
+        return
+    told = f"{type_of_array(array)} {shown(array)} at {here()}"
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    with _ended_in_time("move a tensor to the devices of all"):
+        words = json.dumps([str(type_of_array(array)), digest, told])
+        found = [json.loads(x) for x in processes.gathered(words.encode())]
+    own = processes.index()
+    other = next((i for i, each in enumerate(found) if each[:2] != found[own][:2]), None)
+    if other is not None:
+        fail(
+            DistributedError,
+            "processes give different values of one tensor: "
+            f"process {own} {found[own][2]}, and process {other} {found[other][2]}",
+            source=here(),
+            fix="make it from the same seed in every process, or let each give its own part of a "
+            "tensor: tg.distribute.from_local",
+        )
+
+
+def gathered_on_host(buffer: Any) -> np.ndarray:
+    """A buffer that is divided among processes as an array of NumPy; all of them must call this."""
+    with _ended_in_time("bring the parts of a tensor together"):
+        return processes.on_host(buffer)
 
 
 def _refuse(own: int, other: int, told: str, others: str, text: str, others_text: str) -> NoReturn:
@@ -55,30 +97,47 @@ def _refuse(own: int, other: int, told: str, others: str, text: str, others_text
 
 def _first_difference(text: str, other: str) -> tuple[str, str]:
     """The first lines in which two texts differ."""
-    rows, others = text.splitlines(), other.splitlines()
+    rows, others = ([_unaligned(x) for x in each.splitlines()] for each in (text, other))
     same = 0
     while same < min(len(rows), len(others)) and rows[same] == others[same]:
         same += 1
     return _line(rows, same), _line(others, same)
 
 
+def _unaligned(line: str) -> str:
+    """A line without the spaces that bring types and places of a graph below each other."""
+    return _ALIGNED.sub(" ", line.strip())
+
+
 def _line(rows: Sequence[str], i: int) -> str:
-    return rows[i].strip() if i < len(rows) else "ends here"
+    return rows[i] if i < len(rows) else "ends here"
 
 
 @contextlib.contextmanager
 def _ended_in_time(told: str) -> Iterator[None]:
     """Ends the process if the others do not come to the same point: it waits inside of C."""
-    seconds = processes.settings.timeout
-
-    text = (
-        f"tracegraph: process {processes.index()} has waited {seconds:g} s for the other processes "
-        f"to run {told}\n  fix: call it in every process; initialize(timeout=...) waits longer\n"
-    )
-    timer = threading.Timer(seconds, lambda: processes.settings.end(text))
-    timer.daemon = True
-    timer.start()
+    is_over = threading.Event()
+    place = here()
+    threading.Thread(target=_wait, args=(is_over, told, place), daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        is_over.set()
+
+
+def _wait(is_over: threading.Event, told: str, place: Source) -> None:
+    known, own = processes.settings, processes.index()
+    deadline = time.monotonic() + known.timeout
+    while not is_over.wait(_LOOKS):
+        ended = known.has_ended()
+        if ended is not None:
+            fact = f"process {own} waits for process {ended}, which has ended, to {told}"
+            known.end(_text(fact, place, "call it equally often in every process"))
+        if time.monotonic() > deadline:
+            fact = f"process {own} has waited {known.timeout:g} s for the other processes to {told}"
+            fix = "call it in every process; initialize(timeout=...) waits longer"
+            known.end(_text(fact, place, fix))
+
+
+def _text(fact: str, place: Source, fix: str) -> str:
+    return f"tracegraph: {message(fact, source=place, fix=fix)}\n"

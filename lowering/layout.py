@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lowering import agreement, processes
 from lowering.device import context_of
 from lowering.rules import lowers
 from tracegraph.core.source import Source
@@ -61,9 +62,11 @@ def sharding(placement: Placement) -> Any:
 
 def placement_of(sharding: Any, rank: int) -> Placement | None:
     """The layout that a sharding of JAX's is for arrays of a rank; None for one device."""
-    if not isinstance(sharding, NamedSharding) or sharding.mesh.empty:
+    mesh: Any = getattr(sharding, "mesh", None)
+    if not isinstance(sharding, NamedSharding) or not isinstance(mesh, jax.sharding.Mesh):
+        return None  # one device, or a mesh that has none yet
+    if mesh.empty:
         return None
-    mesh: Any = sharding.mesh
     spec = tuple(sharding.spec)
     return Placement(
         text_of(mesh),
@@ -240,8 +243,7 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
     found = named_sharding(buffer)
     if found is not None and (not found.is_fully_replicated or _are_same(found.mesh, mesh)):
         return buffer
-    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
-        return jax.device_put(buffer, _whole(mesh), may_alias=False)
+    return _sent(buffer, _whole(mesh))
 
 
 def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
@@ -255,8 +257,33 @@ def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
 
 def put(array: Any, placement: Placement) -> Any:
     """A buffer of its own with this layout; each device is sent what it holds, and no more."""
+    return _sent(array, sharding(placement))
+
+
+def _sent(array: Any, target: NamedSharding) -> Any:
+    """A buffer of its own with a sharding. (JAX sends all that a process has to all others, to see
+    that they have the same.)"""
     with context_of(array.dtype), jax.ensure_compile_time_eval():
-        return jax.device_put(array, sharding(placement), may_alias=False)
+        if target.is_fully_addressable or processes.spans_processes((array,)):
+            return jax.device_put(array, target, may_alias=False)
+        content = np.asarray(array)
+        agreement.agree_on_value(content, target)
+        return jax.make_array_from_callback(
+            content.shape, target, lambda place: np.array(content[place])
+        )
+
+
+def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a branch, which XLA may divide as it likes. It refuses a conditional whose
+    branches end in different layouts, so what a branch states of a result ends inside of it."""
+    mesh = next((home.mesh for home in _homes_of_graph(graph)), None)
+    if mesh is None:
+        return tuple(outputs)
+    free = PartitionSpec.UNCONSTRAINED
+    return tuple(
+        jax.lax.with_sharding_constraint(y, NamedSharding(mesh, PartitionSpec(*[free] * y.ndim)))
+        for y in outputs
+    )
 
 
 @lowers(ops.WithLayout)

@@ -35,6 +35,8 @@ class Settings:
     end: Callable[[str], Any] = _end
     #: Waits until all processes let each other end.
     leave_together: Callable[[], Any] = lambda: None
+    #: A process that has come to the end of its program, if there is one.
+    has_ended: Callable[[], int | None] = lambda: None
 
 
 settings = Settings()
@@ -87,6 +89,11 @@ def gathered(data: bytes) -> list[bytes]:
     wide[: len(data)] = np.frombuffer(data, np.uint8)
     rows = multihost_utils.process_allgather(wide)
     return [bytes(row[:size]) for row, size in zip(np.asarray(rows), sizes, strict=True)]
+
+
+def common_number() -> int:
+    """A number by chance, which all processes have; each must call it."""
+    return int.from_bytes(gathered(os.urandom(8))[0], "little")
 
 
 def on_host(buffer: Any) -> np.ndarray:

@@ -1,6 +1,9 @@
 """What pytest gives to tests of several files."""
 
 import gc
+import itertools
+import zlib
+from collections import defaultdict
 
 import hypothesis
 import pytest
@@ -29,6 +32,21 @@ def pytest_configure(config):
             config.add_cleanup(lambda: let_go_of_programs(folder))
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked
+def pytest_collection_modifyitems(items):
+    """Marks as `sweep` all cases of a test but as many as its mark `sampled` names. Those are
+    chosen by what they are called: the same in each run, and from all over the table, where
+    neighbours are alike."""
+    families = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            families[item.nodeid.partition("[")[0]].append(item)
+    for cases in families.values():
+        (count,) = cases[0].get_closest_marker("sampled").args
+        for item in sorted(cases, key=lambda x: zlib.crc32(x.nodeid.encode()))[count:]:
+            item.add_marker("sweep")
+
+
 def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
@@ -36,12 +54,16 @@ def pytest_collection_finish(session):
     gc.set_threshold(20_000, 10, 10)
 
 
+_files_begun = itertools.count(1)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
     """What was imported, twenty thousand tests and what earlier files left in caches is looked at
-    once a file: in each collection it would be a tenth of the time of a worker. Never would be too
-    rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
-    gc.unfreeze()
+    every ten files: in each collection it would be a tenth of the time of a worker. Never would be
+    too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
+    if next(_files_begun) % 10 == 0:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
 

@@ -5,6 +5,7 @@ The names of scenarios are the argument; what they print, and how they end, is w
 
 import errno
 import os
+import re
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from counting_reads import bytes_of_reads  # beside this script
 import tracegraph as tg
 from tracegraph.archive import directory, tensors
 
-#: Seconds that processes wait for each other. Only one scenario waits in vain.
+#: Seconds that processes wait for each other, and those where they wait in vain.
 TIMEOUT, IN_VAIN = 100, 8
 
 
@@ -83,6 +84,22 @@ def stays_away(index):
     largest(x)
 
 
+def ends_early(index):
+    """Process 1 has nothing more to do, and process 0 has a function that nobody ran before."""
+    x = whole()
+    total(x)
+    if index == 0:
+        largest(x)
+
+
+def runs_once_more(index):
+    """The same, of a function that is compiled: process 0 waits inside of C."""
+    x = whole()
+    float(total(x))
+    if index == 0:
+        float(total(x))
+
+
 def is_killed(index):
     x = whole()
     total(x)
@@ -116,7 +133,7 @@ def waits_for_a_signal(index):
         sys.exit(7)
 
     signal.signal(signal.SIGUSR1, handler)
-    print("is waiting", flush=True)
+    print("is waiting", os.getpid(), flush=True)
     time.sleep(60)
 
 
@@ -125,6 +142,8 @@ def gives_its_part(index):
     part = np.arange(4, dtype=np.float64) + 4 * index
     x = tg.distribute.from_local(part, tg.distribute.Layout(mesh, ["data"]))
     print("parts", x.shape, x.dtype.name, float(total(x)))
+    print(x + 1.0, repr(tg.Variable(x, name="v")))
+    tg.print(x, output_stream=sys.stdout, summarize=2)
 
 
 SHAPE = (64, 24)
@@ -323,6 +342,40 @@ def saves_without_end(index):
         print("generation", generation, flush=True)
 
 
+def gives_what_others_give(index):
+    """What each process gives whole must be the same in all, and random numbers without a seed
+    are."""
+    layout = whole().layout
+    draws = [tg.random.normal([8]), tg.random.Generator.from_non_deterministic_state().normal([8])]
+    weights = [tg.Variable(tg.ones([8]) * draw, layout=layout) for draw in draws]
+    print("by chance", *(float(tg.reduce_sum(tg.abs(w - x))) for w, x in zip(weights, draws)))
+    values = np.where(np.arange(8) % 2, np.nan, 1.0).astype(np.float32)
+    print("nan", float(tg.math.count_nonzero(tg.math.is_nan(tg.Variable(values, layout=layout)))))
+    try:
+        tg.Variable(np.full(8, index, np.float32), layout=layout)
+    except tg.errors.DistributedError as error:
+        print("given", str(error).splitlines()[0])
+
+
+def shows_what_is_divided(index):
+    """Errors, Python functions and padded calls see all parts."""
+    x = whole()
+    spec = tg.TensorSpec([None], layout=x.layout)
+    functions = [
+        tg.function(lambda x: (tg.debugging.assert_less(x, 5.0), x)[1]),
+        tg.function(lambda x: tg.math.log(x - 5.0), locate_numerics=True),
+    ]
+    for function in functions:
+        try:
+            function(x)
+        except (tg.errors.InvalidArgumentError, tg.errors.NumericsError) as error:
+            print("shown", re.search(r"operand 0:.*?(\[0.*|numbers.*)", str(error))[1])
+    twice = tg.function(lambda x: tg.numpy_function(lambda x: 2 * x, [x], tg.float32))
+    print("twice", twice(x).numpy().tolist())
+    halves = tg.function(lambda x: x / 2.0, [spec], bucket_sizes=[8])
+    print("halves", halves(np.arange(6, dtype=np.float32)).numpy().tolist())
+
+
 def works_alone(index):
     """A program of one process's own arrays is its own."""
     if index == 0:
@@ -333,6 +386,8 @@ def works_alone(index):
 if __name__ == "__main__":
     tg.config.set_compile_notes(False)  # they come where the machine is slow
     names = sys.argv[1].split(",")
-    tg.distribute.initialize(timeout=IN_VAIN if "stays_away" in names else TIMEOUT)
+    tg.distribute.initialize(
+        timeout=IN_VAIN if {"stays_away", "runs_once_more"} & {*names} else TIMEOUT
+    )
     for name in names:
         globals()[name](jax.process_index())

@@ -377,6 +377,8 @@ REDUCTIONS = [
     Case(reduce.Max((1,)), (apart(3, 4),), "fi"),
     Case(reduce.Max(None), (apart(5),), "fi"),
     Case(reduce.Min((0, 2)), (apart(3, 4, 2),), "fi"),
+    Case(reduce.IsExtreme((1,), True), (apart(3, 4),), "fi"),
+    Case(reduce.IsExtreme(None, False), (apart(5),), "fi"),
     Case(reduce.Prod((0,)), (x(4, 3, sample="nonzero"),), "fci", is_exact=True),
     Case(reduce.Prod((0, 2)), (x(2, 3, 2, sample="nonzero"),), "fci", is_exact=True),
     Case(reduce.Prod((0,)), (x(3, 2, 2, sample="nonzero"),), "fci", order=2, is_exact=True),
@@ -525,6 +527,8 @@ INDEXING = [
     Case(index.ScatterUpdate(1, 0), (x(2, 3, 3), at(3, 2, 2), x(2, 2)), "fcib"),
     Case(index.ScatterMax(0, 0), (x(4, 2), at(4, 5, 1), x(5, 2)), "fi", against=DIFFERENCES),
     Case(index.ScatterMin(1, 1), (x(2, 4), at(4, 2, 3, 1), x(2, 3)), "fi", against=DIFFERENCES),
+    Case(index.ScatterIsExtreme(0, 0, False, True), (x(4, 2), at(4, 5, 1), x(5, 2)), "fi"),
+    Case(index.ScatterIsExtreme(1, 1, False, False), (x(2, 4), at(4, 2, 3, 1), x(2, 3)), "fi"),
     Case(
         index.ScatterMul(0, 0),
         (x(4, 2), at(4, 5, 1), x(5, 2)),

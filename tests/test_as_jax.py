@@ -286,6 +286,7 @@ NESTED = {
 }
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("modes", ["".join(m) for k in (1, 2, 3) for m in modes_of(k)])
 @pytest.mark.parametrize("name", NESTED)
 def test_nested_custom_gradients_in_both_modes(name, modes):
@@ -492,6 +493,7 @@ def derivatives(case, xs):
         yield from zip(pull(tuple(ts)), second[: len(places)], strict=True)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_derivatives_of_every_op(chunk):
     cases = [case for case in CHUNKS[chunk] if dtype_of(case) is not None]

@@ -146,7 +146,7 @@ positional arguments:
     diff      what differs between two graphs or saved models
     verify    check files, graphs and derivatives
     export    write a function as a program for others
-    launch    start several processes of one script, here
+    launch    start several processes of one script or module, here
 
 options:
   -h, --help  show this help message and exit

@@ -327,6 +327,7 @@ def test_checkpoints_reach_every_count(checkpoints):
         x, slope = 0.5 * np.sin(x) + x, slope * (0.5 * np.cos(x) + 1.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 def test_square_root_by_newton(run, checkpoints):
     def root(a):

@@ -145,6 +145,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("place", "mutant"), MUTANTS, ids=lambda x: str(x))
 def test_the_mutant_is_caught(place, mutant):
     with broken(mutant):

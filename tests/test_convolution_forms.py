@@ -37,6 +37,7 @@ PADDING = [((0, 0), (0, 0)), ((1, 2), (0, 1)), ((-1, 2), (3, -2))]
 WAYS = list(itertools.product([(1, 1), (2, 1)], PADDING, [(1, 1), (1, 3)], [(1, 1), (2, 1)]))
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("strides", "padding", "lhs", "rhs"), WAYS)
 @pytest.mark.parametrize("form", [by_examples, by_channels])
 @pytest.mark.parametrize("part", [1, 2_000, 1 << 20])

@@ -482,6 +482,7 @@ def test_there_are_fifty_rules():
     assert len({each.name for each in RULES}) == len(RULES) >= 50
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
 def test_every_use_of_every_rule(each: Rule):
     expected = expected_uses(each.oracle)

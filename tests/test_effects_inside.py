@@ -127,6 +127,7 @@ def gradient_of(fn):
     return gradient
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_gradients_print_once(run, lines, name):
     cube = lambda x: LOOPS[name](x) ** 3  # noqa: E731

@@ -2398,7 +2398,7 @@ W = tg.Variable([1.0, 2.0], name="w")
         'use "fan_in" or "fan_out" or "fan_avg"',
     ),
     state_of_another_length=shape_error(
-        lambda: tg.random.Generator([1, 2, 3]),
+        lambda: tg.random.Generator(state=[1, 2, 3]),
         "Generator: a state is u32[2], and it was given i32[3]",
         "use the state of another generator, or tg.random.Generator.from_seed(1)",
         ("i32[3]",),
@@ -3701,8 +3701,8 @@ CONCAT_FIX = "give the tensors as one list, and then the axis: tg.concat([x, y],
     ),
     condition_that_is_a_number=dtype_error(
         lambda: tg.reduce_all(tg.constant([1.0])),
-        "reduce_all: the operand is f32[1], and only bool types are allowed",
-        "convert it: tg.cast(x, tg.bool)",
+        "reduce_all: the operand is f32[1], and it must be bool",
+        "compare it: x != 0; bits of integers are combined by & | ^ ~",
         ("f32[1]  from {place}",),
     ),
 )

@@ -85,6 +85,7 @@ def test_physics_informed(tmp_path):
     assert is_picture(tmp_path / "solution.png") and is_picture(tmp_path / "training.png")
 
 
+@pytest.mark.sweep
 def test_newton_hessian(tmp_path):
     text = run_short("newton_hessian", tmp_path)
     start = float(re.search(r"at the start: ([\d.]+)", text)[1])
@@ -146,6 +147,7 @@ def test_train_transformer(tmp_path):
 ON_8_DEVICES = ["--mesh", "data=4,model=2", "--virtual-devices", "8"]
 
 
+@pytest.mark.sweep
 def test_weights_of_the_transformer_are_divided(tmp_path):
     plan = ["--costs-alone", "--plan", "zero", "--width", "32", "--out", str(tmp_path)]
     done = run("train_transformer", *plan, *ON_8_DEVICES)
@@ -156,6 +158,20 @@ def test_weights_of_the_transformer_are_divided(tmp_path):
     assert re.search(r"^all-gather +train_transformer\.py:\d+ ", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_two_processes_train_the_transformer(tmp_path):
+    launch = ["-m", "tracegraph", "launch", "-n", "2", "examples/train_transformer.py"]
+    short = ["--steps", "1", "--width", "64", "--batch", "4", "--out", str(tmp_path)]
+    command = [sys.executable, *launch, *short, *ON_8_DEVICES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert "[0] losses apart from those of one device: " in done.stdout
+    assert re.search(r"^\[0\] all-reduce +train_transformer\.py:\d+", done.stdout, re.MULTILINE)
+    assert not re.search(r"^\[1\] (?!\[Gloo\])\w", done.stdout, re.MULTILINE), "printed once"
+    assert is_picture(tmp_path / "loss.png")
+
+
+@pytest.mark.sweep
 def test_train_resnet(tmp_path):
     text = run_short("train_resnet", tmp_path)
     assert text.startswith("best after epoch 1 of 1: validation accuracy ")
@@ -165,6 +181,7 @@ def test_train_resnet(tmp_path):
     assert tg.train.latest_checkpoint(tmp_path / "checkpoints/last") is not None
 
 
+@pytest.mark.sweep
 def test_actor_critic(tmp_path):
     text = run_short("actor_critic", tmp_path)
     first, last = map(float, re.findall(r"episodes: ([\d.]+)$", text, re.MULTILINE))
@@ -172,6 +189,7 @@ def test_actor_critic(tmp_path):
     assert is_picture(tmp_path / "episodes.png")
 
 
+@pytest.mark.sweep
 def test_co2_ode(tmp_path):
     text = run_short("co2_ode", tmp_path)
     first, last = map(float, re.findall(r"([\d.]+) ppm (?:at first|after)", text))
@@ -221,6 +239,7 @@ def refusals(tmp_path_factory):
     return {example: [next(found) for _ in bad_values(example)] for example in SHORT}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("example", SHORT)
 def test_a_bad_value_gets_one_line(refusals, example):
     for (_, words), (code, out, err) in zip(bad_values(example), refusals[example], strict=True):

@@ -1054,6 +1054,7 @@ def test_there_are_forty_cases():
     assert len(CASES) >= 40
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("when", ["pending", "computed before", "computed after"])
 @pytest.mark.parametrize("name", names("top level"))
 def test_at_top_level(name, when):

@@ -439,6 +439,7 @@ SUITE = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", SUITE)
 def test_what_a_graph_assumes_of_sizes_is_checked_at_each_call(name):
     """A program takes the sizes that the saved graph takes, and refuses the others."""

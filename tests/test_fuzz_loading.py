@@ -25,6 +25,7 @@ def fuzz(*options):
     return json.loads(found.stdout.splitlines()[-1].partition("} in ")[0] + "}")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_damaged_directories(seed):
     outcomes = fuzz("--seed", seed, "--count", 750)

@@ -98,6 +98,7 @@ def resized_by_jax(method, antialias):
     return every(IMAGES)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("method", JAX_METHODS)
 def test_resizing(run, method, antialias):

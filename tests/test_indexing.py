@@ -77,6 +77,7 @@ INDICES = {
 }
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", INDICES)
 def test_indexing_is_numpys(run, name):
     x = numbers(4, 3, 5)

@@ -101,6 +101,7 @@ def expected_of(name):
     return by_jax(jax.jacfwd(function), numbers(*shape))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_option_gives_the_jacobian(name):
     function, _, shape = FUNCTIONS[name]

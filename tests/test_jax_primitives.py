@@ -553,6 +553,7 @@ def tensors(args):
     return [tg.constant(x) for x in args]
 
 
+@pytest.mark.sampled(48)
 @named(CASES)
 def test_value(case):
     found = flat(tg.from_jax(case.function)(*tensors(case.args)))
@@ -593,6 +594,7 @@ def seeds(run, args):
     return [rng.normal(size=y.shape).astype(y.dtype) for y in jax.eval_shape(run, *args)]
 
 
+@pytest.mark.sampled(24)
 @some([case for case in DIFFERENTIABLE if case.primitive != "while"])
 def test_vjp(case):
     run, args = of_floats(case)
@@ -609,6 +611,7 @@ def test_vjp(case):
 WITH_JVP = [case for case in DIFFERENTIABLE if case.primitive != "custom_vjp_call"]
 
 
+@pytest.mark.sampled(24)
 @some([case for case in WITH_JVP if case.label != TIES])
 def test_jvp(case):
     run, args = of_floats(case)
@@ -630,6 +633,7 @@ def test_forward_mode_follows_the_same_one_of_equal_maxima_as_reverse_mode():
     close([accumulator.jvp(y)], [wanted])
 
 
+@pytest.mark.sampled(24)
 @some(CASES)
 def test_batch(case):
     rng = np.random.default_rng(3)

@@ -214,7 +214,7 @@ def test_sequential():
 def test_layers_of_ones_own():
     class Scale(tg.layers.Layer):
         def build(self, input_shape):
-            self.factor = self.add_weight(input_shape[-1:], "ones", "factor")
+            self.factor = self.add_weight(input_shape[-1:], "ones", name="factor")
 
         def call(self, inputs):
             return inputs * self.factor

@@ -59,6 +59,7 @@ def run(request):
 # Decompositions.
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3), (2, 5)])
@@ -288,6 +289,7 @@ def test_eigenvalues_of_three_diagonals(dtype):
 # Diagonals.
 
 
+@pytest.mark.sampled(50)
 @pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
 @pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2), (1, 1), (-2, -2)])
 @pytest.mark.parametrize("sizes", [(3, 4), (4, 3), (3, 3)])
@@ -360,6 +362,7 @@ DERIVED = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives(name):
     fn, shape = DERIVED[name]

@@ -306,6 +306,7 @@ def answers_of_matrix(a, x):
     }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 @pytest.mark.parametrize("lead", [(), (3, 1, 1)], ids=["one", "broadcast"])
 def test_it_computes_what_its_matrix_does(case, dtype, lead):
@@ -326,6 +327,7 @@ def test_it_computes_what_its_matrix_does(case, dtype, lead):
             raise AssertionError(f"{name}: {error}") from None
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 def test_gradients_of_each_argument(case, dtype):
     arguments = case.arguments(dtype)

@@ -68,6 +68,7 @@ def by_enumeration(blank):
         return both(LOGITS)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("blank", [0, 3, -1])
 @pytest.mark.parametrize("time_major", [True, False])
 def test_ctc_loss_is_the_sum_over_all_alignments(run, blank, time_major):
@@ -217,7 +218,15 @@ def test_derivatives_of_isotonic_regression_are_means_of_segments():
     x = tg.constant([3.0, 1.0, 2.0, 0.0], tg.float64)
     matrix = tg.jacobian(lambda x: tg.nn.isotonic_regression(x).output)(x)
     close(matrix, scipy.linalg.block_diag(1, np.full((2, 2), 0.5), 1))
-    assert tg.nn.isotonic_regression([2, 1]).output.dtype == tg.float32
+    assert tg.nn.isotonic_regression([2, 1]).output.dtype == tg.float64
+    assert tg.nn.isotonic_regression(tg.constant([2, 1], tg.int16)).output.dtype == tg.float32
+
+
+def test_segments_of_isotonic_regression_with_equal_values_are_as_short_as_can_be():
+    found = tg.nn.isotonic_regression([[1.0, 3.0, 2.0], [2.0, 2.0, 2.0]])
+    close(found.output, np.full((2, 3), 2.0))
+    np.testing.assert_array_equal(found.segments.numpy(), [[0, 0, 1], [0, 1, 2]])
+    assert tg.nn.isotonic_regression(tg.zeros([2, 0])).segments.shape == [2, 0]
 
 
 def test_log_poisson_loss():

@@ -148,6 +148,7 @@ OF_IMAGES = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", OF_VECTORS)
 def test_a_vector_of_open_size(name):
     check_sizes(OF_VECTORS[name], VECTOR, [(5,), (2,), (1,), (0,)])
@@ -167,6 +168,7 @@ NESTED = ("split", "tail", "head", "every third", "backwards by two", "roll", "a
 NESTED += ("running totals", "gather", "squeeze", "linspace", "broadcast")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NESTED)
 def test_a_nested_function_checks_its_sizes_too(name):
     fn = OF_VECTORS[name]
@@ -245,6 +247,7 @@ OF_ANYTHING = {
 SHAPES = [(3,), (2, 3), (), (0,)]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OF_ANYTHING)
 def test_a_tensor_of_unknown_rank_needs_one_trace(name):
     fn = OF_ANYTHING[name]

@@ -462,6 +462,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_contract(cases: list[Case], check: Check):
@@ -535,6 +536,7 @@ def derived_graphs(case: Case) -> Iterator[Graph]:
         yield jvp_graph(graph)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_pattern(cases: list[Case]):
     with jax.enable_x64(True):

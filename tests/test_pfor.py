@@ -43,6 +43,7 @@ ROWS = {
 }
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_rows_by_a_loop(run, name, count):

@@ -3,6 +3,7 @@
 The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
 """
 
+import contextlib
 import os
 import random
 import re
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +19,8 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from lowering.agreement import _first_difference
+from tracegraph.distribute.watch import port_of, reserved_port
 
 SCRIPT = Path(__file__).with_name("in_processes.py")
 LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
@@ -193,19 +197,49 @@ def free_port():
 
 
 def test_what_they_do_together_and_alone():
-    code, out, err = launch(SCRIPT, "adds_up,prints,works_alone,gives_its_part")
+    scenarios = (
+        "adds_up,prints,works_alone,gives_its_part,gives_what_others_give,shows_what_is_divided"
+    )
+    code, out, err = launch(SCRIPT, scenarios)
     assert (code, err) == (0, [])
     own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
+    common = [lines[-7:] for lines in own]
+    own = [lines[:-7] for lines in own]
     devices = [f"/job:localhost/replica:0/task:{i}/device:CPU:0" for i in range(2)]
+    parts = [
+        "parts (8,) float64 140.0",
+        "tg.Tensor(<2 parts of 4>, shape=(8,), dtype=float64) "
+        "<tg.Variable 'v:0' shape=(8,) dtype=float64, <2 parts of 4>>",
+    ]
     assert own[0] == [
         *(f"device {devices[0]}", "total 140.0"),
         *("in the function 28 [0 1 2 ... 5 6 7]", "returned 29.0 seen [28.0]", "at top level 0"),
-        *("alone 5.0", "together 140.0", "parts (8,) float64 140.0"),
+        *("alone 5.0", "together 140.0", *parts, "[0 1 ... 6 7]"),
     ]
     assert own[1] == [
         *(f"device {devices[1]}", "total 140.0", "returned 29.0 seen []", "together 140.0"),
-        "parts (8,) float64 140.0",
+        *parts,
     ]
+    fact = "given processes give different values of one tensor: process {} f32[8] array([{}., "
+    for i, lines in enumerate(common):
+        assert lines[:2] == ["by chance 0.0 0.0", "nan 4.0"]
+        assert lines[2].startswith(fact.format(i, i)) and f"and process {1 - i} f32" in lines[2]
+        assert lines[3:] == [
+            "shown [0. 1. 2. 3. 4. 5. 6. 7.]",
+            "shown numbers from -5 to 2",
+            "twice [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]",
+            "halves [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]",
+        ]
+
+
+def test_the_first_node_that_differs_is_told():
+    x = tg.TensorSpec([2])
+    texts = [
+        tg.function(f).get_concrete_function(x).graph.as_text()
+        for f in (lambda x: tg.tanh(x) * 2.0, lambda x: tg.sin(tg.tanh(x)))
+    ]
+    lines = _first_difference(*texts)
+    assert lines == ("%1 = constant<value=f32 2.0>() : f32[]", "%1 = sin(%0) : f32[2]")
 
 
 def test_a_function_that_is_traced_differently_is_told_with_both_lines():
@@ -241,6 +275,31 @@ def test_who_waits_in_vain_ends():
 
 
 @pytest.mark.parametrize(
+    ("scenario", "told", "line"),
+    [
+        (
+            "ends_early",
+            "[0] tracegraph: process 0 waits for process 1, which has ended, to run @largest at",
+            "largest(x)",
+        ),
+        pytest.param(
+            "runs_once_more",
+            "[1] tracegraph: process 1 has come to the end of its program, and 8 s later process 0",
+            "float(total(x))",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, scenario)
+    assert code == LOST, "and not by an abort of JAX's service"
+    assert time.monotonic() - start < 60
+    assert sum(x.startswith(told) for x in err) == 1
+    assert any("in_processes.py:" in x and x.endswith(line) for x in err)
+
+
+@pytest.mark.parametrize(
     ("scenario", "code", "word", "who"),
     [
         pytest.param("is_killed", 137, "was lost", 1),
@@ -273,6 +332,31 @@ def test_signals_go_on_and_codes_come_back():
     assert sum("got the signal" in line for line in out.splitlines()) == 2
 
 
+def test_a_launcher_that_is_killed_leaves_nothing_behind():
+    command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    numbers: list[int] = []
+    while len(numbers) < 2:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        numbers += [int(line.split()[-1])] if "is waiting" in line else []
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while any(map(is_running, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_running, numbers))
+
+
+def is_running(number):
+    try:
+        state = Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
 def initialized(*arguments, timeout=60):
     """A process that calls `initialize` alone: exit code, errors, seconds."""
     listed = ", ".join(map(repr, arguments))
@@ -303,6 +387,36 @@ def test_processes_that_do_not_come():
     assert "DistributedError: of 3 processes 1, 2 did not come within 3 s" in text
 
 
+def test_who_is_no_process_of_ours_is_sent_away():
+    port = free_port()
+
+    def call_in():
+        for _ in range(200):
+            with contextlib.suppress(ConnectionRefusedError):
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    connection.recv(100)
+                return
+            time.sleep(0.05)
+
+    stranger = threading.Thread(target=call_in)
+    stranger.start()
+    code, text, _ = initialized(f"127.0.0.1:{port}", 2, 0)
+    stranger.join()
+    assert code == 1 and "DistributedError: of 2 processes 1 did not come within 3 s" in text
+
+
+def test_a_reserved_port_is_given_to_nobody_else():
+    with reserved_port("127.0.0.1") as reserved:
+        address = ("127.0.0.1", port_of(reserved))
+        with pytest.raises(OSError, match="Address already in use"):
+            socket.create_server(address)
+        with socket.create_server(address, reuse_port=True) as server:
+            server.settimeout(10)
+            with socket.create_connection(address):
+                server.accept()[0].close()
+
+
 def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -318,6 +432,10 @@ def test_a_port_that_is_taken():
         (("host:1", 2, 2), "initialize: process_id is 2, and num_processes is 2"),
         (("host:1", -1, 0), "initialize: num_processes is -1, not a count of processes"),
         (("host:1", 2, "0"), "initialize: process_id is '0', not a count of processes"),
+        (("host:99999", 2, 0), "initialize: 'host:99999' is not an address of a coordinator"),
+        ((1234, 2, 0), "initialize: 1234 is not an address of a coordinator"),
+        (("host:1", 2, 0, None, -1), "initialize: timeout is -1, not a number of seconds"),
+        (("host:1", 2, 0, None, "5"), "initialize: timeout is '5', not a number of seconds"),
     ],
 )
 def test_bad_arguments(arguments, fact):
@@ -342,6 +460,21 @@ def test_initialize_comes_first(tmp_path):
     text = "\n".join(err)
     assert "DistributedError: the processes cannot be joined" in text
     assert "fix: call tg.distribute.initialize before anything is computed" in text
+
+
+def test_a_module_is_launched_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys\nprint(__spec__.name, *sys.argv[1:])"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parent.parent))
+    code, out, err = launch("package.train", "--steps", "3", "-m", options=("-n", "2", "-m"))
+    assert (code, sorted(out), err) == (
+        0,
+        [f"[{i}] package.train --steps 3 -m" for i in (0, 1)],
+        [],
+    )
 
 
 @pytest.mark.parametrize(

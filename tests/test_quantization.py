@@ -42,6 +42,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
 @pytest.mark.parametrize("range_", KNOWN)
 def test_fake_quantization_and_its_gradients(run, range_):

@@ -46,6 +46,7 @@ def test_dynamic_stitch(run):
     close(slopes[1][0], np.zeros(3))  # written over
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("seq_axis", "batch_axis"), [(1, 0), (0, 1), (2, 0), (1, 2), (-1, None)])
 def test_reverse_sequence(run, seq_axis, batch_axis):
     x = sample(4, 3, 5)

@@ -180,6 +180,7 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name):
     program, reference = PROGRAMS[name]
@@ -221,6 +222,7 @@ def by_differences(reference, x, step=1e-6):
     return np.array([(reference(x + d) - reference(x - d)) / (2 * step) for d in rows])
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("where", ["tape inside", "tape outside", "top level"])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradients(name, where):

@@ -94,6 +94,7 @@ def reloaded(tmp_path_factory):
     return {name: (before[name], np.load(folder / f"{name}.npz")) for name in MODELS}
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("use", saving_uses.USES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_derivative_after_loading_elsewhere(reloaded, name, use):

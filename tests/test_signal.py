@@ -39,6 +39,7 @@ def run(request):
     )
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_complex_transforms(run, dtype, count):
@@ -79,6 +80,7 @@ def test_zero_in_the_middle(run):
         close(run(lambda x, axes=axes: tg.signal.ifftshift(x, axes), x), np.fft.ifftshift(x, axes))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
 @pytest.mark.parametrize("norm", [None, "ortho"])
 @pytest.mark.parametrize("size", [2, 5, 8])
@@ -193,7 +195,7 @@ def test_derivatives():
 
 
 BAD = {
-    "fft of real": (lambda: tg.signal.fft([1.0]), "DType", "only complex"),
+    "fft of real": (lambda: tg.signal.fft(tg.ones([1])), "DType", "only complex"),
     "fft of a scalar": (lambda: tg.signal.fft(1j), "Shape", "has fewer than 1 axis"),
     "fft2d of a vector": (lambda: tg.signal.fft2d([1j]), "Shape", "no 2 axes"),
     "ifft3d": (lambda: tg.signal.ifft3d([[1j]]), "Shape", "no 3 axes"),
@@ -201,7 +203,7 @@ BAD = {
     "rfft of 16 bits": (lambda: tg.signal.rfft(tg.ones([2], tg.float16)), "DType", "no complex"),
     "rfft of length 0": (lambda: tg.signal.rfft([1.0], [0]), "Shape", "fft_length is"),
     "rfft2d with one length": (lambda: tg.signal.rfft2d([[1.0]], [2]), "Shape", "give 2 of 1"),
-    "irfft of real": (lambda: tg.signal.irfft([1.0, 2.0]), "DType", "only complex"),
+    "irfft of real": (lambda: tg.signal.irfft(tg.ones([2])), "DType", "only complex"),
     "dct of type 5": (lambda: tg.signal.dct([1.0], 5), "Trace", "type is 5"),
     "dct by another norm": (lambda: tg.signal.dct([1.0], norm="l2"), "Trace", "norm is"),
     "dct of a point": (lambda: tg.signal.dct([1.0], 1), "Shape", "two elements or more"),

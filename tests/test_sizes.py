@@ -56,6 +56,7 @@ MADE = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", MADE)
 def test_a_size_that_no_machine_holds_is_refused_and_leaves_nothing_pending(name):
     before = tg.constant(2.0) * 3.0

@@ -72,11 +72,13 @@ def near(found, expected):
     assert_near(np.asarray(found), np.asarray(expected), tolerance=1e-5)
 
 
+@pytest.mark.sampled(8)
 def test_gradients(pair, run):
     ours, theirs = pair
     near(run(lambda x: gradient(ours, x), tg.constant(X)), jax.grad(theirs)(X))
 
 
+@pytest.mark.sampled(6)
 def test_second_order(pair, run):
     ours, theirs = pair
 
@@ -88,6 +90,7 @@ def test_second_order(pair, run):
     near(found, jax.grad(lambda x: (jax.grad(theirs)(x) ** 2 * X).sum())(X))
 
 
+@pytest.mark.sampled(6)
 def test_tangents_of_gradients(pair, run):
     ours, theirs = pair
 
@@ -100,6 +103,7 @@ def test_tangents_of_gradients(pair, run):
     near(found, jax.jvp(jax.grad(theirs), (X,), (jnp.cos(X),))[1])
 
 
+@pytest.mark.sampled(4)
 def test_hessians(pair):
     ours, theirs = pair
     for mode in ("reverse", "forward"):
@@ -107,6 +111,7 @@ def test_hessians(pair):
         near(hessian(X), jax.hessian(theirs)(X))
 
 
+@pytest.mark.sampled(6)
 def test_gradients_of_a_batch(pair):
     ours, theirs = pair
     batch = np.stack([X, 2 * X, X - 1])

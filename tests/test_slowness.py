@@ -226,6 +226,14 @@ def test_a_long_compile_is_told_once(notes, capsys):
     assert wait_for(is_quiet) and capsys.readouterr().err == ""
 
 
+def test_a_wait_for_other_processes_is_no_compile(notes, capsys):
+    graph = tg.function(chain).graph(tg.ones([2]), 3)
+    with slow_compiles.noted(graph), slow_compiles.waiting_for_processes():
+        assert wait_for(is_quiet)
+    text = capsys.readouterr().err
+    assert "so far: it waits for the other processes to run the same;" in text
+
+
 def test_a_note_is_silenced(notes, capsys):
     tg.config.set_compile_notes(False)
     assert not tg.config.get_compile_notes()

@@ -65,6 +65,7 @@ def test_every_optimizer_is_tried():
     assert classes == public - rest
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_without_sparse_updates_rows_that_are_not_named_have_a_gradient_of_0(name):
     first = RANDOM.normal(size=TABLE.shape).astype(np.float32)

@@ -44,6 +44,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values(name):
     function, x = FUNCTIONS[name]
@@ -181,6 +182,7 @@ def test_derivatives_by_the_parameter_of_gamma(a, x):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("x", [0.02, 0.4, 0.9])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.7), (2.0, 3.0), (40.0, 30.0)])
 def test_derivatives_by_the_parameters_of_beta(a, b, x):

@@ -39,6 +39,184 @@ def test_add_n_takes_an_iterator():
     assert tg.add_n(tg.constant(k) for k in range(4)).numpy() == 6
 
 
+COMPLEX = np.array([[2, 1j], [-1j, 2]])
+#: What is called with numbers, lists and arrays, and the dtype and the value that TensorFlow gives.
+CALLS = {
+    "numbers adapt to NumPy's in a list": (
+        lambda: tg.constant([np.float32(1), 2, 0.5]),
+        "float32",
+        [1, 2, 0.5],
+    ),
+    "and so do those that come first": (lambda: tg.constant([2, np.float32(1)]), "float32", [2, 1]),
+    "an array is a list to add_n": (lambda: tg.add_n(np.ones([3, 2])), "float64", [3, 3]),
+    "a scalar adapts in scalar_mul": (
+        lambda: tg.scalar_mul(0.5, np.array([1.0])),
+        "float64",
+        [0.5],
+    ),
+    "linspace from a float": (lambda: tg.linspace(0.5, 2, 4), "float32", [0.5, 1, 1.5, 2]),
+    "linspace from an integer": (lambda: tg.linspace(0, 1, 3), "float64", [0, 0.5, 1]),
+    "linspace with a name": (lambda: tg.linspace(0.0, 1.0, 3, "n", 0), "float32", [0, 0.5, 1]),
+    "no truth values": (lambda: tg.logical_not([]), "bool", []),
+    "the rank of no rows": (lambda: tg.linalg.matrix_rank(np.zeros([0, 3])), "int32", 0),
+    "eigenvalues of Hermitian matrices": (
+        lambda: tg.linalg.eigh(COMPLEX)[0],
+        "complex128",
+        [1, 3],
+    ),
+    "and alone": (lambda: tg.linalg.eigvalsh(COMPLEX), "complex128", [1, 3]),
+    "means of integers in segments": (
+        lambda: tg.math.segment_mean([1, 2, -3], [0, 0, 1]),
+        "int32",
+        [1, -3],
+    ),
+    "a clipped tensor keeps its dtype": (
+        lambda: tg.clip_by_norm(tg.constant([3.0, 4.0], tg.bfloat16), tg.constant(5.0)),
+        "bfloat16",
+        [3, 4],
+    ),
+    "a bias takes the dtype": (
+        lambda: tg.nn.bias_add([[1.0, 2.0]], np.array([1, 2])),
+        "float32",
+        [[2, 4]],
+    ),
+    "labels take the dtype of logits": (
+        lambda: tg.nn.softmax_cross_entropy_with_logits([[1, 0]], np.zeros([1, 2])),
+        "float64",
+        [np.log(2)],
+    ),
+    "a weight for each class": (
+        lambda: tg.nn.weighted_cross_entropy_with_logits(1.0, 0.0, np.float32([1, 2])),
+        "float32",
+        [np.log(2), 2 * np.log(2)],
+    ),
+    "a transform of real numbers": (lambda: tg.signal.fft([1.0, 0.0]), "complex64", [1, 1]),
+    "and of integers": (lambda: tg.signal.rfft([1, 0]), "complex64", [1, 1]),
+    "an axis of NumPy's": (
+        lambda: tg.math.bincount([[1, 1], [0, 1]], axis=np.int64(0)),
+        "int32",
+        [1, 3],
+    ),
+    "out_type may be None": (lambda: tg.shape([[1, 2]], None), "int32", [1, 2]),
+    "and a dtype": (lambda: tg.random.categorical([[0.0, -1e9]], 2, None), "int64", [[0, 0]]),
+    "old and unused arguments": (
+        lambda: tg.linalg.matvec([[2]], [3], False, False, True, True, "name"),
+        "int32",
+        [6],
+    ),
+    "the old name of an axis": (
+        lambda: tg.math.l2_normalize([[3.0, 4.0]], dim=1),
+        "float32",
+        [[0.6, 0.8]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_lists_numbers_and_arrays_give_what_they_give_in_tensorflow(name):
+    call, dtype, value = CALLS[name]
+    y = call()
+    assert y.dtype.name == dtype
+    wanted = np.reshape(value, y.shape)
+    np.testing.assert_allclose(y.numpy().astype(complex), wanted, rtol=1e-6, atol=1e-12)
+
+
+def test_a_transform_of_no_rows_has_the_columns_of_a_transform():
+    assert tg.signal.rfft2d(tg.zeros([0, 3])).shape == [0, 2]
+    assert tg.signal.irfft2d(tg.zeros([0, 3], tg.complex64)).shape == [0, 4]
+    assert tg.signal.rfft(tg.zeros([2, 0])).shape == [2, 0]
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), [0, 1]])
+def test_a_number_is_no_truth_value(value):
+    for reduce in (tg.reduce_all, tg.reduce_any):
+        with pytest.raises(tg.errors.DTypeError, match="must be bool"):
+            reduce(value)
+
+
+def test_bad_indices_have_one_policy():
+    assert tg.scatter_nd([[1]], [2], [3], "DEFAULT").numpy().tolist() == [0, 2, 0]
+    for call in (
+        lambda: tg.gather_nd([1, 2], [[0]], bad_indices_policy="IGNORE"),
+        lambda: tg.tensor_scatter_nd_sub([1, 2], [[0]], [1], "ERROR"),
+    ):
+        with pytest.raises(tg.errors.TraceError, match="bad_indices_policy is"):
+            call()
+
+
+def test_accumulate_n_checks_what_is_declared():
+    x = tg.constant([1.0, 2.0])
+    assert tg.math.accumulate_n([x, x], [2], tg.float32).numpy().tolist() == [2, 4]
+    with pytest.raises(tg.errors.ShapeError):
+        tg.math.accumulate_n([x, x], [3])
+    with pytest.raises(tg.errors.DTypeError):
+        tg.math.accumulate_n([x, x], tensor_dtype=tg.float64)
+
+
+def test_nests_without_types_match_by_places():
+    add = tg.nest.map_structure(lambda x, y: x + y, [1, (2, 3)], (10, [20, 30]), check_types=False)
+    assert add == [11, (22, 33)]
+    tg.nest.assert_same_structure([1, {"a": (2,)}], (1, {"a": [2]}), check_types=False)
+    for other in ([1], {"a": 1, "b": 2}, 1):
+        with pytest.raises(ValueError, match="differ"):
+            tg.nest.assert_same_structure((1, 2), other, check_types=False)
+    with pytest.raises(ValueError, match="differ"):
+        tg.nest.assert_same_structure([1], (1,))
+
+
+def test_a_function_of_python_may_have_no_inputs(run):
+    assert run(lambda: tg.py_function(lambda: tg.constant(2.0), None, tg.float32)).numpy() == 2
+    assert run(lambda: tg.numpy_function(lambda: np.float32(3), Tout=tg.float32)).numpy() == 3
+
+
+# Keras.
+
+
+def test_metrics_make_weights_as_in_keras():
+    metric = tg.metrics.Metric(name="m")
+    found = metric.add_weight(name="count")
+    assert (found.name, found.shape, found.trainable) == ("count", [], False)
+    ones = metric.add_variable((2,), "ones", "int32", name="total")
+    assert ones.numpy().tolist() == [1, 1] and ones.dtype == tg.int32
+
+
+def test_layers_make_weights_as_in_keras():
+    layer = tg.layers.Layer(name="a", dtype=None, activity_regularizer="l2", trainable=True)
+    assert layer.add_weight([2], "ones", "float64").numpy().tolist() == [1, 1]
+    assert layer.add_weight(dtype="int32").numpy() == 0
+    with pytest.raises(tg.errors.TraceError, match="not frozen"):
+        tg.layers.Layer(trainable=False)
+
+
+def test_inputs_of_keras():
+    for spec in (
+        tg.layers.Input((3,), 2),
+        tg.layers.Input(shape=[3], batch_size=2, dtype=None),
+        tg.layers.Input(batch_shape=(2, 3)),
+    ):
+        assert spec.shape == [2, 3] and spec.dtype == tg.float32
+    for call in (lambda: tg.layers.Input(), lambda: tg.layers.Input([3], batch_shape=[2, 3])):
+        with pytest.raises(tg.errors.TraceError, match="shape is"):
+            call()
+
+
+def test_initializers_of_keras():
+    assert tg.initializers.Ones()([2], None).dtype == tg.float32
+    make = tg.initializers.VarianceScaling(1.0, "fan_in", "uniform", 1, [0, 1], [2])
+    largest = np.abs(make([10, 10, 2]).numpy()).max()
+    assert 0.15 < largest <= (3 / 100) ** 0.5
+    with pytest.raises(tg.errors.TraceError, match="both or neither"):
+        tg.initializers.GlorotUniform(input_axes=[0])
+
+
+def test_generators_copy_generators():
+    one = tg.random.Generator.from_seed(1)
+    other = tg.random.Generator(one)
+    assert (one.normal([2]).numpy() == other.normal([2]).numpy()).all()
+    with pytest.raises(tg.errors.DTypeError, match="both"):
+        tg.random.Generator(one, state=[1, 2])
+
+
 # Reductions.
 
 

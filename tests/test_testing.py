@@ -55,6 +55,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_reported_right(name):
     fn, args = RIGHT[name]

@@ -40,6 +40,7 @@ def test_results_are_written(tmp_path, model):
     assert not re.search(r"\w/\w", places), "a path of this machine"
 
 
+@pytest.mark.sweep
 def test_a_seed_repeats_the_run(tmp_path):
     first, again, other = (
         run("--epochs", "1", "--seed", seed, "--out", str(tmp_path)).stdout for seed in "112"
@@ -47,6 +48,7 @@ def test_a_seed_repeats_the_run(tmp_path):
     assert first == again != other
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

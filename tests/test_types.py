@@ -12,10 +12,13 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tracegraph as tg
+from tests.public_signatures import positions_of_any
+from tests.untyped_positions import REASONS
 from tracegraph.ir.methods import TensorMethods
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,3 +118,24 @@ def test_the_list_of_methods_is_what_is_installed():
     for cls in (tg.Tensor, tg.Variable):
         for name in listed:
             assert name in vars(cls), (cls, name)
+
+
+def test_any_stands_only_where_it_has_a_reason():
+    """A parameter or result that becomes `Any` needs a line there; one that is typed leaves it."""
+    listed = {
+        f"{function} {position}"
+        for lines in REASONS.values()
+        for function, *positions in map(str.split, lines)
+        for position in positions
+    }
+    found = positions_of_any()
+    assert found == listed, (sorted(found - listed), sorted(listed - found))
+
+
+def test_a_parameter_that_is_any_is_found(monkeypatch):
+    def shrug(x: Any, y: int, z=None) -> Any: ...
+
+    shrug.__module__, shrug.__qualname__ = "tracegraph.shrugs", "shrug"
+    monkeypatch.setattr(tg, "shrug", shrug, raising=False)
+    new = {position for position in positions_of_any() if "shrug" in position}
+    assert new == {"shrugs:shrug x", "shrugs:shrug z", "shrugs:shrug ->"}

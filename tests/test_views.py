@@ -534,6 +534,7 @@ def test_model_explorer(graph):
 # Files, and other ways to the views.
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("view", ["to_dot", "to_mermaid", "to_json", "to_model_explorer"])
 def test_views_are_written_to_files(graph, view, tmp_path):
     path = tmp_path / "graph.out"

@@ -158,6 +158,7 @@ WIDENED = {
 }
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("check", WIDENED.values(), ids=WIDENED.keys())
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_widened(cases: list[Case], check: Any):

@@ -18,6 +18,7 @@ from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math import unary
 from tracegraph.math.arithmetic import (
     add,
     clip_by_value,
@@ -35,25 +36,14 @@ from tracegraph.math.unary import (
     expm1,
     log_sigmoid as log_sigmoid,
     sigmoid as sigmoid,
-    softplus as softplus,
-    softsign as softsign,
     sqrt,
     square,
     tanh as tanh,
 )
-from tracegraph.nn import (
-    gelu as gelu,
-    log_softmax as log_softmax,
-    relu6 as relu6,
-    selu as selu,
-    silu as silu,
-    softmax as softmax,
-)
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import TensorLike
+from tracegraph.typing import Axis, TensorLike
 
 exponential = exp
-swish = silu
 
 
 def linear(x: TensorLike) -> Tensor:
@@ -91,6 +81,15 @@ def relu(
     return minimum(y, as_number("relu", "max_value", max_value, low=0))
 
 
+def relu6(x: TensorLike) -> Tensor:
+    """x, cut off at 0 and 6.
+
+    >>> tg.activations.relu6([-1.0, 2.0, 9.0]).numpy()
+    array([0., 2., 6.], dtype=float32)
+    """
+    return nn.relu6(x)
+
+
 def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
     """x where it is positive, else negative_slope * x (Maas and others 2013).
 
@@ -119,6 +118,72 @@ def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
     """
     y, scale = as_tensor(x), as_number("celu", "alpha", alpha)
     return add(nn.relu(y), multiply(expm1(divide(minimum(y, 0), scale)), scale))
+
+
+def selu(x: TensorLike) -> Tensor:
+    """elu(x, 1.6733), times 1.0507 (Klambauer and others 2017)
+
+    >>> tg.activations.selu([0.0, 1.0]).numpy().round(4)
+    array([0.    , 1.0507], dtype=float32)
+    """
+    return nn.selu(x)
+
+
+def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
+    """x times the probability that a normal number is below x; see `tg.nn.gelu`.
+
+    >>> tg.activations.gelu([0.0, 1.0]).numpy().round(4)
+    array([0.    , 0.8413], dtype=float32)
+    """
+    return nn.gelu(x, approximate)
+
+
+def silu(x: TensorLike) -> Tensor:
+    """x * sigmoid(x)
+
+    >>> tg.activations.silu([0.0, 1.0]).numpy().round(4)
+    array([0.    , 0.7311], dtype=float32)
+    """
+    return nn.silu(x)
+
+
+swish = silu
+
+
+def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+    """e ** x / sum(e ** x) along `axis`, without overflow.
+
+    >>> tg.activations.softmax([1.0, 1.0]).numpy()
+    array([0.5, 0.5], dtype=float32)
+    """
+    return nn.softmax(x, axis)
+
+
+def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
+    """x - log(sum(e ** x)) along `axis`, without overflow.
+
+    >>> tg.activations.log_softmax([1.0, 1.0]).numpy().round(4)
+    array([-0.6931, -0.6931], dtype=float32)
+    """
+    return nn.log_softmax(x, axis)
+
+
+def softplus(x: TensorLike) -> Tensor:
+    """log(1 + e ** x), without overflow.
+
+    >>> tg.activations.softplus([0.0]).numpy().round(4)
+    array([0.6931], dtype=float32)
+    """
+    return unary.softplus(x)
+
+
+def softsign(x: TensorLike) -> Tensor:
+    """x / (1 + |x|)
+
+    >>> tg.activations.softsign([-1.0, 3.0]).numpy()
+    array([-0.5 ,  0.75], dtype=float32)
+    """
+    return unary.softsign(x)
 
 
 def glu(x: TensorLike, axis: int = -1) -> Tensor:
@@ -273,7 +338,7 @@ _NAMES = (
 )
 
 
-def get(identifier: Any) -> Callable[..., Any]:
+def get(identifier: object) -> Callable[..., Any]:
     """The activation of a name, a function as it is, or `linear` for None.
 
     Raises ValueError for any other name.

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,29 +49,50 @@ if TYPE_CHECKING:
 
 def _comparison(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
     def assertion(
-        x: Any, y: Any, message: str | None = None, summarize: int | None = None, name: Any = None
+        x: TensorLike,
+        y: TensorLike,
+        message: str | None = None,
+        summarize: int | None = None,
+        name: str | None = None,
     ) -> None:
-        x, y = as_operands(assertion.__name__, x, y)
-        text = f"{message}: " if message else ""
-        check(reduce_all(compare(x, y)), f"{text}x {relation} y does not hold", (x, y))
+        _check_relation(assertion.__name__, relation, compare, x, y, message)
 
-    assertion.__doc__ = (
-        f"Checks that `x {relation} y` holds for all elements, broadcast to one shape.\n\n"
-        "Raises InvalidArgumentError (a ValueError and an AssertionError) with both values, and\n"
-        "`message` in front, if it does not."
-    )
+    assertion.__doc__ = _RELATION.format(relation)
     return assertion
 
 
+_RELATION = """Checks that `x {} y` holds for all elements, broadcast to one shape.
+
+Raises InvalidArgumentError (a ValueError and an AssertionError) with both values, and
+`message` in front, if it does not."""
+
+
+def _check_relation(
+    op: str, relation: str, compare: Callable[[Any, Any], Any], x: Any, y: Any, message: str | None
+) -> None:
+    x, y = as_operands(op, x, y)
+    text = f"{message}: " if message else ""
+    check(reduce_all(compare(x, y)), f"{text}x {relation} y does not hold", (x, y))
+
+
+def assert_none_equal(
+    x: TensorLike,
+    y: TensorLike,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> None:
+    _check_relation("assert_none_equal", "!=", logic.not_equal, x, y, message)
+
+
+assert_none_equal.__doc__ = _RELATION.format("!=")
 assert_equal = _comparison("==", logic.equal)
-assert_none_equal = _comparison("!=", logic.not_equal)
 assert_less = _comparison("<", logic.less)
 assert_less_equal = _comparison("<=", logic.less_equal)
 assert_greater = _comparison(">", logic.greater)
 assert_greater_equal = _comparison(">=", logic.greater_equal)
 _COMPARISONS = {
     "assert_equal": assert_equal,
-    "assert_none_equal": assert_none_equal,
     "assert_less": assert_less,
     "assert_less_equal": assert_less_equal,
     "assert_greater": assert_greater,
@@ -83,7 +104,10 @@ for _name, _assertion in _COMPARISONS.items():
 
 def _sign(relation: str, compare: Callable[[Any, Any], Any]) -> Callable[..., None]:
     def assertion(
-        x: Any, message: str | None = None, summarize: int | None = None, name: Any = None
+        x: TensorLike,
+        message: str | None = None,
+        summarize: int | None = None,
+        name: str | None = None,
     ) -> None:
         x = as_tensor(x)
         text = f"{message}: " if message else ""
@@ -134,14 +158,14 @@ def Assert(
     check(reduce_all(logic.truth("Assert", condition)), "the assertion does not hold", shown)
 
 
-def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Any:
+def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
     """The tensor itself. Raises InvalidArgumentError if an element is nan or infinite."""
     x = as_tensor(tensor)
     check(reduce_all(is_finite(x)), f"{message}: a tensor holds nan or infinity", (x,))
     return x
 
 
-def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Any:
+def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:
     """The tensor itself; see `check_numerics`.
 
     >>> tg.debugging.assert_all_finite(tg.constant([1.0, 2.0]), "weights").numpy()
@@ -150,11 +174,18 @@ def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> A
     return check_numerics(x, message)
 
 
-def assert_shapes(shapes: Any, message: str | None = None) -> None:
+def assert_shapes(
+    shapes: Any,
+    data: Any = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> None:
     """Checks shapes while tracing: pairs of a tensor and a tuple of sizes.
 
     A size is an int; None or -1, which fit all; or a symbol such as "N", which stands for one
-    size wherever it occurs. Raises ShapeError (a ValueError).
+    size wherever it occurs. Raises ShapeError (a ValueError), with `message` in front. The other
+    arguments are accepted, and change nothing.
 
     >>> tg.debugging.assert_shapes([(tg.ones([2, 3]), ("N", 3)), (tg.ones([2]), ("N",))])
     """
@@ -204,7 +235,7 @@ def assert_rank_at_least(
 
 
 def assert_rank_in(
-    x: TensorLike, ranks: Any, message: str | None = None, name: str | None = None
+    x: TensorLike, ranks: Sequence[int], message: str | None = None, name: str | None = None
 ) -> None:
     """Checks while tracing that the number of axes is one of `ranks`. Raises ShapeError."""
     tensor = as_tensor(x)
@@ -493,7 +524,7 @@ _dump_from_the_start()
 __all__ = [
     *("assert_all_finite", "assert_integer", "assert_rank_at_least", "assert_rank_in"),
     *("assert_proper_iterable", "assert_same_float_dtype", "assert_scalar"),
-    *("GraphDump", "dump_graphs"),
+    *("GraphDump", "assert_none_equal", "dump_graphs"),
     *("check_determinism", "compare", "explain_compiles"),
     "disable_traceback_filtering",
     "enable_traceback_filtering",

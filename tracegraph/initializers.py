@@ -8,10 +8,10 @@ from typing import Any
 
 from tracegraph import random
 from tracegraph.api.public_modules import publish
-from tracegraph.array.arguments import as_choice, as_number, as_shape
+from tracegraph.array.arguments import as_axes, as_choice, as_number, as_shape
 from tracegraph.array.creation import eye, fill, ones as ones_of, zeros as zeros_of
 from tracegraph.array.shaping import reshape, transpose
-from tracegraph.core.types import as_dtype, float32
+from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.decompositions import qr
@@ -19,16 +19,19 @@ from tracegraph.linalg.parts import diag_part
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sign
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a normal number that is cut off at two of them.
 _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
 class Initializer:
-    """A function of a shape and a dtype that returns a tensor."""
+    """A function of a shape and a dtype, by default float32, that returns a tensor."""
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
+        return self._values(shape, float32 if dtype is None else as_dtype(dtype))
+
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         raise NotImplementedError
 
 
@@ -39,7 +42,7 @@ class Zeros(Initializer):
     array([0., 0.], dtype=float32)
     """
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         return zeros_of(shape, dtype)
 
 
@@ -50,7 +53,7 @@ class Ones(Initializer):
     array([1., 1.], dtype=float32)
     """
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         return ones_of(shape, dtype)
 
 
@@ -65,8 +68,8 @@ class Constant(Initializer):
         as_tensor(value)  # refuses what is not a number where it is given
         self.value = value
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
-        return fill(shape, as_tensor(self.value, as_dtype(dtype)))
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
+        return fill(shape, as_tensor(self.value, dtype))
 
 
 class RandomNormal(Initializer):
@@ -81,7 +84,7 @@ class RandomNormal(Initializer):
         self.stddev = as_number(type(self).__name__, "stddev", stddev)
         self.seed = seed
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
@@ -92,7 +95,7 @@ class TruncatedNormal(RandomNormal):
     TensorShape([2, 3])
     """
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
@@ -110,7 +113,7 @@ class RandomUniform(Initializer):
         self.maxval = as_number(type(self).__name__, "maxval", maxval)
         self.seed = seed
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)
 
 
@@ -119,6 +122,8 @@ class VarianceScaling(Initializer):
     of outputs ("fan_out"), or their mean ("fan_avg").
 
     - `distribution`: "truncated_normal" (also "normal"), "untruncated_normal" or "uniform".
+    - `input_axes`, `output_axes`: the axes whose sizes multiply to these numbers, where a shape is
+      not [*window, inputs, outputs]; both or neither.
 
     >>> tg.initializers.VarianceScaling(2.0, "fan_in")([2, 3]).shape
     TensorShape([2, 3])
@@ -130,6 +135,8 @@ class VarianceScaling(Initializer):
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | None = None,
+        input_axes: Axis = None,
+        output_axes: Axis = None,
     ) -> None:
         self.scale = as_number("VarianceScaling", "scale", scale, low=0)
         self.mode = as_choice("VarianceScaling", "mode", mode, ("fan_in", "fan_out", "fan_avg"))
@@ -138,9 +145,13 @@ class VarianceScaling(Initializer):
             "VarianceScaling", "distribution", distribution, (*names, "normal")
         )
         self.seed = seed
+        if (input_axes is None) != (output_axes is None):
+            fact = f"{type(self).__name__}: input_axes is {input_axes}, output_axes {output_axes}"
+            fail(SignatureError, fact, fix="give both or neither")
+        self.input_axes, self.output_axes = input_axes, output_axes
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
-        inputs, outputs = fans(shape)
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
+        inputs, outputs = self._fans(shape)
         count = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[self.mode]
         variance = self.scale / max(1.0, count)
         if self.distribution == "uniform":
@@ -151,6 +162,15 @@ class VarianceScaling(Initializer):
             return random.normal(shape, 0.0, deviation, dtype, self.seed)
         numbers = random.truncated_normal(shape, dtype=dtype, seed=self.seed)
         return multiply(numbers, deviation / _TRUNCATED_DEVIATION)
+
+    def _fans(self, shape: ShapeLike) -> tuple[int, int]:
+        if self.input_axes is None:
+            return fans(shape)
+        sizes: Any = as_shape("fans", shape)
+        given = (self.input_axes, self.output_axes)
+        chosen = [as_axes(type(self).__name__, axes, len(sizes)) for axes in given]
+        inputs, outputs = (math.prod(sizes[axis] for axis in axes) for axes in chosen)
+        return inputs, outputs
 
 
 def fans(shape: ShapeLike) -> tuple[int, int]:
@@ -164,11 +184,13 @@ def fans(shape: ShapeLike) -> tuple[int, int]:
 
 
 def _scaling(scale: float, mode: str, distribution: str) -> type[VarianceScaling]:
-    """A VarianceScaling whose only argument is the seed."""
+    """A VarianceScaling of which the seed and the axes are left to say."""
 
     class Scaling(VarianceScaling):
-        def __init__(self, seed: int | None = None) -> None:
-            super().__init__(scale, mode, distribution, seed)
+        def __init__(
+            self, seed: int | None = None, input_axes: Axis = None, output_axes: Axis = None
+        ) -> None:
+            super().__init__(scale, mode, distribution, seed, input_axes, output_axes)
 
     return Scaling
 
@@ -237,7 +259,7 @@ class Orthogonal(Initializer):
         self.gain = as_number("Orthogonal", "gain", gain)
         self.seed = seed
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         sizes = _axes("Orthogonal", shape, 2)
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         wide = max(rows, columns), min(rows, columns)
@@ -259,7 +281,7 @@ class Identity(Initializer):
     def __init__(self, gain: float = 1.0) -> None:
         self.gain = as_number("Identity", "gain", gain)
 
-    def __call__(self, shape: ShapeLike, dtype: DTypeLike = float32) -> Tensor:
+    def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
         rows, columns = _axes("Identity", shape, 2, 2)
         return multiply(eye(rows, columns, dtype=dtype), self.gain)
 
@@ -308,7 +330,7 @@ _OTHER_NAMES = {
 }
 
 
-def get(identifier: Any) -> Callable[..., Any]:
+def get(identifier: object) -> Callable[..., Any]:
     """The initializer of a name such as "glorot_uniform", or a function as it is.
 
     >>> tg.initializers.get("zeros")([2]).numpy()

@@ -71,7 +71,7 @@ class Container:
     def __hash__(self) -> int:
         return self._hash
 
-    def matches(self, other: Container) -> bool:
+    def matches(self, other: Container, check_types: bool = True) -> bool:
         """Whether the items of the one correspond to those of the other, leaf by leaf."""
         return self.kind == other.kind and self.names == other.names
 
@@ -104,9 +104,11 @@ class _Sequence(Container):
         base: Any = list if isinstance(value, list) else tuple
         return cls(kind, places, state=state), base.__iter__(value)
 
-    def matches(self, other: Container) -> bool:
+    def matches(self, other: Container, check_types: bool = True) -> bool:
         if not isinstance(other, _Sequence) or len(self.names) != len(other.names):
             return False
+        if not check_types:
+            return True
         are_lists = issubclass(self.kind, list) and issubclass(other.kind, list)
         return are_lists or self.kind == other.kind
 
@@ -142,7 +144,7 @@ class _Dict(Container):
         """The keys in the order of leaves."""
         return self.names if self.order is None else tuple(self.names[i] for i in self.order)
 
-    def matches(self, other: Container) -> bool:
+    def matches(self, other: Container, check_types: bool = True) -> bool:
         return isinstance(other, _Dict) and self.sorted_names == other.sorted_names
 
     def build(self, items: list[Any]) -> Any:
@@ -428,13 +430,14 @@ class Structure:
     def __hash__(self) -> int:
         return self._hash
 
-    def matches(self, other: Structure) -> bool:
+    def matches(self, other: Structure, check_types: bool = True) -> bool:
         """Whether leaf corresponds to leaf: keys may have another order, and dicts and lists may
-        be of subclasses, as in TensorFlow."""
+        be of subclasses, as in TensorFlow. Without `check_types` sequences may be of any kind."""
         if self.container is None or other.container is None:
             return self.container is other.container
-        return self.container.matches(other.container) and all(
-            one.matches(two) for one, two in zip(self.ordered_parts, other.ordered_parts)
+        return self.container.matches(other.container, check_types) and all(
+            one.matches(two, check_types)
+            for one, two in zip(self.ordered_parts, other.ordered_parts)
         )
 
     @property
@@ -590,8 +593,10 @@ def _refuse_depth(around: Sequence[Any] = ()) -> NoReturn:
 # What users call.
 
 
-def flatten(structure: Any) -> list[Any]:
+def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
     """The leaves of a nested structure, None among them, dicts in the order of their sorted keys.
+
+    `expand_composites` changes nothing, here as in the other functions: a tensor has no parts.
 
     >>> tg.nest.flatten({"b": [1, 2], "a": None})
     [None, 1, 2]
@@ -599,12 +604,14 @@ def flatten(structure: Any) -> list[Any]:
     return flatten_structure(structure, none_is_leaf=True)[0]
 
 
-def is_nested(structure: Any) -> bool:
-    """Whether `structure` is a container rather than a leaf."""
-    return structure is not None and opener_of(structure) is not None
+def is_nested(seq: Any) -> bool:
+    """Whether `seq` is a container rather than a leaf."""
+    return seq is not None and opener_of(seq) is not None
 
 
-def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
+def pack_sequence_as(
+    structure: Any, flat_sequence: Sequence[Any], expand_composites: bool = False
+) -> Any:
     """The leaves `flat_sequence`, in the order of `flatten`, packed like `structure`: dicts have
     their keys in the order that they have there. Raises ValueError for another number.
 
@@ -625,11 +632,17 @@ def pack_sequence_as(structure: Any, flat_sequence: Sequence[Any]) -> Any:
     return packing.pack(leaves)
 
 
-def map_structure(func: Callable[..., Any], *structures: Any) -> Any:
+def map_structure(
+    func: Callable[..., Any],
+    *structures: Any,
+    check_types: bool = True,
+    expand_composites: bool = False,
+) -> Any:
     """`func` applied to corresponding leaves, packed like the first structure.
 
     Dicts correspond by their keys, whatever their order. Raises ValueError if the structures
-    differ.
+    differ; without `check_types` a list may correspond to a tuple, and any container of items in a
+    row to another one.
 
     >>> tg.nest.map_structure(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
@@ -640,22 +653,24 @@ def map_structure(func: Callable[..., Any], *structures: Any) -> Any:
     if not structures:
         fact = "map_structure: there are no structures"
         fail(SignatureError, fact, fix="give at least one behind the function")
-    flats, packing = _matched(structures)
+    flats, packing = _matched(structures, check_types)
     return packing.pack([func(*row) for row in zip(*flats, strict=True)])
 
 
-def assert_same_structure(*structures: Any) -> None:
+def assert_same_structure(
+    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
+) -> None:
     """Raises ValueError if the structures differ, showing both. The order of keys is no difference,
-    and neither is a subclass of dict or of list."""
-    _matched(structures)
+    and neither is a subclass of dict or of list; `check_types` is that of `map_structure`."""
+    _matched([nest1, nest2], check_types)
 
 
-def _matched(structures: Sequence[Any]) -> tuple[list[list[Any]], Structure]:
+def _matched(structures: Sequence[Any], check_types: bool) -> tuple[list[list[Any]], Structure]:
     """The leaves of structures that match, and how those of the first are packed."""
     flats, packings = zip(*(flatten_structure(x, none_is_leaf=True) for x in structures))
     first = packings[0]
     for packing in packings[1:]:
-        if not first.matches(packing):
+        if not first.matches(packing, check_types):
             fail(
                 SignatureError,
                 f"the structures differ: {first!r} and {packing!r}",

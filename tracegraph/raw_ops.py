@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,11 @@ from tracegraph.math.sorting import searchsorted
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops import elementwise
 
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
-def PreventGradient(*, input: Any, message: str = "", name: str | None = None) -> Tensor:
+
+def PreventGradient(*, input: TensorLike, message: str = "", name: str | None = None) -> Tensor:
     """`input` itself; asking for its derivative is an error, which shows `message`.
 
     Raises a LookupError, with the line, where a derivative is taken through it, in any mode.
@@ -34,7 +38,7 @@ def PreventGradient(*, input: Any, message: str = "", name: str | None = None) -
     return elementwise.PreventGradient(str(message))(as_tensor(input))
 
 
-def Bucketize(*, input: Any, boundaries: Any, name: str | None = None) -> Tensor:
+def Bucketize(*, input: TensorLike, boundaries: Sequence[float], name: str | None = None) -> Tensor:
     """How many of the sorted `boundaries` each element reaches, as int32.
 
     Raises DTypeError for what is not a number, ValueError for boundaries that are not sorted.

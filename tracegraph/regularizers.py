@@ -112,7 +112,7 @@ _BY_NAME: dict[str, type[Regularizer]] = {
 }
 
 
-def get(identifier: Any) -> Callable[[Any], Any] | None:
+def get(identifier: object) -> Callable[[Any], Any] | None:
     """The regularizer of a name such as "l2", a function as it is, or None for None.
 
     >>> float(tg.regularizers.get("l2")([10.0]))

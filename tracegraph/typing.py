@@ -67,6 +67,9 @@ ShapeLike: TypeAlias = (
     | ShapeVariable
 )
 
+#: A count or a size: an int, a symbolic size, or a scalar tensor.
+SizeLike: TypeAlias = int | np.integer[Any] | Dim | Tensor | Variable
+
 #: What `tg.as_dtype` takes: a DType, a name, a type of NumPy, or `bool`, `int`, `float`, `complex`.
 DTypeLike: TypeAlias = DType | str | type[Any] | np.dtype[Any]
 

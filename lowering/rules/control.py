@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lowering.layout import unstated
 from lowering.program import BY_TABLE, Lowering, graph_function
 from lowering.rules import lowers
 from lowering.rules.accumulate import type_of_sum
@@ -36,15 +37,19 @@ def _function(body: Graph) -> Callable[..., tuple[Any, ...]]:
 
 @lowers(Cond)
 def _cond(op: Cond, decider: Any, *xs: Any, way: Lowering = BY_TABLE) -> Any:
-    true, false = graph_function(op.true, way), graph_function(op.false, way)
-    return jax.lax.cond(decider, true, false, *xs)
+    return jax.lax.cond(decider, _branch(op.true, way), _branch(op.false, way), *xs)
 
 
 @lowers(Switch)
 def _switch(op: Switch, decider: Any, *xs: Any, way: Lowering = BY_TABLE) -> Any:
     last = len(op.branches) - 1
     place = jnp.where((decider < 0) | (decider > last), last, decider)
-    return jax.lax.switch(place, [graph_function(branch, way) for branch in op.branches], *xs)
+    return jax.lax.switch(place, [_branch(branch, way) for branch in op.branches], *xs)
+
+
+def _branch(graph: Graph, way: Lowering) -> Callable[..., tuple[Any, ...]]:
+    run = graph_function(graph, way)
+    return lambda *xs: unstated(graph, run(*xs))
 
 
 @lowers(Scan)

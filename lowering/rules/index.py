@@ -12,6 +12,7 @@ from jax import lax
 from lowering import sizes
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
+from lowering.rules.compared import compared
 from tracegraph.ops import index as ops
 
 
@@ -73,6 +74,20 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
     if isinstance(op, ops.ScatterAdd):
         return in_float32(scatter, x, updates)
     return scatter(x, updates)
+
+
+@lowers(ops.ScatterIsExtreme)
+def _scatter_is_extreme(op: ops.ScatterIsExtreme, x: Any, indices: Any, updates: Any) -> Any:
+    places = op.axis, op.batch_dims, op.clamps
+
+    def compare(x: Any, updates: Any) -> tuple[Any, Any]:
+        y = _scatter(op.scatter, x, indices, updates)
+        found = lax.eq(x, y), lax.eq(updates, _gather(ops.GatherNd(*places), y, indices))
+        # As numbers, since no scatter joins truth values.
+        by_x, by_updates = (is_found.astype(jnp.int32) for is_found in found)
+        return found, _scatter(ops.ScatterMax(*places), by_x, indices, by_updates) > 0
+
+    return compared(compare, x, updates)
 
 
 def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:

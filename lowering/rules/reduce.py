@@ -12,10 +12,11 @@ from jax import lax
 from lowering import sizes
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
+from lowering.rules.compared import compared
 from tracegraph.ops import reduce as ops
 
 
-def _axes(op: ops.Reduction, x: Any) -> tuple[int, ...]:
+def _axes(op: ops.Reduction | ops.IsExtreme, x: Any) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if op.axes is None else op.axes
 
 
@@ -27,6 +28,17 @@ def _max(op: ops.Max, x: Any) -> Any:
 @lowers(ops.Min)
 def _min(op: ops.Min, x: Any) -> Any:
     return lax.reduce_min(x, _axes(op, x))
+
+
+@lowers(ops.IsExtreme)
+def _is_extreme(op: ops.IsExtreme, x: Any) -> Any:
+    axes, extreme = _axes(op, x), lax.reduce_max if op.largest else lax.reduce_min
+
+    def compare(x: Any) -> tuple[Any, Any]:
+        found = lax.eq(x, jnp.broadcast_to(jnp.expand_dims(extreme(x, axes), axes), x.shape))
+        return found, lax.reduce_or(found, axes)
+
+    return compared(compare, x)
 
 
 @lowers(ops.Prod)
@@ -58,11 +70,18 @@ def _first(op: ops.ArgExtreme, x: Any, extreme: Callable[..., Any]) -> Any:
     """The first index of the extreme, or of nan. On CPU `lax.argmax` takes eight times as long."""
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.int8)
-    wanted = lax.expand_dims(extreme(x, (op.axis,)), (op.axis,))
-    is_wanted = lax.bitwise_or(lax.eq(x, jnp.broadcast_to(wanted, x.shape)), lax.ne(x, x))
-    positions = lax.broadcasted_iota(op.dtype.numpy_dtype, x.shape, op.axis)
-    last = lax.full_like(positions, x.shape[op.axis] - 1)
-    return lax.reduce_min(lax.select(is_wanted, positions, last), (op.axis,))
+    count = x.shape[op.axis]
+    number = jnp.int64 if op.dtype.size == 8 else jnp.int32  # also the one behind the last
+
+    def compare(x: Any) -> tuple[Any, Any]:
+        wanted = lax.expand_dims(extreme(x, (op.axis,)), (op.axis,))
+        is_wanted = lax.bitwise_or(lax.eq(x, jnp.broadcast_to(wanted, x.shape)), lax.ne(x, x))
+        positions = lax.broadcasted_iota(number, x.shape, op.axis)
+        none = lax.full_like(positions, count)
+        first = lax.reduce_min(lax.select(is_wanted, positions, none), (op.axis,))
+        return first, lax.lt(first, lax.full_like(first, count))
+
+    return compared(compare, x).astype(op.dtype.numpy_dtype)
 
 
 @lowers(ops.CumSum)

@@ -92,6 +92,7 @@ UNARY = (
     *["activations.log_softmax", "activations.mish", "activations.relu", "activations.relu6"],
     *["activations.selu", "activations.silu", "activations.soft_shrink", "activations.softmax"],
     *["activations.sparse_plus", "activations.sparse_sigmoid", "activations.sparsemax"],
+    *["activations.softplus", "activations.softsign"],
     *["activations.squareplus", "activations.tanh_shrink"],
     *(f"math.special.{x}" for x in dir(tg.math.special)),
 )
@@ -142,6 +143,7 @@ CALLS = {
     "bitwise.invert": call(N),
     "betainc": call(X, X, X),
     "accumulate_n": call([X, X]),
+    "add_n": call([X, X]),
     "activations.squareplus": call(X, 4.0),
     "activations.glu": call(tg.ones([2, 4])),
     "activations.threshold": call(X, 0.5, 0.0),

@@ -8,6 +8,7 @@ ACCEPTED = {
     ("norm", "ord"): ("no string",),  # an order may be a number
     ("linalg.normalize", "ord"): ("no string",),
     ("accumulate_n", "inputs"): _ONE_AS_LIST,
+    ("add_n", "inputs"): _ONE_AS_LIST,
     ("stack", "values"): _ONE_AS_LIST,
     ("parallel_stack", "values"): _ONE_AS_LIST,
     ("strided_slice", "begin"): _AS_SLICES,

@@ -98,7 +98,16 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 #: Arguments of any value, or of none that counts.
 _FREE = {
     *("name", "message", "summarize", "parallel_iterations", "back_prop", "swap_memory"),
-    *("a_is_sparse", "b_is_sparse", "validate_indices", "infer_shape", "gate_gradients"),
+    *(
+        "a_is_sparse",
+        "b_is_sparse",
+        "grad_a",
+        "grad_b",
+        "alg",
+        "validate_indices",
+        "infer_shape",
+        "gate_gradients",
+    ),
     *("aggregation_method", "fallback_to_while_loop", "warn", "validate_args", "use_cudnn"),
     *("use_locking", "colocate_with_first_write_call", "read_value"),
 }

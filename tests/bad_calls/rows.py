@@ -295,9 +295,10 @@ ROWS: list[Row] = [
     ),
     *rows(
         "random.Generator",
-        (lambda i: tg.random.Generator(i), SHAPE, "i32[3]"),
+        (lambda i: tg.random.Generator(state=i), SHAPE, "i32[3]"),
         (lambda: tg.random.Generator("text"), DTYPE, "text"),
         (lambda: tg.random.Generator(None), DTYPE, "None"),
+        (lambda x: tg.random.Generator(x), DTYPE, "f32[2,3]"),
     ),
     *rows(
         "random.set_global_generator",

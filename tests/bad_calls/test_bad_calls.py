@@ -45,6 +45,7 @@ def test_a_call_that_is_wrong_in_a_way_of_its_own(bad, is_traced):
     assert found == [], str(error)
 
 
+@pytest.mark.sampled(240)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("path", CALLS)
 def test_a_call_with_one_argument_that_is_wrong(path):

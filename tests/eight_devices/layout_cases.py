@@ -72,6 +72,11 @@ def test_meshes_that_say_the_same_are_equal():
     assert pickle.loads(pickle.dumps(others[2])) == others[2] == copy.deepcopy(others[2])
 
 
+def test_sizes_of_a_mesh_may_be_numbers_of_numpy():
+    mesh = Mesh({"data": np.int64(4), "model": np.uint8(2)})
+    assert mesh == MESH and all(type(size) is int for size in mesh.shape.values())
+
+
 def test_devices_of_a_mesh_have_names():
     chosen = jax.devices()[2:4]
     named = [tg.config.list_logical_devices()[2], "/CPU:3"]
@@ -254,6 +259,9 @@ def test_layers_that_make_no_variables_are_not_waited_for():
 def test_a_divided_variable_may_be_kept_in_the_memory_of_the_host(compiled):
     v = tg.Variable(X, layout=ROWS, memory_kind="pinned_host")
     w = tg.Variable(W, memory_kind="pinned_host")
+    assert tg.Variable(X, layout=ROWS.sharding).memory_kind == "device"
+    on_host = ROWS.sharding.with_memory_kind("pinned_host")
+    assert tg.Variable(X, layout=on_host).memory_kind == "pinned_host"
 
     @tg.function
     def step(x):
@@ -364,6 +372,56 @@ def test_what_has_no_layout_stays_whole(table, is_batch_divided, is_built, budge
     assert layer.kernel.layout == table.get("kernel", Layout(MESH, [None, None]))
 
 
+def classifier():
+    """A layer, an optimizer, and a step of both."""
+    layer, optimizer = tg.layers.Dense(8), tg.optimizers.Adam(0.1)
+
+    @tg.function
+    def step():
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean((layer(X) - 1.0) ** 2)
+        weights = layer.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+        return loss
+
+    return layer, optimizer, step
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_goes_on_with_another_table(is_built, is_first, tmp_path):
+    layer, optimizer, step = classifier()
+    for _ in range(2):
+        step()
+    path = tg.train.Checkpoint(layer=layer, optimizer=optimizer).save(tmp_path / "saved")
+    wanted = [float(step()) for _ in range(2)]
+
+    layer, optimizer, step = classifier()
+    if is_built:
+        layer(X)
+    acts = [
+        lambda: layer.apply_layouts({"kernel": TILES}),
+        lambda: tg.train.Checkpoint(layer=layer, optimizer=optimizer).restore(path),
+    ]
+    for act in acts if is_first else acts[::-1]:
+        act()
+    np.testing.assert_allclose([float(step()) for _ in range(2)], wanted, rtol=1e-5)
+    kept = [v for v in optimizer.variables if v.shape.rank == 2]
+    assert [v.layout for v in (layer.kernel, *kept)] == [TILES] * 3
+
+
+def test_what_has_some_axes_of_a_weight_is_divided_as_they_are():
+    weight = tg.Variable(RNG.normal(size=(8, 4, 6)), layout=Layout(MESH, [None, "data", "model"]))
+    optimizer = tg.optimizers.Adafactor()
+    optimizer.build([weight])
+    kept = {v.shape[-1]: v for v in optimizer.variables if v.shape.rank}
+    assert kept[4].layout == Layout(MESH, [None, "data"])
+    assert kept[6].layout == Layout(MESH, [None, "model"])
+    weight.take_layout(Layout(MESH, ["data", None, "model"]))
+    assert kept[4].layout == ROWS
+    assert kept[6].layout == TILES
+
+
 def test_what_will_be_compiled_is_described_before_it_has_run():
     layer, step, function = dense_step({"kernel": COLUMNS}, X, is_built=True)
     assert "all-reduce" in str(function.get_concrete_function(X).summary(devices=True))
@@ -463,6 +521,30 @@ def test_derivatives_are_the_same_whatever_is_divided():
         assert many[kind].layout == TILES, f"the gradient by a Variable is divided as it: {kind}"
 
 
+def test_branches_may_divide_their_results_in_different_ways():
+    columns = Layout(MESH, [None, "data"])
+
+    @tg.function
+    def chosen(place, x):
+        branches = [lambda: with_layout(2.0 * x, ROWS), lambda: with_layout(x, columns), lambda: x]
+        return tg.switch_case(place, branches)
+
+    @tg.function
+    def slope(place, x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.cond(
+                place == 0, lambda: with_layout(2.0 * x, columns), lambda: with_layout(x, ROWS)
+            )
+            total = tg.reduce_sum(tg.sin(y) * tg.cast(chosen(place, x), tg.float32))
+        return tape.gradient(total, x)
+
+    for place, factor in enumerate([2.0, 1.0, 1.0]):
+        np.testing.assert_array_equal(chosen(place, X).numpy(), factor * X)
+        wanted = jax.grad(lambda x, a=factor: (jax.numpy.sin(a * x) * a * x).sum())(X)
+        np.testing.assert_allclose(slope(place, X).numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_the_first_derivative_is_that_of_jax():
     def loss(w):
         return jax.numpy.sum(jax.numpy.tanh(X @ w) ** 2)
@@ -536,6 +618,18 @@ def test_variables_of_a_saved_model_keep_their_layouts(saved, monkeypatch):
     np.testing.assert_allclose(loaded.apply(X).numpy(), X @ W, rtol=1e-5, atol=1e-6)
     kernel.assign(2.0 * W)
     assert kernel.layout == TILES
+
+
+def test_an_axis_that_two_of_the_mesh_divide_is_saved(tmp_path):
+    every = Layout(MESH, [("data", "model"), None])
+    module = tg.Module()
+    module.w = tg.Variable(X, layout=every)
+    spec = tg.TensorSpec([8, 4], layout=every)
+    module.apply = tg.function(lambda x: x + module.w, input_signature=[spec])
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert loaded.w.layout == loaded.apply(X).layout == every
+    np.testing.assert_array_equal(loaded.w.numpy(), X)
 
 
 def test_layouts_of_a_saved_model_mean_the_mesh_around(saved):
@@ -890,27 +984,28 @@ def test_a_size_that_is_open_is_checked_when_it_is_known():
     assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: f(X[:6]))
 
 
-def test_a_size_that_nothing_divides_is_padded_to_a_bucket():
+@pytest.mark.parametrize("layout", [None, ROWS], ids=["stated", "declared"])
+def test_a_size_that_nothing_divides_is_padded_to_a_bucket(layout):
     w = tg.Variable(W)
 
-    @tg.function(bucket_sizes=[8, 16], input_signature=[tg.TensorSpec([None, 4])])
+    @tg.function(bucket_sizes=[8, 16], input_signature=[tg.TensorSpec([None, 4], layout=layout)])
     def f(x):
         with tg.GradientTape() as tape:
-            y = tg.tanh(with_layout(x, ROWS) @ w)
+            y = tg.tanh((x if layout else with_layout(x, ROWS)) @ w)
             loss = tg.reduce_mean(y * y)
         return loss, y, tape.gradient(loss, w)
 
     def plain(w, x):
         return jax.numpy.mean(jax.numpy.tanh(x @ w) ** 2)
 
-    for count in (6, 8, 1, 5):
-        x = X[:count]
+    for count in (6, 8, 1, 5, 20):  # the last one is longer than any bucket, and divided
+        x = np.resize(X, (count, 4))
         loss, y, slope = f(x)
         np.testing.assert_allclose(loss.numpy(), plain(W, x), rtol=1e-5)
         np.testing.assert_allclose(y.numpy(), np.tanh(x @ W), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(slope.numpy(), jax.grad(plain)(W, x), rtol=1e-4, atol=1e-6)
-    narrow = tg.function(lambda x: with_layout(x, ROWS), bucket_sizes=[7])
-    narrow.get_concrete_function(tg.TensorSpec([None, 4]))
+    spec = tg.TensorSpec([None, 4], layout=layout)
+    narrow = tg.function(lambda x: with_layout(x, ROWS), [spec], bucket_sizes=[7])
     assert "size 6, which 'data' of 4 does not divide" in refused(ValueError, lambda: narrow(X[:6]))
 
 

@@ -24,7 +24,7 @@ def group(*inputs: Any, name: str | None = None) -> None:
         _check_operation("group", leaf)
 
 
-def control_dependencies(control_inputs: Any) -> contextlib.AbstractContextManager[None]:
+def control_dependencies(control_inputs: object) -> contextlib.AbstractContextManager[None]:
     """A context whose operations come after `control_inputs`, as all that is written later does.
 
     - `control_inputs`: a list of tensors, Variables and results of calls, or None.

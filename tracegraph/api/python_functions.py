@@ -31,14 +31,14 @@ from tracegraph.tracing.trace import Trace, current_trace
 
 def numpy_function(
     func: Callable[..., Any] | None = None,
-    inp: Any = (),
+    inp: Any = None,
     Tout: Any = None,
     stateful: bool = True,
-    name: Any = None,
+    name: str | None = None,
 ) -> Any:
     """Calls `func` on NumPy arrays at every run; its gradient is None.
 
-    - `inp`: the tensors that become arguments.
+    - `inp`: the tensors that become arguments; None for none.
     - `Tout`: the dtype of the result or its TensorSpec, or a list of them.
 
     XLA must know the shapes of the results, so a program is divided where it calls Python. `None`
@@ -53,7 +53,10 @@ def numpy_function(
 
 
 def py_function(
-    func: Callable[..., Any] | None = None, inp: Any = (), Tout: Any = None, name: Any = None
+    func: Callable[..., Any] | None = None,
+    inp: Any = None,
+    Tout: Any = None,
+    name: str | None = None,
 ) -> Any:
     """Calls `func` on tensors at every run, computing at top level; differentiable.
 
@@ -71,7 +74,8 @@ def _python_call(kind: type[ArrayFunction], func: Any, inp: Any, Tout: Any) -> A
             f"{name}(function, [x], Tout)"
         )
         fail(TraceError, f"{name}: {shown(func)} is not callable", fix=fix)
-    inputs = [as_tensor(x) for x in (inp if isinstance(inp, (list, tuple)) else [inp])]
+    arguments = [] if inp is None else inp if isinstance(inp, (list, tuple)) else [inp]
+    inputs = [as_tensor(x) for x in arguments]
     is_list = isinstance(Tout, (list, tuple))
     given = list(Tout) if is_list else [Tout] if Tout is not None else []  # type: ignore[arg-type]
     function = kind(func, [_spec(t) for t in given], here())

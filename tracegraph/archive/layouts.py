@@ -19,7 +19,7 @@ def written_layout(layout: Any) -> dict[str, Any]:
     if layout is None:
         return {}
     mesh, devices, axes = layout.placement
-    row: dict[str, Any] = {"mesh": mesh, "axes": list(axes)}
+    row: dict[str, Any] = {"mesh": mesh, "axes": [_written_axis(entry) for entry in axes]}
     return {"layout": row if devices is None else {**row, "devices": list(devices)}}
 
 
@@ -38,6 +38,10 @@ def read_layout(entry: Entry, type: TensorType) -> Any:
     except Mismatch as mismatch:
         entry.fail(mismatch.fact, fix=mismatch.fix)
     return layout_of_op(op)
+
+
+def _written_axis(entry: Any) -> Any:
+    return list(entry) if isinstance(entry, tuple) else entry
 
 
 def _axis(entry: Entry) -> Any:

@@ -83,7 +83,7 @@ def _divided(op: str, x: Tensor, size: Size, block: int) -> Size:
 
 
 def space_to_batch(
-    input: TensorLike, block_shape: ShapeLike, paddings: Any, name: str | None = None
+    input: TensorLike, block_shape: ShapeLike, paddings: TensorLike, name: str | None = None
 ) -> Tensor:
     """`input`, padded with zeros, with the elements of each block as examples of their own.
 
@@ -113,7 +113,7 @@ def space_to_batch(
 
 
 def batch_to_space(
-    input: TensorLike, block_shape: ShapeLike, crops: Any, name: str | None = None
+    input: TensorLike, block_shape: ShapeLike, crops: TensorLike, name: str | None = None
 ) -> Tensor:
     """Undoes `space_to_batch`, and leaves out `crops`, a pair (before, after) for each axis.
 

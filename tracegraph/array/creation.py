@@ -49,7 +49,7 @@ from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
-from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
 
 def constant(
@@ -143,7 +143,7 @@ def get_static_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | 
     return None if value is None or value.dtype == object else value
 
 
-def fill(dims: Any, value: TensorLike, name: str | None = None) -> Tensor:
+def fill(dims: ShapeLike, value: TensorLike, name: str | None = None) -> Tensor:
     """A tensor of shape `dims` with every element `value`, in the dtype of the value.
 
     >>> tg.fill([2, 3], 7).numpy()
@@ -201,8 +201,8 @@ def _full_like(x: Any, value: int, dtype: Any) -> Tensor:
 
 
 def eye(
-    num_rows: Any,
-    num_columns: Any = None,
+    num_rows: SizeLike,
+    num_columns: SizeLike | None = None,
     batch_shape: ShapeLike | None = None,
     dtype: DTypeLike = float32,
     name: str | None = None,
@@ -399,12 +399,12 @@ def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
 
 
 def linspace(
-    start: TensorLike, stop: Any, num: Any, axis: int = 0, name: str | None = None
+    start: TensorLike, stop: TensorLike, num: SizeLike, name: str | None = None, axis: int = 0
 ) -> Tensor:
     """`num` values from start to stop, both included, at equal distances.
 
     start and stop are floating and may be tensors of one shape; the values then lie along a new
-    axis. Integers are taken as float64.
+    axis, which is `axis` of the result. A start that is an integer is taken as float64.
 
     >>> tg.linspace(0.0, 1.0, 5).numpy()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -433,8 +433,9 @@ def _is_real(value: Any) -> bool:
 
 def _linspace_of_numbers(start: Any, stop: Any, count: int) -> Tensor:
     first, last = as_array(start), as_array(stop)
-    kind = np.result_type(first, last)
-    type = TensorType(as_dtype(kind if kind.kind == "f" else np.float64), (count,))
+    floats = [x.dtype for x in (first, last) if x.dtype.kind == "f"]
+    kind = np.result_type(*floats) if first.dtype.kind == "f" else np.float64
+    type = TensorType(as_dtype(kind), (count,))
     return from_numpy("linspace", type, lambda: np.linspace(first, last, count, dtype=np.float64))
 
 
@@ -452,7 +453,7 @@ def _fractions(count: Any, dtype: DType) -> Tensor:
 
 def one_hot(
     indices: TensorLike,
-    depth: Any,
+    depth: SizeLike,
     on_value: TensorLike | None = None,
     off_value: TensorLike | None = None,
     axis: int | None = None,
@@ -469,13 +470,13 @@ def one_hot(
            [0., 0., 1.]], dtype=float32)
     """
     indices = as_integers("one_hot", "the indices", indices)
-    depth = as_count("one_hot", "the depth", depth)
-    indices = _reaching(indices, depth)
+    count = as_count("one_hot", "the depth", depth)
+    indices = _reaching(indices, count)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
-    long = (*shape[:place], depth, *shape[place:])
+    long = (*shape[:place], count, *shape[place:])
     others = tuple(k for k in builtins.range(len(long)) if k != place)
-    positions = BroadcastTo(long, (place,))(Iota(depth, indices.dtype)())
+    positions = BroadcastTo(long, (place,))(Iota(count, indices.dtype)())
     is_on = ops.EQUAL(positions, BroadcastTo(long, others)(indices))
     return _chosen(is_on, on_value, off_value, dtype)
 
@@ -502,7 +503,10 @@ def _chosen(is_on: Tensor, on_value: Any, off_value: Any, dtype: Any) -> Tensor:
 
 
 def sequence_mask(
-    lengths: TensorLike, maxlen: Any = None, dtype: DTypeLike = bool_, name: str | None = None
+    lengths: TensorLike,
+    maxlen: SizeLike | None = None,
+    dtype: DTypeLike = bool_,
+    name: str | None = None,
 ) -> Tensor:
     """mask[..., j] = j < lengths[...], for j below maxlen.
 
@@ -629,13 +633,13 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
     return with_sizes(x, sizes)
 
 
-def shape(input: TensorLike, out_type: DTypeLike = int32, name: str | None = None) -> Tensor:
-    """The sizes of `input` as a vector of integers; known sizes are constants.
+def shape(input: TensorLike, out_type: DTypeLike | None = None, name: str | None = None) -> Tensor:
+    """The sizes of `input` as a vector of `out_type`, by default int32; known sizes are constants.
 
     >>> tg.shape(tg.zeros([2, 3])).numpy()
     array([2, 3], dtype=int32)
     """
-    sizes, kind = as_tensor(input).type.shape, as_dtype(out_type)
+    sizes, kind = as_tensor(input).type.shape, as_dtype(out_type or int32)
     if isinstance(sizes, ShapeVariable):
         return cast_to(Sizes(sizes)(), kind)
     if all(map(known_int, sizes)):
@@ -644,13 +648,14 @@ def shape(input: TensorLike, out_type: DTypeLike = int32, name: str | None = Non
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
-def size(input: TensorLike, out_type: DTypeLike = int32, name: str | None = None) -> Tensor:
-    """The number of elements of `input`, as an integer scalar; a constant if it is known.
+def size(input: TensorLike, out_type: DTypeLike | None = None, name: str | None = None) -> Tensor:
+    """The number of elements of `input`, as a scalar of `out_type`, by default int32; a constant if
+    it is known.
 
     >>> tg.size(tg.zeros([2, 3])).numpy()
     np.int32(6)
     """
-    return _size_value(element_count(as_tensor(input).type.shape), as_dtype(out_type))
+    return _size_value(element_count(as_tensor(input).type.shape), as_dtype(out_type or int32))
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:

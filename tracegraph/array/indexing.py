@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_now,
 )
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
 newaxis = None
 
@@ -429,7 +432,9 @@ def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
     return DynamicSlice(tuple(counts))(x, *starts)
 
 
-def slice_of(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+def slice_of(
+    input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None
+) -> Tensor:
     """size[k] elements from begin[k] on along axis k; -1 for all that are left.
 
     `begin` and `size` may be tensors; a size that is not known while tracing is one that each run
@@ -508,16 +513,16 @@ def _check_inside(x: Tensor, axis: int, begin: Any, count: Any) -> None:
 
 
 def strided_slice(
-    input_: Any,
-    begin: Any,
-    end: Any,
-    strides: Any = None,
+    input_: TensorLike,
+    begin: TensorLike,
+    end: TensorLike,
+    strides: TensorLike | None = None,
     begin_mask: int = 0,
     end_mask: int = 0,
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: Any = None,
+    var: object = None,
     name: str | None = None,
 ) -> Tensor:
     """x[begin[0]:end[0]:strides[0], ...]; bit k of a mask changes what stands at place k.

@@ -19,19 +19,27 @@ from tracegraph.array.arguments import (
     refuse_kind,
     sizes_of,
 )
+from tracegraph.array.creation import ensure_shape
 from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
-from tracegraph.core.types import DType, TensorType, int32, int64
+from tracegraph.core.types import DType, TensorType, as_dtype, int32, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted, refuse_mix
+from tracegraph.operands.conversion import (
+    as_tensor,
+    cast_to,
+    converted,
+    has_dtype,
+    promoted,
+    refuse_mix,
+)
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
 from tracegraph.ops.elementwise import ADD
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
-from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 
 def together(op: str, values: Any) -> list[Tensor]:
@@ -143,7 +151,7 @@ def unstack(
 
 def split(
     value: TensorLike,
-    num_or_size_splits: Any,
+    num_or_size_splits: ShapeLike,
     axis: Axis = 0,
     num: int | None = None,
     name: str | None = None,
@@ -280,7 +288,8 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
     array([ 9, 12], dtype=int32)
     """
-    first, *others = together("add_n", list(inputs) if isinstance(inputs, Iterator) else inputs)
+    is_list = isinstance(inputs, (Iterator, np.ndarray))
+    first, *others = together("add_n", list(inputs) if is_list else inputs)
     total = first
     for x in others:
         if same_shape(first.type.shape, x.type.shape) is None:
@@ -295,4 +304,24 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     return total
 
 
-__all__ = ["add_n", "concat", "repeat", "split", "stack", "unstack"]
+def accumulate_n(
+    inputs: Sequence[Any],
+    shape: ShapeLike | None = None,
+    tensor_dtype: DTypeLike | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """The sum of the tensors, all of one shape, as `add_n`.
+
+    Raises ShapeError where they do not have `shape`, DTypeError where they are not of
+    `tensor_dtype`.
+
+    >>> tg.math.accumulate_n([[1, 2], [3, 4]], shape=[2]).numpy()
+    array([4, 6], dtype=int32)
+    """
+    total = add_n(inputs)
+    if tensor_dtype is not None:
+        total = converted(total, as_dtype(tensor_dtype))
+    return total if shape is None else ensure_shape(total, shape)
+
+
+__all__ = ["accumulate_n", "add_n", "concat", "repeat", "split", "stack", "unstack"]

@@ -120,8 +120,8 @@ def _zero_elsewhere(is_named: Tensor, rows: Tensor) -> Tensor:
 def reverse_sequence(
     input: TensorLike,
     seq_lengths: TensorLike,
-    seq_axis: Any = None,
-    batch_axis: Any = None,
+    seq_axis: int | None = None,
+    batch_axis: int | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`input` with the first seq_lengths[b] elements along `seq_axis` in reverse order, for each b

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracegraph.array.arguments import (
     as_axis,
+    as_choice,
     as_count,
     as_integers,
     as_shape,
@@ -130,9 +131,9 @@ def boolean_mask(
 def gather(
     params: TensorLike,
     indices: TensorLike,
-    validate_indices: Any = None,
+    validate_indices: bool | None = None,
     axis: Axis = None,
-    batch_dims: Any = 0,
+    batch_dims: int = 0,
     name: str | None = None,
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`, side by side.
@@ -172,16 +173,21 @@ def _batch_count(op: str, batch_dims: Any, rank: int, at: Tensor) -> int:
 
 
 def gather_nd(
-    params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None
+    params: TensorLike,
+    indices: TensorLike,
+    batch_dims: int = 0,
+    name: str | None = None,
+    bad_indices_policy: str = "",
 ) -> Tensor:
     """The slices of `params` at index vectors, which lie along the last axis of `indices`.
 
     y[b, i, ...] = params[b, indices[b, i, 0], indices[b, i, 1], ..., ...]. Indices that are out
-    of range are treated as in `gather`.
+    of range are treated as in `gather`; "" and "DEFAULT" are the only `bad_indices_policy`.
 
     >>> tg.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]]).numpy()
     array([2, 3], dtype=int32)
     """
+    _check_policy("gather_nd", bad_indices_policy)
     x, at = as_tensor(params), as_integers("gather_nd", "the indices", indices)
     sizes, depth = sizes_of("gather_nd", x), _depth("gather_nd", at)
     batch_dims = as_axis("gather_nd", as_count("gather_nd", "batch_dims", batch_dims), at.ndim, at)
@@ -189,6 +195,11 @@ def gather_nd(
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
     x = in_range("gather_nd", x, at, range(batch_dims, batch_dims + depth))
     return GatherNd(batch_dims, batch_dims)(x, at)
+
+
+def _check_policy(op: str, bad_indices_policy: Any) -> None:
+    """Indices that are out of range are treated in one way, whatever the call."""
+    as_choice(op, "bad_indices_policy", bad_indices_policy, ("", "DEFAULT"))
 
 
 def _depth(op: str, at: Tensor) -> int:
@@ -218,69 +229,99 @@ def tensor_scatter_nd_update(
 
 
 def tensor_scatter_nd_add(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> Tensor:
     """`tensor` with `updates` added at the index vectors; those for one place add up.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_add([1, 2, 3], [[1], [1]], [10, 20]).numpy()
     array([ 1, 32,  3], dtype=int32)
     """
+    _check_policy("tensor_scatter_nd_add", bad_indices_policy)
     return _scattered(ScatterAdd, "tensor_scatter_nd_add", tensor, indices, updates)
 
 
 def tensor_scatter_nd_sub(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
     array([ 1, -8,  3], dtype=int32)
     """
+    _check_policy("tensor_scatter_nd_sub", bad_indices_policy)
     x, updates = together("tensor_scatter_nd_sub", [as_tensor(tensor), updates])
     return _scattered(ScatterAdd, "tensor_scatter_nd_sub", x, indices, NEG(updates))
 
 
 def tensor_scatter_nd_max(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> Tensor:
     """`tensor` with the maximum of what stands at the index vectors and the updates.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
     array([1, 9, 3], dtype=int32)
     """
+    _check_policy("tensor_scatter_nd_max", bad_indices_policy)
     return _scattered(ScatterMax, "tensor_scatter_nd_max", tensor, indices, updates)
 
 
 def tensor_scatter_nd_min(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> Tensor:
     """`tensor` with the minimum of what stands at the index vectors and the updates.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
     array([1, 0, 3], dtype=int32)
     """
+    _check_policy("tensor_scatter_nd_min", bad_indices_policy)
     return _scattered(ScatterMin, "tensor_scatter_nd_min", tensor, indices, updates)
 
 
 def scatter_nd(
-    indices: TensorLike, updates: TensorLike, shape: ShapeLike, name: str | None = None
+    indices: TensorLike,
+    updates: TensorLike,
+    shape: ShapeLike,
+    bad_indices_policy: str = "",
+    name: str | None = None,
 ) -> Tensor:
     """Zeros of `shape` with `updates` added at the index vectors; of truth values, whether one of
     them is true.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`.
+    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    are the only `bad_indices_policy`.
 
     >>> tg.scatter_nd([[1], [3]], [9, 8], [4]).numpy()
     array([0, 9, 0, 8], dtype=int32)
     """
+    _check_policy("scatter_nd", bad_indices_policy)
     updates = as_tensor(updates)
     if updates.dtype is bool_:
         return cast_to(scatter_nd(indices, cast_to(updates, int32), shape), bool_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.array.arguments import (
@@ -96,7 +97,10 @@ def _without_zeros(sizes: Any) -> int:
 
 
 def transpose(
-    a: TensorLike, perm: Any = None, conjugate: bool = False, name: str | None = None
+    a: TensorLike,
+    perm: Sequence[int] | TensorLike | None = None,
+    conjugate: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """a with its axes in another order: axis k of the result is axis perm[k] of a.
 
@@ -344,7 +348,7 @@ def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
     return ops.Concatenate(axis)(cut(x, axis, size - first, size), cut(x, axis, 0, size - first))
 
 
-def meshgrid(*args: Any, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
+def meshgrid(*args: TensorLike, indexing: str = "xy", name: str | None = None) -> list[Tensor]:
     """The coordinates of a grid: one tensor of the grid's shape for each vector.
 
     With `indexing` "xy" the first vector runs along axis 1 and the second along axis 0, with "ij"

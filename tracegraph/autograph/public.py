@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph.autograph.conversion import NotConvertible, converted_text, take_as_given
 from tracegraph.errors import SignatureError, TraceError, fail, shown
+
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
 
 
 def to_code(
     entity: Callable[..., Any],
     recursive: bool = True,
-    experimental_optional_features: Any = None,
+    experimental_optional_features: object = None,
 ) -> str:
     """The Python code that a function is converted to, with the hooks in `ag__`.
 
@@ -62,9 +65,9 @@ take_as_given.update((do_not_convert, to_code))
 
 
 def set_loop_options(
-    parallel_iterations: Any = None,
-    swap_memory: Any = None,
-    maximum_iterations: Any = None,
+    parallel_iterations: int | None = None,
+    swap_memory: bool | None = None,
+    maximum_iterations: TensorLike | None = None,
     shape_invariants: Any = None,
 ) -> None:
     """Says of the loop whose first statement it is how it shall run.

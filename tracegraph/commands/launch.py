@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +13,8 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from tracegraph.commands.answers import Answer, Misuse
-from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX
-from tracegraph.distribute.watch import LOST
+from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX, LAUNCHER
+from tracegraph.distribute.watch import LOST, port_of, reserved_port
 
 #: Signals that go on to every process.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -29,9 +28,16 @@ def launch(options: argparse.Namespace) -> Answer:
     """Starts the processes, and ends with the exit code of the first that fails."""
     if options.processes < 1:
         raise Misuse(f"-n is {options.processes}", "start one process or more")
-    if not os.path.isfile(options.script):
-        raise Misuse(f"there is no script {options.script}", "give the path of a Python script")
-    command = [sys.executable, "-u", options.script, *options.arguments]
+    if options.is_module:
+        program = ["-m", options.script]
+    elif os.path.isfile(options.script):
+        program = [options.script]
+    else:
+        raise Misuse(
+            f"there is no script {options.script}",
+            "give the path of a Python script, or -m and the name of a module",
+        )
+    command = [sys.executable, "-u", *program, *options.arguments]
     group = _Group(command, options.processes, options.devices)
     return Answer("", {"exit codes": group.codes}, group.wait())
 
@@ -40,7 +46,11 @@ class _Group:
     """The processes, and the threads that print what they say."""
 
     def __init__(self, command: Sequence[str], count: int, devices: int | None) -> None:
-        address = f"127.0.0.1:{_free_port()}"
+        #: Keeps the port for the first process, which listens there in a moment.
+        self._reserved = reserved_port("127.0.0.1")
+        address = f"127.0.0.1:{port_of(self._reserved)}"
+        #: A pipe whose writing end closes with this process, however it ends.
+        self._alive, self._own_end = os.pipe()
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
         self._printers: list[threading.Thread] = []
@@ -48,6 +58,7 @@ class _Group:
         self.codes: list[int] = []
         for index in range(count):
             own = {ADDRESS: address, COUNT: str(count), INDEX: str(index)}
+            own[LAUNCHER] = str(self._alive)
             self._start(command, {**os.environ, **own, **_device_flags(devices)}, index)
 
     def _start(self, command: Sequence[str], environment: dict[str, str], index: int) -> None:
@@ -58,6 +69,7 @@ class _Group:
             stderr=subprocess.PIPE,
             text=True,
             errors="backslashreplace",
+            pass_fds=(self._alive,),
             start_new_session=True,  # a Ctrl-C of the terminal comes by way of us alone
         )
         self._processes.append(process)
@@ -93,6 +105,9 @@ class _Group:
             self._end(signal.SIGKILL)
             for printer in self._printers:
                 printer.join()
+            self._reserved.close()
+            os.close(self._alive)
+            os.close(self._own_end)
             for number, handler in self._before.items():
                 signal.signal(number, handler)
         self.codes += [process.returncode for process in self._processes]
@@ -118,9 +133,3 @@ def _device_flags(devices: int | None) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip(),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

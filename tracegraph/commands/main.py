@@ -381,17 +381,25 @@ def _add_launch(commands: Any) -> None:
         commands,
         launch,
         "launch",
-        "start several processes of one script, here",
+        "start several processes of one script or module, here",
         "Starts processes that tg.distribute.initialize() joins, on this machine. Each line that\n"
         "they print begins with the number of its process. Signals go on to all of them. When one\n"
         "fails the others are ended, and its exit code is that of the command.",
         """  tracegraph launch -n 2 train.py --steps 100
   tracegraph launch -n 2 --devices 4 train.py
+  tracegraph launch -n 2 -m package.train --steps 100
 """,
     )
     parser.add_argument("-n", "--processes", metavar="N", type=int, default=2, help="default: 2")
     parser.add_argument(
         "--devices", metavar="N", type=int, help="CPU devices of each process, without hardware"
+    )
+    parser.add_argument(
+        "-m",
+        "--module",
+        action="store_true",
+        dest="is_module",
+        help="SCRIPT is the name of a module, as for python -m",
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python script")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")

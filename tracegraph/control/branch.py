@@ -6,6 +6,7 @@ those of a branch that was not taken are zeros, which nothing reads.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,12 @@ from tracegraph.control.call import (
     tangent_graph,
 )
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import Size, same_shape
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import Op, Region
+from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Region, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
@@ -51,7 +53,8 @@ class Branch(Op, abstract=True):
     leaves_out_regions = True
 
     if TYPE_CHECKING:
-        branches: Any  # a field of the one class, a property of the other
+        # A field of the one class, a property of the other.
+        branches: Any = dataclasses.field(init=False)
 
     def with_branches(self, branches: Sequence[Graph]) -> Branch:
         """The same choice among other graphs."""
@@ -70,19 +73,19 @@ class Branch(Op, abstract=True):
         raise NotImplementedError
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         inputs = tuple(range(1, 1 + len(self.branches[0].inputs)))
         outputs = tuple(range(len(self.branches[0].outputs)))
         return tuple(Region(branch, inputs, outputs) for branch in self.branches)
 
-    def regions_run(self, values, compute):
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         taken = self.known_branch(np.asarray(values[0]))
         return tuple(branch is taken for branch in self.branches)
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         return f"one of {len(self.branches)}"
 
-    def infer(self, decider, *types):
+    def infer(self, decider: TensorType, *types: TensorType) -> tuple[TensorType, ...]:
         self.check_decider(decider)
         first, *others = [_result_types(branch, types) for branch in self.branches]
         for number, other in enumerate(others, 1):
@@ -95,7 +98,7 @@ class Branch(Op, abstract=True):
 
     # Derivatives.
 
-    def recorded(self):
+    def recorded(self) -> Branch:
         if any(map(keeps_no_results, self.branches)):
             return self
         plans = [residual_plan(branch) for branch in self.branches]
@@ -103,7 +106,7 @@ class Branch(Op, abstract=True):
             return self
         return self.with_branches(_with_shared_residuals(self.branches, plans))
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.branches[0].outputs)
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
@@ -140,7 +143,7 @@ class Branch(Op, abstract=True):
             operands += [("input", i) for i, x in enumerate(one.inputs) if x in missing]
         given = [values[kind][i] for kind, i in operands]
         given += [y for y, is_given in zip(one.outputs, present, strict=True) if is_given]
-        graphs = []
+        graphs: list[Graph] = []
         for (graph, of_one), plan in zip(found, plans, strict=True):
             with Builder(graph.name) as builder:
                 inputs = [builder.input_like(x) for x in given]
@@ -154,14 +157,14 @@ class Branch(Op, abstract=True):
         """The op without its prints, for what is computed again."""
         return self.with_branches([*map(without_prints, self.branches)]) if self.cuts_runs else self
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         count = len(self.branches[0].outputs)
         decider, *xs = without_tokens(values[count:])
         given = tuple(t is not None for t in tangents[1:])
         printless = self._without_prints().branches
         found = [tangent_graph(branch, given)[:2] for branch in printless]
         places = sorted({place for _, of_one in found for place in of_one})
-        graphs = []
+        graphs: list[Graph] = []
         for (graph, of_one), branch in zip(found, self.branches, strict=True):
             with Builder(graph.name) as builder:
                 env = copy_inputs(graph, builder)
@@ -178,7 +181,7 @@ class Branch(Op, abstract=True):
 
     # Loops.
 
-    def batch(self, n, batched, decider, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], decider: Tensor, *xs: Tensor) -> Batched:
         if batched[0] and self.cuts_runs:
             raise Mismatch(
                 "a branch has effects, and in a parallel loop some iterations take it",
@@ -208,19 +211,21 @@ class Branch(Op, abstract=True):
 
     # What depends on what.
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         return self.depends_given([None] * len(patterns), *patterns)
 
-    def depends_given(self, values, decider, *patterns):
+    def depends_given(
+        self, values: KnownValues, decider: Pattern, *patterns: Pattern
+    ) -> tuple[Pattern, ...]:
         branches = self.branches if values[0] is None else (self.known_branch(values[0]),)
         found = [Call(branch).depends_given(values[1:], *patterns) for branch in branches]
         return tuple(_union(each) for each in zip(*found, strict=True))
 
-    def depending(self, inputs):
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         found = [depending_through(branch, inputs[1:]) for branch in self.branches]
         return tuple(map(any, zip(*found, strict=True)))
 
-    def pruned(self, used):
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         branches, keep = narrowed(self.branches, used)
         if all(new is old for new, old in zip(branches, self.branches, strict=True)):
             return self, (True,) * (1 + len(keep)), used
@@ -234,26 +239,26 @@ class Cond(Branch):
     false: Graph
 
     @property
-    def branches(self):
+    def branches(self) -> tuple[Graph, ...]:
         return self.true, self.false
 
-    def with_branches(self, branches):
+    def with_branches(self, branches: Sequence[Graph]) -> Cond:
         return Cond(*branches)
 
-    def check_decider(self, decider):
+    def check_decider(self, decider: TensorType) -> None:
         if decider.dtype is not bool_ or decider.shape != ():
             raise DTypeMismatch(
                 f"the predicate is {decider}, and it must be one bool",
                 fix="compare it, and reduce it: tg.reduce_all(x > 0)",
             )
 
-    def taken_by(self, decider):
+    def taken_by(self, decider: Tensor) -> list[Tensor]:
         return [decider, LogicalNot()(decider)]
 
-    def known_branch(self, decider):
+    def known_branch(self, decider: np.ndarray) -> Graph:
         return self.true if decider else self.false
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         if _SKIPPED not in self.false.name:
             return super().how_often(region)
         return "for all rows, if one takes it" if region.graph is self.true else ""
@@ -264,17 +269,17 @@ class Switch(Branch):
 
     branches: tuple[Graph, ...]
 
-    def with_branches(self, branches):
+    def with_branches(self, branches: Sequence[Graph]) -> Switch:
         return Switch(tuple(branches))
 
-    def check_decider(self, decider):
+    def check_decider(self, decider: TensorType) -> None:
         if decider.dtype is not int32 or decider.shape != ():
             raise DTypeMismatch(
                 f"the index is {decider}, and it must be one int32",
                 fix="convert it: tg.cast(index, tg.int32)",
             )
 
-    def taken_by(self, decider):
+    def taken_by(self, decider: Tensor) -> list[Tensor]:
         numbers = range(len(self.branches) - 1)
         masks = [Equal()(decider, full(i, decider.type)) for i in numbers]
         rest = constant(True, bool_)
@@ -282,7 +287,7 @@ class Switch(Branch):
             rest = SELECT(mask, full(False, mask.type), _spread(rest, mask.type))
         return [*masks, _spread(rest, TensorType(bool_, decider.type.shape))]
 
-    def known_branch(self, decider):
+    def known_branch(self, decider: np.ndarray) -> Graph:
         place = int(decider)
         return self.branches[place if 0 <= place < len(self.branches) else -1]
 
@@ -292,7 +297,7 @@ def _spread(x: Tensor, type: TensorType) -> Tensor:
 
 
 def _result_types(branch: Graph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    return as_tuple(Call(branch).infer(*types))  # type: ignore[return-value]
+    return Call(branch).infer(*types)
 
 
 def _joined(first: TensorType, other: TensorType, number: int) -> TensorType:
@@ -302,7 +307,7 @@ def _joined(first: TensorType, other: TensorType, number: int) -> TensorType:
     return first.with_shape(shape)
 
 
-def _union(patterns: Sequence[Any]) -> Any:
+def _union(patterns: Sequence[Pattern]) -> Pattern:
     found, *others = patterns
     for other in others:
         found = found | other
@@ -329,7 +334,7 @@ def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPl
     chosen: list[list[int]] = []
     for of_one in extras:
         free = list(range(len(slots)))
-        mine = []
+        mine: list[int] = []
         for y in of_one:
             place = next((i for i in free if slots[i] is y.type), None)
             if place is None:

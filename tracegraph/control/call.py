@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tracegraph.core.shapes import Dim, ShapeVariable, dim_names, substitute_shape
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, dim_names, substitute_shape
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
-from tracegraph.ir.op import Op, Region
+from tracegraph.ir.op import Batched, Derivative, Entered, KnownValues, Op, Region, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
@@ -46,15 +47,15 @@ class Call(Op):
     is_transparent = True
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         body = self.body
         return (Region(body, tuple(range(len(body.inputs))), tuple(range(len(body.outputs)))),)
 
     @property
-    def inlined(self):
+    def inlined(self) -> Graph | None:
         return self.body
 
-    def infer(self, *types):
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         formal = self.body.input_types
         if len(formal) != len(types):
             raise Mismatch(f"@{self.body.name} takes {len(formal)} inputs, not {len(types)}")
@@ -68,7 +69,7 @@ class Call(Op):
             for t in self.body.output_types
         )
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.body.outputs)
         gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
         present = tuple(g is not None for g in gs)
@@ -94,7 +95,7 @@ class Call(Op):
             cotangents[place] = g
         return tuple(cotangents)
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         inputs = values[len(self.body.outputs) :]
         given = tuple(t is not None for t in tangents)
         if self.is_diagonal_on(inputs[given.index(True)].type):
@@ -107,16 +108,20 @@ class Call(Op):
             results[place] = t
         return tuple(results)
 
-    def _diagonal_jvp(self, tangents, given, inputs):
+    def _diagonal_jvp(
+        self, tangents: Tangents, given: tuple[bool, ...], inputs: Sequence[Tensor]
+    ) -> Tangents:
         """The tangents as products with the derivatives, which do not depend on the direction: so
         each order shares common terms with the lower orders."""
         graph, places = _factor_graph(self.body, given)
         terms: dict[int, list[Tensor]] = {}
         for (i, j), factor in zip(places, call(graph, inputs), strict=True):
-            terms.setdefault(j, []).append(MUL(factor, tangents[i]))
+            tangent = tangents[i]
+            assert tangent is not None
+            terms.setdefault(j, []).append(MUL(factor, tangent))
         return tuple(add_all(terms.get(j, [])) for j in range(len(self.body.outputs)))
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         body = self.of_known_rank(batched, xs).body
         graph, flags = vectorise(body, batched, own_size(body, n))
         return tuple(call(graph, xs)), flags
@@ -135,31 +140,31 @@ class Call(Op):
         """The op for inputs of these types."""
         return type(self)(specialise(self.body, types))
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         return self.depends_given([None] * len(patterns), *patterns)
 
-    def depends_given(self, values, *patterns):
+    def depends_given(self, values: KnownValues, *patterns: Pattern) -> tuple[Pattern, ...]:
         body, given, known = self.entered(values, *patterns)
         return tuple(propagate(body, given, known, patterns[0].total))
 
-    def entered(self, values, *patterns):
+    def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
         """The graph that patterns go through, with the patterns and the known values of its inputs:
         here the body itself, with the inputs of the call."""
         formal = zip(self.body.input_types, patterns, strict=True)
         body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
         return body, patterns, values
 
-    def is_diagonal_on(self, type):
+    def is_diagonal_on(self, type: TensorType) -> bool:
         return self.body.cached(("is_diagonal", type), lambda: _is_diagonal(self.body, type))
 
-    def depending(self, inputs):
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         return depending_through(self.body, inputs)
 
-    def pruned(self, used):
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         body, keep = self.body.cached(("pruned", used), lambda: _pruned_body(self.body, used))
         return Call(body), keep, used
 
-    def recorded(self):
+    def recorded(self) -> Call:
         return Call(forward_form(self.body))
 
 
@@ -200,7 +205,7 @@ def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return outputs[: len(op.output_types(inputs))]
 
 
-def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """What an op returns, one tensor or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
@@ -266,7 +271,7 @@ def _planned(body: Graph) -> ResidualPlan:
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
-    places = []
+    places: list[tuple[str, int]] = []
     for x in residuals:
         place = inputs.get(x) or outputs.get(x)
         if place is None:
@@ -492,7 +497,8 @@ def _make_factor_graph(
         env = copy_inputs(body, builder)
         replay(body.nodes, env)
         ys = [env[y] for y in body.outputs]
-        factors, places = [], []
+        factors: list[Tensor] = []
+        places: list[tuple[int, int]] = []
         for i, (x, is_given) in enumerate(zip(body.inputs, given, strict=True)):
             found = jvp(builder.nodes, ys, [env[x]], [full_like(env[x], 1)]) if is_given else []
             kept = [(j, factor) for j, factor in enumerate(found) if factor is not None]
@@ -509,7 +515,7 @@ def own_size(body: Graph, n: Any) -> Any:
     if isinstance(n, int):
         return n
     shapes = [x.shape for x in body.input_types if isinstance(x.shape, tuple)]
-    taken = frozenset().union(*(dim_names(size) for shape in shapes for size in shape))
+    taken = frozenset[str]().union(*(dim_names(size) for shape in shapes for size in shape))
     return next(Dim.named(f"n{i}") for i in itertools.count() if f"n{i}" not in taken)
 
 
@@ -534,8 +540,8 @@ def naming(tensors: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
     """Those tensors that give an open size its value, which nothing that is `given` does. They are
     inputs, and what Python functions return. A graph that is derived of a body takes them too,
     whether it reads them or not."""
-    bound = set().union(*(bound_names(x.type) for x in given))
-    found = []
+    bound = set[str]().union(*(bound_names(x.type) for x in given))
+    found: list[Tensor] = []
     for x in tensors:
         names = bound_names(x.type)
         if not names <= bound:

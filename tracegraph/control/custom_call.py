@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.core.recursion_limit import headroom
-from tracegraph.core.shapes import same_shape, static_shape
+from tracegraph.core.shapes import Size, same_shape, static_shape
 from tracegraph.core.source import Source
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, replay
-from tracegraph.ir.op import Flow, MissingRule
+from tracegraph.ir.op import Batched, Derivative, Entered, Flow, KnownValues, MissingRule, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
@@ -65,19 +65,19 @@ class CustomCall(Call):
     is_transparent = False
 
     @property
-    def chosen_gradient(self):
+    def chosen_gradient(self) -> Graph | None:
         return self.backward
 
-    def recorded(self):
+    def recorded(self) -> CustomCall:
         return self
 
-    def flow(self, flows):
+    def flow(self, flows: Sequence[Flow]) -> Flow:
         sources = sum(1 << i for i in self.sources)
         targets = set(self.targets)
         given = (sources if i in targets else 0 for i in range(len(self.body.outputs)))
         return Flow(flows[0].values, tuple(given))
 
-    def infer(self, *types):
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = super().infer(*types)
         problem = self._misfit()
         if problem:
@@ -113,7 +113,7 @@ class CustomCall(Call):
                 return f"its cotangent of {body.inputs[place].type} is {given}"
         return ""
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.body.outputs)
         gs, ys, xs = values[:count], values[count : 2 * count], values[2 * count :]
         seeds = [full(0, ys[i].type) if gs[i] is None else gs[i] for i in self.targets]
@@ -124,13 +124,13 @@ class CustomCall(Call):
                 cotangents[place] = g
         return tuple(cotangents)
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = values[len(self.body.outputs) :]
         results: list[Tensor | None] = [None] * len(self.body.outputs)
-        given = tuple(i for i in self.sources if tangents[i] is not None)
+        given = {i: t for i in self.sources if (t := tangents[i]) is not None}
         if given:
-            graph, places = self._transposed(given)
-            found = call(graph, [*xs, *(tangents[i] for i in given)])
+            graph, places = self._transposed(tuple(given))
+            found = call(graph, [*xs, *given.values()])
             for place, t in zip(places, found, strict=True):
                 results[place] = t
         return tuple(results)
@@ -144,7 +144,7 @@ class CustomCall(Call):
             return False
         return True
 
-    def specialised(self, types):
+    def specialised(self, types: Sequence[TensorType]) -> CustomCall:
         body = specialise(self.body, types)
         seeds = [body.outputs[i].type for i in self.targets]
         return type(self)(body, specialise(self.backward, [*types, *seeds]), self.sources)
@@ -162,7 +162,7 @@ class CustomCall(Call):
         """The inputs of the backward that are cotangents."""
         return self.backward.inputs[len(self.body.inputs) :]
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         op = self.of_known_rank(batched, xs)
         if op is not self:
             return op.batch(n, batched, *xs)
@@ -179,11 +179,11 @@ class CustomCall(Call):
         )
         return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
 
-    def is_diagonal_on(self, type):
+    def is_diagonal_on(self, type: TensorType) -> bool:
         """Its derivative is the backward's, not that of what the body does."""
         return False
 
-    def depends_given(self, values, *patterns):
+    def depends_given(self, values: KnownValues, *patterns: Pattern) -> tuple[Pattern, ...]:
         """The patterns of tangents, which go through the transpose of the backward."""
         graph, given, known = self.entered(values, *patterns)
         total = patterns[0].total
@@ -193,7 +193,7 @@ class CustomCall(Call):
         found = dict(zip(places, propagate(graph, given, known, total), strict=True))
         return tuple(found.get(i, p) for i, p in enumerate(nothing))
 
-    def entered(self, values, *patterns):
+    def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
         try:
             graph, _ = self._pushed(self.sources)
         except MissingRuleError:
@@ -206,7 +206,7 @@ class CustomCall(Call):
         pushed = specialise(graph, [type.with_shape(p.shape) for type, p in formal])
         return pushed, given, (*values, *[None] * (len(given) - len(values)))
 
-    def _sized_body(self, patterns):
+    def _sized_body(self, patterns: Sequence[Pattern]) -> Graph:
         """The body at the sizes of the patterns."""
         pairs = zip(self.body.input_types, patterns, strict=True)
         return specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
@@ -305,7 +305,7 @@ def _batched_backward(
     with Builder(wide.name) as builder:
         env = copy_inputs(wide, builder)
         replay(wide.nodes, env)
-        outputs = []
+        outputs: list[Tensor] = []
         for place, y, flag in zip(sources, wide.outputs, flags, strict=True):
             g = env[y] if flag else stack(env[y], n)
             outputs.append(g if batched[place] else Sum((0,))(g))

@@ -8,11 +8,15 @@ sublinear memory cost", 2016; the barrier is how XLA is made to comply.)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracegraph.control.call import Call, as_tuple
 from tracegraph.control.custom_call import CustomCall
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import token
 from tracegraph.ir.builder import Builder, copy_inputs, replay
-from tracegraph.ir.tensor import Graph
+from tracegraph.ir.op import Derivative, Entered, Flow, KnownValues, Tangents
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.gradient import gradient
 
@@ -21,23 +25,23 @@ class RecomputedCall(CustomCall):
     """The outputs of `body`, whose backward computes its intermediate values anew."""
 
     @property
-    def chosen_gradient(self):
+    def chosen_gradient(self) -> Graph | None:
         return None
 
     @property
     def has_forward(self) -> bool:
         return True
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         return Call.jvp(self, tangents, *values)
 
-    def depends_given(self, values, *patterns):
+    def depends_given(self, values: KnownValues, *patterns: Pattern) -> tuple[Pattern, ...]:
         return Call.depends_given(self, values, *patterns)
 
-    def entered(self, values, *patterns):
+    def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
         return Call.entered(self, values, *patterns)
 
-    def flow(self, flows):
+    def flow(self, flows: Sequence[Flow]) -> Flow:
         return Call.flow(self, flows)
 
 

@@ -7,14 +7,19 @@ Behind the loop its reverse mode is that of a scan of this length.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from typing import Any
+
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.call import applied, depending_through, own_size, residual_plan
 from tracegraph.control.scan import Loop, Scan, swapped
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Flow, MissingRule, Region
+from tracegraph.ir.op import Batched, Derivative, Flow, MissingRule, Region, Tangents
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.passes.vectorise import vectorise
@@ -41,7 +46,7 @@ class RecordedWhile(Loop):
         return len(self.condition.inputs) - self.constants
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         inputs = tuple(range(len(self.body.inputs)))
         stacked = range(self.states, len(self.body.outputs))
         places = (*range(self.states), *(1 + i for i in stacked))
@@ -50,18 +55,18 @@ class RecordedWhile(Loop):
             Region(self.condition, inputs, ()),
         )
 
-    def regions_run(self, values, compute):
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         (begins,) = compute(self.condition, values)
         return bool(begins), True
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         return "until it ends"
 
     def steps_of(self, node: Node) -> Tensor:
         """The numbers of the steps among the outputs of a node, by which the length is known."""
         return node.outputs[self.states]
 
-    def infer(self, *types):
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = self._as_scan().infer(*types)
         steps = TensorType(int32, (self.length,))
         return (*found[: self.states], steps, *found[self.states :])
@@ -72,22 +77,22 @@ class RecordedWhile(Loop):
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> RecordedWhile:
         return RecordedWhile(body, constants, condition, self.length)
 
-    def recorded(self):
+    def recorded(self) -> RecordedWhile:
         return recorded_while(self.body, self.constants, self.condition, self.length)
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.body.outputs) + 1
         gs, ys = self._without_steps(values[:count]), self._without_steps(values[count : 2 * count])
         return self._as_scan().pulled_back(gs, ys, without_tokens(values[2 * count :]))
 
-    def _without_steps(self, values):
+    def _without_steps(self, values: Sequence[Any]) -> tuple[Any, ...]:
         return (*values[: self.states], *values[self.states + 1 :])
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         without_prints(self.body)  # which says what is wrong
         raise MissingRule(self, "forward")
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         size = own_size(self.body, n)
         flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
         condition, (ends_apart,) = vectorise(self.condition, flags, size)
@@ -112,15 +117,15 @@ class RecordedWhile(Loop):
             *wanted[self.states :],
         )
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> Pattern:
         raise MissingRule(self, "sparsity")
 
-    def depending(self, inputs):
-        through = lambda flags: depending_through(self.body, flags)  # noqa: E731
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
+        through = functools.partial(depending_through, self.body)
         found = through(self.with_states(inputs, through))
         return (*found[: self.states], False, *found[self.states :])
 
-    def flow(self, flows):
+    def flow(self, flows: Sequence[Flow]) -> Flow:
         found = super().flow(flows)
         values, derivatives = [*found.values], [*found.derivatives]
         for masks in (values, derivatives):  # of the number of steps, which comes last there

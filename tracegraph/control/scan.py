@@ -6,7 +6,10 @@ read in every step, and what no step changes is kept once.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import DType, TensorType, float32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, inline, replay
-from tracegraph.ir.op import Flow, Op, Region
+from tracegraph.ir.op import Batched, Derivative, Flow, Op, Region, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
@@ -57,7 +60,7 @@ class Loop(Op, abstract=True):
 
     if TYPE_CHECKING:
         #: How many tensors the body hands on from one run to the next.
-        states: Any
+        states: Any = dataclasses.field(init=False)
 
     def state_inputs(self) -> range:
         """The places of the states among the inputs."""
@@ -81,7 +84,7 @@ class Loop(Op, abstract=True):
                 return inputs
             inputs = more
 
-    def flow(self, flows):
+    def flow(self, flows: Sequence[Flow]) -> Flow:
         (flow, *others) = flows
         values, derivatives = [*flow.values], [*flow.derivatives]
         for masks in (values, derivatives):
@@ -126,22 +129,22 @@ class Scan(Loop):
     leaves_out_regions = True
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         count = len(self.body.outputs)
         inputs = tuple(range(len(self.body.inputs)))
         return (Region(self.body, inputs, tuple(range(count)), self.carried),)
 
-    def regions_run(self, values, compute):
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         return (self.length != 0,)
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         return "1 time" if self.length == 1 else f"{self.length} times"
 
     @property
     def repetitions(self) -> Size:  # type: ignore[override]
         return self.length
 
-    def types_inside(self, region, types):
+    def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
         rows = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
         return [*types[: self.rows], *rows]
 
@@ -150,7 +153,7 @@ class Scan(Loop):
         """The place of the first input that has rows."""
         return self.constants + self.states
 
-    def infer(self, *types):
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         for x in types[self.rows :]:
             if not isinstance(x.shape, tuple) or not x.shape:
                 raise Mismatch(f"{x} has no rows to scan", fix="give it a first axis")
@@ -173,7 +176,7 @@ class Scan(Loop):
 
     # Derivatives.
 
-    def recorded(self):
+    def recorded(self) -> Scan:
         if keeps_no_results(self.body):
             return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
@@ -199,7 +202,7 @@ class Scan(Loop):
         places.update((x, ("input", i)) for i, x in rows)
         return [places[x] for x in residual_plan(body).residuals]
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.body.outputs)
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
@@ -220,13 +223,14 @@ class Scan(Loop):
     ) -> tuple[Tensor | None, ...]:
         """The cotangents of the inputs, from those of the outputs of the op, a forward form."""
         present = self._states_with_cotangents(tuple(g is not None for g in gs))
-        back = self.body.cached(
+        back: BackwardStep = self.body.cached(
             ("scan_backward", self.constants, self.states, present),
             lambda: BackwardStep(self, present, self._residual_places()),
         )
         values = {"input": xs, "output": ys}
         residuals = [values[kind][i] for kind, i in back.residuals]
-        seeds = {i: full(0, ys[i].type) if gs[i] is None else gs[i] for i in back.states}
+        given = [(i, gs[i]) for i in back.states]
+        seeds = {i: full(0, ys[i].type) if g is None else g for i, g in given}
         found = applied(
             Scan(back.graph, back.constants, back.state_count, self.length, not self.reverse),
             [
@@ -252,7 +256,7 @@ class Scan(Loop):
                 return present
             present = more
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = without_tokens(values[len(self.body.outputs) :])
         given = self.with_states(
             tuple(t is not None for t in tangents),
@@ -271,7 +275,7 @@ class Scan(Loop):
 
     # Loops.
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         size = own_size(self.body, n)
         flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
         wide, has = vectorise(self.body, flags, size)
@@ -289,12 +293,12 @@ class Scan(Loop):
 
     # What depends on what.
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         states = [*patterns[self.constants : self.rows]]
-        stacked: list[list[Pattern]] = []
+        stacked: list[tuple[Pattern, ...]] = []
         steps = range(self.length)
         for t in reversed(steps) if self.reverse else steps:
-            rows = [moved(lambda x, t=t: x[t], p) for p in patterns[self.rows :]]
+            rows = [moved(operator.itemgetter(t), p) for p in patterns[self.rows :]]
             found = Call(self.body).depends(*patterns[: self.constants], *states, *rows)
             states = [*found[: self.states]]
             stacked.append(found[self.states :])
@@ -306,11 +310,11 @@ class Scan(Loop):
         columns = zip(*stacked, strict=True)
         return (*states, *(moved(lambda *rows: np.stack(rows), *column) for column in columns))
 
-    def depending(self, inputs):
-        through = lambda flags: depending_through(self.body, flags)  # noqa: E731
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
+        through = functools.partial(depending_through, self.body)
         return through(self.with_states(inputs, through))
 
-    def pruned(self, used):
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         wanted = self._needed(used)
         (body,), keep = narrowed([self.body], wanted, self._kept_states(wanted))
         if body is self.body:

@@ -7,9 +7,11 @@ from typing import Any, NoReturn
 from tracegraph.control.call import Call
 from tracegraph.control.rewrite import rewritten
 from tracegraph.core.source import here
+from tracegraph.core.sparsity_patterns import Pattern
+from tracegraph.core.types import TensorType
 from tracegraph.errors import MissingRuleError, fail
-from tracegraph.ir.op import Op
-from tracegraph.ir.tensor import Graph, Node
+from tracegraph.ir.op import Derivative, KnownValues, Op, Tangents
+from tracegraph.ir.tensor import Graph, Node, Tensor
 
 
 class UndifferentiableCall(Call):
@@ -20,19 +22,19 @@ class UndifferentiableCall(Call):
     can_prune = False
     is_transparent = False
 
-    def vjp(self, *values):
+    def vjp(self, *values: Tensor) -> Derivative:
         self._refuse()
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         self._refuse()
 
-    def depends_given(self, values, *patterns):
+    def depends_given(self, values: KnownValues, *patterns: Pattern) -> tuple[Pattern, ...]:
         self._refuse()
 
-    def is_diagonal_on(self, type):
+    def is_diagonal_on(self, type: TensorType) -> bool:
         return False
 
-    def recorded(self):
+    def recorded(self) -> UndifferentiableCall:
         return self
 
     def _refuse(self) -> NoReturn:

@@ -48,7 +48,7 @@ from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import Op, Region
+from tracegraph.ir.op import Batched, Derivative, Flow, Op, Region, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
@@ -102,26 +102,26 @@ class While(Loop):
         return len(self.body.outputs)
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         inputs = tuple(range(len(self.body.inputs)))
         return (
             Region(self.body, inputs, tuple(range(self.states)), self.carried),
             Region(self.condition, inputs, ()),
         )
 
-    def regions_run(self, values, compute):
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         (begins,) = compute(self.condition, values)
         return bool(begins), True
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         return "until it ends"
 
     @property
-    def sizes_of_runs(self):
+    def sizes_of_runs(self) -> set[str]:
         return set() if self.length is None else {str(self.length)}
 
     @property
-    def may_never_end(self):
+    def may_never_end(self) -> bool:
         tests = _conjunction(self.condition.outputs[0])
         return not any(map(self._bounds, tests)) or super().may_never_end
 
@@ -136,8 +136,8 @@ class While(Loop):
         place = places.get(counter, 0)
         return is_fixed and place >= self.constants and _grows(self.body, place, self.constants)
 
-    def infer(self, *types):
-        found = as_tuple(Call(self.condition).infer(*types))
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
+        found = Call(self.condition).infer(*types)
         if len(found) != 1 or found[0].dtype is not bool_ or found[0].shape != ():
             raise DTypeMismatch(
                 f"the condition is {', '.join(map(str, found))}, and it must be one bool",
@@ -155,12 +155,13 @@ class While(Loop):
 
     # Derivatives.
 
-    def recorded(self):
+    def recorded(self) -> Op:
         if self.length is None or keeps_no_results(self.body) or not has_plan(self.body):
-            return While(*self.attributes[:-2], True, self.length)
+            parts = (self.body, self.constants, self.condition, self.checkpoints)
+            return While(*parts, True, self.length)
         return recorded_while(self.body, self.constants, self.condition, self.length)
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = self.states + self.counts
         gs, ys = values[: self.states], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
@@ -183,7 +184,7 @@ class While(Loop):
         """The op without its prints, for what is computed again."""
         return self.with_graphs(self.condition, without_prints(self.body), self.constants)
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = without_tokens(values[self.states + self.counts :])
         given = self.with_states(
             tuple(t is not None for t in tangents),
@@ -198,7 +199,7 @@ class While(Loop):
 
     # Loops.
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         size = own_size(self.body, n)
         flags = self.with_states(batched, lambda flags: vectorise(self.body, flags, size)[1])
         condition, (ends_apart,) = vectorise(self.condition, flags, size)
@@ -234,20 +235,20 @@ class While(Loop):
 
     # What depends on what.
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         constants, states = patterns[: self.constants], patterns[self.constants :]
         states = _grown(states, lambda states: Call(self.body).depends(*constants, *states))
         count = () if not self.counts else (Pattern.nothing((), patterns[0].total),)
         return (*states, *count)
 
-    def depending(self, inputs):
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         through = functools.partial(depending_through, self.body)
         found = through(self.with_states(inputs, through))
         started = inputs[self.constants :]
         found = tuple(map(any, zip(found, started, strict=True)))
         return (*found, False) if self.counts else found
 
-    def pruned(self, used):
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         wanted = self._needed(used[: self.states])
         anyway = (*(False for _ in range(self.constants)), *wanted)
         (body,), takes = narrowed([self.body], wanted, anyway)
@@ -380,14 +381,14 @@ class WhileGradient(Loop):
         return len(self.body.outputs)
 
     @property
-    def regions(self):
+    def regions(self) -> tuple[Region, ...]:
         inputs = tuple(range(1, 1 + len(self.backward.inputs)))
         return (
             Region(self.backward, inputs, tuple(range(len(self.targets)))),
             Region(self.body, inputs[: len(self.body.inputs)], ()),
         )
 
-    def how_often(self, region):
+    def how_often(self, region: Region) -> str:
         return "for each step"
 
     @property
@@ -400,7 +401,7 @@ class WhileGradient(Loop):
         """Which states have cotangents."""
         return tuple(i in self.targets for i in self.state_inputs())
 
-    def infer(self, count, *types):
+    def infer(self, count: TensorType, *types: TensorType) -> tuple[TensorType, ...]:
         if count is not COUNT:
             raise DTypeMismatch(f"the count of steps is {count}, and it must be {COUNT}")
         given = types[: len(self.body.inputs)]
@@ -408,14 +409,14 @@ class WhileGradient(Loop):
         Call(self.backward).infer(*types)
         return tuple(given[i] for i in self.targets)
 
-    def flow(self, flows):
+    def flow(self, flows: Sequence[Flow]) -> Flow:
         return Op.flow(self, flows)
 
     def _split(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The inputs of the loop, and the cotangents of its states."""
         return values[: len(self.body.inputs)], values[len(self.body.inputs) :]
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         self._check_forward()
         count = len(self.targets)
         us, (trips, *rest) = values[:count], values[2 * count :]
@@ -451,7 +452,7 @@ class WhileGradient(Loop):
                 "length: tg.scan, or a `for` over tg.range(10)",
             )
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         trips, *rest = values[len(self.targets) :]
         xs, gs = self._split(rest)
         dxs, dgs = self._split(tangents[1:])
@@ -473,7 +474,7 @@ class WhileGradient(Loop):
         found, _ = gradient_of_pairs(self, pushed, constants, given, trips, inputs, seeds_of)
         return tuple(found[i] for i in self.targets)
 
-    def batch(self, n, batched, count, *rest):
+    def batch(self, n: Size, batched: tuple[bool, ...], count: Tensor, *rest: Tensor) -> Batched:
         size = own_size(self.body, n)
         xs, gs = self._split(rest)
         has_xs, has_gs = self._split(batched[1:])
@@ -503,7 +504,7 @@ class WhileGradient(Loop):
         places = [i + shift if i >= self.constants else i for i in self.targets]
         return tuple(by_place[i] for i in places)
 
-    def depends(self, count, *patterns):
+    def depends(self, count: Pattern, *patterns: Pattern) -> tuple[Pattern, ...]:
         xs, gs = self._split(patterns)
         constants, states = xs[: self.constants], xs[self.constants :]
         states = _grown(states, lambda states: Call(self.body).depends(*constants, *states))
@@ -514,7 +515,7 @@ class WhileGradient(Loop):
             (*nothing, *gs), lambda found: backward.depends(*constants, *states, *found[first:])
         )
 
-    def depending(self, inputs):
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         return (True,) * len(self.targets)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,11 +41,14 @@ from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
 
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
 
 @api_boundary
 @makes_effects
 def cond(
-    pred: Any,
+    pred: TensorLike,
     true_fn: Callable[[], Any] | None = None,
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
@@ -79,7 +82,7 @@ def cond(
 @api_boundary
 @makes_effects
 def switch_case(
-    branch_index: Any,
+    branch_index: TensorLike,
     branch_fns: Any,
     default: Callable[[], Any] | None = None,
     name: str | None = None,
@@ -157,6 +160,7 @@ def case(
         check_callable("case", "a function", function)
     one = constant(1, int32)
     count = add_all([Cast(int32)(decider) for decider in deciders])
+    assert count is not None, pairs
     if default is None:
         fact = "case: no predicate holds, and there is no default"
         check(GreaterEqual()(count, one), fact, deciders, "give default=, a function for the rest")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
@@ -41,6 +41,9 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
 
+if TYPE_CHECKING:
+    from tracegraph.typing import TensorLike
+
 
 @api_boundary
 @makes_effects
@@ -52,7 +55,7 @@ def while_loop(
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
-    maximum_iterations: Any = None,
+    maximum_iterations: TensorLike | None = None,
     name: str | None = None,
     *,
     checkpoints: int | None = None,

@@ -8,7 +8,7 @@ element that has been written; and so does everything when an array becomes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -52,6 +52,9 @@ from tracegraph.tracing.index_checks import (
     value_now,
 )
 from tracegraph.tracing.trace import current_trace
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 #: The largest index.
 _LARGEST = 2**31 - 1
@@ -106,15 +109,15 @@ class TensorArray:
     @api_boundary
     def __init__(
         self,
-        dtype: Any,
-        size: Any = None,
+        dtype: DTypeLike,
+        size: TensorLike | None = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
-        handle: Any = None,
-        flow: Any = None,
+        handle: object = None,
+        flow: object = None,
         infer_shape: bool = True,
-        element_shape: Any = None,
+        element_shape: ShapeLike | None = None,
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
@@ -184,7 +187,7 @@ class TensorArray:
     # Single elements.
 
     @api_boundary
-    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+    def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array with `value` at `index`, an integer scalar.
 
         Raises DTypeError or ShapeError for a value that is not an element, and InvalidArgumentError
@@ -201,7 +204,7 @@ class TensorArray:
         return array
 
     @api_boundary
-    def read(self, index: Any, name: str | None = None) -> Tensor:
+    def read(self, index: TensorLike, name: str | None = None) -> Tensor:
         """The element at `index`, an integer scalar.
 
         Raises InvalidArgumentError for one that is out of range, or that was not written.
@@ -229,7 +232,7 @@ class TensorArray:
         return _first_rows(array._buffer, array._size)
 
     @api_boundary
-    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+    def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
         """The elements at several indices, along a new first axis.
 
         Raises InvalidArgumentError for one that is out of range, or that was not written.
@@ -256,7 +259,7 @@ class TensorArray:
         return Reshape((element_count(shape[:2]), *shape[2:]))(x)
 
     @api_boundary
-    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+    def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array whose elements are the rows of `value`, as many as the array has.
 
         Raises ShapeError for another number of rows.
@@ -268,7 +271,9 @@ class TensorArray:
         return array
 
     @api_boundary
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+    def scatter(
+        self, indices: TensorLike, value: TensorLike, name: str | None = None
+    ) -> TensorArray:
         """The array with row k of `value` at `indices[k]`.
 
         Raises InvalidArgumentError for an index that is out of range.
@@ -291,7 +296,7 @@ class TensorArray:
         return array
 
     @api_boundary
-    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+    def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
         """The array whose element k has the `lengths[k]` rows of `value` that follow those before.
 
         The lengths must be known while tracing. Raises ShapeError for lengths that do not add up.
@@ -520,7 +525,7 @@ class TensorArray:
             shapes.append(self._buffer.type.shape[1:])
         return any(same_shape(shapes[0], other) is None for other in shapes[1:])
 
-    def with_buffer(self, shape: Shape, capacity: Any) -> TensorArray:
+    def with_buffer(self, shape: Shape, capacity: Size) -> TensorArray:
         """The array with all elements in a buffer of this many, of this shape each."""
         array = self._copy()
         buffer = _base(self._buffer, TensorType(self._dtype, (capacity, *shape)))
@@ -825,7 +830,7 @@ class ArrayContainer(nest.Container):
 
     __hash__ = nest.Container.__hash__
 
-    def matches(self, other: nest.Container) -> bool:
+    def matches(self, other: nest.Container, check_types: bool = True) -> bool:
         """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
         them."""
         if not isinstance(other, ArrayContainer):

@@ -23,6 +23,8 @@ class Settings:
     process_index: int = 0
     #: How many there are.
     process_count: int = 1
+    #: The seed of what nobody gave a seed, which all processes have; None for one by chance.
+    common_seed: int | None = None
     #: Whether every process prints and calls, and not only the first one.
     effects_everywhere: bool = False
 

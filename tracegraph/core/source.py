@@ -244,14 +244,18 @@ def here(skip: int = 1) -> Source:
     return UNKNOWN
 
 
+#: The frame so many calls below, by CPython's own function under a public name.
+frame_at = sys._getframe
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame that is not ours."""
     return next(user_frames(), None)
 
 
-def user_frames() -> Iterator[FrameType]:
-    """The frames that are not ours, from the innermost on."""
-    frame: FrameType | None = sys._getframe(1)
+def user_frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
+    """The frames that are not ours, from the innermost on; by default from that of the caller."""
+    frame = innermost or sys._getframe(1)
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):
             yield frame
@@ -260,7 +264,16 @@ def user_frames() -> Iterator[FrameType]:
 
 def user_line() -> Source:
     """The place of the innermost frame that is not ours, whatever `sourced` says."""
-    frame = user_frame()
+    return _source_of(user_frame())
+
+
+def line_of_thread(number: int | None) -> Source:
+    """The place where a thread is, be it inside of C: that of its innermost frame of the user's."""
+    innermost = None if number is None else sys._current_frames().get(number)
+    return UNKNOWN if innermost is None else _source_of(next(user_frames(innermost), None))
+
+
+def _source_of(frame: FrameType | None) -> Source:
     return UNKNOWN if frame is None else Source(frame.f_code, instruction_of(frame))
 
 

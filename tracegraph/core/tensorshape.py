@@ -16,7 +16,9 @@ from tracegraph.errors import ShapeError, fail, shown
 
 if TYPE_CHECKING:
     from tracegraph.eager.layouts import Layout
-    from tracegraph.typing import LayoutLike
+    from tracegraph.ir.tensor import Tensor
+    from tracegraph.state.variable import Variable
+    from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike
 
 
 class TensorShape(tuple[int, ...]):
@@ -84,7 +86,7 @@ class TensorShape(tuple[int, ...]):
         """Whether every size is an int."""
         return self.variable is None and all(type(size) is int for size in self)
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: ShapeLike | None) -> bool:
         """Whether a tensor could have both shapes.
 
         >>> tg.TensorShape([None, 2]).is_compatible_with([3, 2])
@@ -97,7 +99,7 @@ class TensorShape(tuple[int, ...]):
             return False
         return all(map(_may_be_equal, self, other))
 
-    def assert_is_compatible_with(self, other: Any) -> None:
+    def assert_is_compatible_with(self, other: ShapeLike | None) -> None:
         """Raises ShapeError (a ValueError) unless a tensor could have both shapes."""
         if not self.is_compatible_with(other):
             fail(
@@ -106,7 +108,7 @@ class TensorShape(tuple[int, ...]):
                 fix="give shapes of one rank whose known sizes are equal",
             )
 
-    def merge_with(self, other: Any) -> TensorShape:
+    def merge_with(self, other: ShapeLike | None) -> TensorShape:
         """What is known of a tensor that has both shapes. Raises ShapeError if none could.
 
         >>> tg.TensorShape([None, 2]).merge_with([3, None])
@@ -118,7 +120,7 @@ class TensorShape(tuple[int, ...]):
             return other if self.variable is not None else self
         return _of(b if a is None else a for a, b in zip(self, other, strict=True))
 
-    def most_specific_compatible_shape(self, other: Any) -> TensorShape:
+    def most_specific_compatible_shape(self, other: ShapeLike | None) -> TensorShape:
         """What two shapes have in common: None where the sizes differ, no rank where the ranks do.
 
         >>> tg.TensorShape([1, 2, 3]).most_specific_compatible_shape([1, 5, 3])
@@ -129,7 +131,7 @@ class TensorShape(tuple[int, ...]):
             return TensorShape(None)
         return _of(a if a == b else None for a, b in zip(self, other, strict=True))
 
-    def is_subtype_of(self, other: Any) -> bool:
+    def is_subtype_of(self, other: ShapeLike | None) -> bool:
         """Whether each tensor of this shape has the shape `other` as well.
 
         >>> tg.TensorShape([3, 2]).is_subtype_of(tg.TensorShape([None, 2]))
@@ -163,7 +165,7 @@ class TensorShape(tuple[int, ...]):
                 fix="give every size in the TensorSpec",
             )
 
-    def assert_same_rank(self, other: Any) -> None:
+    def assert_same_rank(self, other: ShapeLike | None) -> None:
         """Raises ShapeError (a ValueError) if both ranks are known and differ."""
         other = TensorShape(other)
         if None not in (self.rank, other.rank) and self.rank != other.rank:
@@ -196,7 +198,7 @@ class TensorShape(tuple[int, ...]):
             _refuse_rank(self, f"at most {rank}")
         return self
 
-    def concatenate(self, other: Any) -> TensorShape:
+    def concatenate(self, other: ShapeLike | None) -> TensorShape:
         """The axes of this shape, then those of `other`."""
         other = TensorShape(other)
         if self.variable is not None or other.variable is not None:
@@ -419,7 +421,7 @@ class TensorSpec:
     def __init__(
         self,
         shape: Any,
-        dtype: Any = float32,
+        dtype: DTypeLike = float32,
         name: str | None = None,
         layout: LayoutLike | None = None,
     ) -> None:
@@ -471,7 +473,7 @@ class TensorSpec:
         """`spec` under another name."""
         return cls(spec.shape, spec.dtype, name or spec.name, spec.layout)
 
-    def is_compatible_with(self, spec_or_tensor: Any) -> bool:
+    def is_compatible_with(self, spec_or_tensor: TensorSpec | Tensor | Variable) -> bool:
         """Whether something with `shape` and `dtype` fits.
 
         >>> tg.TensorSpec([None, 2]).is_compatible_with(tg.zeros([3, 2]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import weakref
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,9 @@ from tracegraph.core.shapes import (
     same_shape,
 )
 from tracegraph.errors import DTypeError, Mismatch, fail, shown
+
+if TYPE_CHECKING:
+    from tracegraph.typing import DTypeLike
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
 #: What 8 bits hold is kept, moved and converted, but not computed with.
@@ -46,7 +49,7 @@ class DType:
         self.kind = kind
 
     @property
-    def as_numpy_dtype(self) -> Any:
+    def as_numpy_dtype(self) -> type[Any]:
         """NumPy's scalar type, such as `np.float32`."""
         assert self.numpy_dtype is not None, f"{self.name} has no NumPy type"
         return self.numpy_dtype.type
@@ -138,7 +141,7 @@ class DType:
 
     real_dtype = real
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: DTypeLike) -> bool:
         """Whether `other` names the same type."""
         return as_dtype(other) is self
 
@@ -152,7 +155,7 @@ class DType:
         if isinstance(other, DType) or other is None:
             return False
         try:
-            return as_dtype(other) is self
+            return as_dtype(cast("DTypeLike", other)) is self
         except TypeError as error:
             if is_of_interrupt(error):
                 raise
@@ -204,28 +207,28 @@ PYTHON_DTYPES: dict[type, DType] = {
 }
 
 
-def as_dtype(value: Any) -> DType:
-    """The `DType` that `value` names: a DType, a name, a NumPy type, or Python's own type.
+def as_dtype(type_value: DTypeLike) -> DType:
+    """The `DType` that `type_value` names: a DType, a name, a NumPy type, or Python's own type.
 
     Raises DTypeError, a TypeError, if there is none.
 
     >>> tg.as_dtype("float32"), tg.as_dtype(np.int64), tg.as_dtype(float)
     (tg.float32, tg.int64, tg.float32)
     """
-    if type(value) is DType:
-        return value
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]
-    if isinstance(value, type) and value in PYTHON_DTYPES:
-        return PYTHON_DTYPES[value]
+    if type(type_value) is DType:
+        return type_value
+    if isinstance(type_value, str) and type_value in _BY_NAME:
+        return _BY_NAME[type_value]
+    if isinstance(type_value, type) and type_value in PYTHON_DTYPES:
+        return PYTHON_DTYPES[type_value]
     try:
-        if value is not None:  # NumPy's float64
-            return _BY_NUMPY[np.dtype(value)]
+        if type_value is not None:  # NumPy's float64
+            return _BY_NUMPY[np.dtype(type_value)]
     except (TypeError, KeyError, ValueError) as error:
         if is_of_interrupt(error):
             raise
-        return _refuse(value)
-    return _refuse(value)
+        return _refuse(type_value)
+    return _refuse(type_value)
 
 
 def _refuse(value: Any) -> Any:

@@ -35,8 +35,8 @@ def gradients(
     xs: Nest,
     grad_ys: Any = None,
     name: str | None = None,
-    gate_gradients: Any = False,
-    aggregation_method: Any = None,
+    gate_gradients: bool = False,
+    aggregation_method: object = None,
     stop_gradients: Any = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
@@ -78,8 +78,8 @@ def gradients(
 def hessians(
     ys: Nest,
     xs: Nest,
-    gate_gradients: Any = False,
-    aggregation_method: Any = None,
+    gate_gradients: bool = False,
+    aggregation_method: object = None,
     name: str = "hessians",
 ) -> list[Any]:
     """The second derivatives of the sum of `ys` by each of `xs`, inside of a `tg.function`.

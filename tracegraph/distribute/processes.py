@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 from tracegraph.core.settings import settings
 from tracegraph.core.source import here
-from tracegraph.distribute.watch import Watch, meet
+from tracegraph.distribute.watch import Watch, meet, port_of, reserved_port
 from tracegraph.eager import backend
 from tracegraph.errors import DistributedError, SignatureError, fact_of, fail, shown
 
 #: What `python -m tracegraph launch` tells each process.
 ADDRESS, COUNT, INDEX = "TRACEGRAPH_COORDINATOR", "TRACEGRAPH_PROCESSES", "TRACEGRAPH_PROCESS"
+#: The number of a pipe that it holds the other end of.
+LAUNCHER = "TRACEGRAPH_LAUNCHER"
+
+_LAST_PORT = 65535
 
 _watches: list[Watch] = []
 
@@ -46,6 +52,7 @@ def initialize(
 
     >>> tg.distribute.initialize("127.0.0.1:0", num_processes=1, process_id=0)
     """
+    _check_timeout(timeout)
     address = coordinator_address or os.environ.get(ADDRESS)
     count = _number("num_processes", num_processes, os.environ.get(COUNT))
     index = _number("process_id", process_id, os.environ.get(INDEX))
@@ -57,14 +64,26 @@ def initialize(
             "tg.distribute.initialize was called twice",
             fix="call it once, at the beginning of the program",
         )
-    if address is not None and count is not None and index is not None:
-        _check_address(address, count, index)
-        watch, port = meet(address, count, index, timeout, _free_port)
-        _watches.append(watch)
-        backend.set_ends_of_process(watch.end, watch.leave_together)
-        address = f"{address.rpartition(':')[0]}:{port}"
+    with contextlib.ExitStack() as reserved:
+        if address is not None and count is not None and index is not None:
+            _check_address(address, count, index)
+            is_reserved = coordinator_address is None
+            own_port = port_of(reserved.enter_context(reserved_port("")))
+            watch, port = meet(address, count, index, timeout, own_port, is_reserved)
+            _watches.append(watch)
+            if is_reserved and LAUNCHER in os.environ:
+                watch.end_with_launcher(int(os.environ[LAUNCHER]))
+            backend.set_ends_of_process(watch.end, watch.leave_together, watch.has_ended)
+            address = f"{address.rpartition(':')[0]}:{port}"
+        _join(address, count, index, local_device_ids, max(int(timeout), 1))
+    settings.process_index, settings.process_count = backend.joined_as()
+    settings.effects_everywhere = effects_everywhere
+    settings.common_seed = backend.common_number()
+
+
+def _join(*arguments: Any) -> None:
     try:
-        backend.join_processes(address, count, index, local_device_ids, max(int(timeout), 1))
+        backend.join_processes(*arguments)
     except (RuntimeError, ValueError) as error:
         fail(
             DistributedError,
@@ -74,8 +93,6 @@ def initialize(
             "coordinator_address=, num_processes= and process_id=, or by `python -m tracegraph "
             "launch`",
         )
-    settings.process_index, settings.process_count = backend.joined_as()
-    settings.effects_everywhere = effects_everywhere
 
 
 def _number(name: str, given: object, told: str | None) -> int | None:
@@ -90,9 +107,19 @@ def _number(name: str, given: object, told: str | None) -> int | None:
     return given
 
 
+def _check_timeout(timeout: Any) -> None:
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < threading.TIMEOUT_MAX:
+        fail(
+            SignatureError,
+            f"initialize: timeout is {shown(timeout)}, not a number of seconds",
+            fix="give how long to wait for the others, as in timeout=300",
+        )
+
+
 def _check_address(address: str, count: int, index: int) -> None:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         fail(
             SignatureError,
             f"initialize: {shown(address)} is not an address of a coordinator",
@@ -104,9 +131,3 @@ def _check_address(address: str, count: int, index: int) -> None:
             f"initialize: process_id is {index}, and num_processes is {count}",
             fix=f"number the processes from 0 to {count - 1}",
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]

@@ -9,17 +9,17 @@ ever, inside of C. So a thread waits for that, says what happened, and ends the 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tracegraph.core.source import here
-from tracegraph.errors import DistributedError, fail
+from tracegraph.core.source import here, line_of_thread
+from tracegraph.errors import DistributedError, fail, message
 
 #: The exit code of a process that ends because another one was lost.
 LOST = 70
@@ -28,6 +28,8 @@ _RETRY = 0.05
 #: How long a process that another one's error ends may still tell its own, in seconds; and how long
 #: one whose exchange broke waits to hear of a process that was lost.
 _LAST_WORDS = 2.0
+#: How long a process that has connected may take to say which one it is, in seconds.
+_INTRODUCTION = 5.0
 #: Errors of runs, which an exchange with a lost process ends with.
 _OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
@@ -54,9 +56,10 @@ class Peer:
         """The next line; None when the other side is gone."""
         try:
             line = self._lines.readline()
-        except OSError:  # reset by a process that was killed, or nothing came in time
+            return json.loads(line) if line.endswith("\n") else None
+        # Reset by a process that was killed, or nothing came in time; or this is no peer at all.
+        except (OSError, ValueError):
             return None
-        return json.loads(line) if line.endswith("\n") else None
 
     def set_timeout(self, seconds: float | None) -> None:
         self._connection.settimeout(seconds)
@@ -69,14 +72,17 @@ class Peer:
 class Watch:
     """The connections of this process: of the first one to all others, of the others to it."""
 
-    def __init__(self, index: int, count: int, peers: dict[int, Peer]) -> None:
+    def __init__(self, index: int, count: int, peers: dict[int, Peer], timeout: float) -> None:
         self.index, self.count, self.peers = index, count, peers
+        self._timeout = timeout
         self._failed = False
         #: The process that said that an error ends it, before this one had any.
         self._failed_first: int | None = None
-        #: The processes that said that they end, and those that have ended.
-        self._left: set[int] = set()
+        #: The processes that said that they end, and when; and those that have ended.
+        self._left: dict[int, float] = {}
         self._gone: set[int] = set()
+        #: Whether all have said it, as the first process tells the others.
+        self._all_have_left = False
         #: Whoever has it ends this process.
         self._ending = threading.Lock()
         for number, peer in peers.items():
@@ -98,8 +104,9 @@ class Watch:
             words = peer.hear()
             if words is None:
                 break
-            if words.get("leaves"):
-                self._left.add(number)
+            if "left" in words:
+                self._note_end_of(words["left"])
+            self._all_have_left |= "all_left" in words
             if "lost" in words:
                 self._failed_first = words["lost"] if words["has_failed"] else None
                 time.sleep(_LAST_WORDS if words["has_failed"] else 0)
@@ -108,22 +115,51 @@ class Watch:
         if number not in self._left:
             self._end_without(number)
 
+    def _note_end_of(self, number: int) -> None:
+        """Called where a process has come to the end of its program."""
+        self._left[number] = time.monotonic()
+        if self.index == 0:  # the others are connected to the first one alone
+            for other in self.peers.keys() - {number}:
+                self.peers[other].tell(left=number)
+
+    def end_with_launcher(self, pipe: int) -> None:
+        """Ends the process when nobody holds the other end of a pipe any more, as after a kill of
+        who has started it."""
+
+        def listen() -> None:
+            os.read(pipe, 1)  # nobody writes
+            fix = "start all again, and they go on from the last checkpoint"
+            self.end(self._text(f"the launcher is gone, so process {self.index} ends", fix))
+
+        threading.Thread(target=listen, daemon=True).start()
+
+    def has_ended(self) -> int | None:
+        """A process that has come to the end of its program, and runs no other any more."""
+        long_ago = time.monotonic() - _LAST_WORDS  # it may have run the last one with us
+        return next((number for number, since in self._left.items() if since < long_ago), None)
+
     def _end_without(self, lost: int, has_failed: bool = False) -> None:
         self.end(self._text_of(lost, "failed" if has_failed else "was lost"), lost, has_failed)
 
     def _text_of(self, lost: int, what: str) -> str:
-        return (
-            f"tracegraph: process {lost} of {self.count} {what}, so process {self.index} ends\n"
-            "  fix: look for the first error of that process; start all again, and they go on from "
-            "the last checkpoint\n"
+        return self._text(
+            f"process {lost} of {self.count} {what}, so process {self.index} ends",
+            "look for the first error of that process; start all again, and they go on from the "
+            "last checkpoint",
         )
+
+    def _text(self, fact: str, fix: str) -> str:
+        """A message with the line at which the program is."""
+        place = line_of_thread(threading.main_thread().ident)
+        return f"tracegraph: {message(fact, source=place, fix=fix)}\n"
 
     def end(self, text: str, lost: int | None = None, has_failed: bool = False) -> NoReturn:
         """Tells everybody and ends this process. It may be inside of C, where nothing is raised."""
         self._ending.acquire()  # and never released: one reason is told
-        sys.stdout.flush()
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # whoever read it may be gone
+            sys.stdout.flush()
+            sys.stderr.write(text)
+            sys.stderr.flush()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what fails from now on is its consequence
         self._tell_loss(self.index if lost is None else lost, has_failed)
         os._exit(LOST)
@@ -143,11 +179,9 @@ class Watch:
             time.sleep(_RETRY)
 
     def leave_together(self) -> None:
-        """Says that this process leaves, and waits until those that it is connected to have said
-        so too. Then it may end in any way, and is not called lost."""
+        """Says that this process leaves, and waits until all have said so. Then it may end in any
+        way, and is not called lost."""
         self.leave()
-        while len(self._left | self._gone) < len(self.peers):
-            time.sleep(_RETRY)
         self._end_last()
 
     def leave(self) -> None:
@@ -162,47 +196,89 @@ class Watch:
             self._tell_loss(self.index, has_failed=True)
             os._exit(1)
         for peer in self.peers.values():
-            peer.tell(leaves=True)
+            peer.tell(left=self.index)
+        self._wait_until_all_have_left()
+
+    def _wait_until_all_have_left(self) -> None:
+        """JAX's service would wait too, and then abort without a word of who is missing."""
+        deadline = time.monotonic() + self._timeout
+        while not self._all_have_left:
+            if self.index == 0:
+                self._all_have_left = self._left.keys() | self._gone >= self.peers.keys()
+            if time.monotonic() > deadline:
+                self._end_alone()
+            time.sleep(_RETRY)
+        if self.index == 0:
+            for peer in self.peers.values():
+                peer.tell(all_left=True)
+
+    def _end_alone(self) -> NoReturn:
+        others = set(range(self.count)) - self._left.keys() - {self.index}
+        names = ", ".join(map(str, sorted(others)))
+        text = self._text(
+            f"process {self.index} has come to the end of its program, and {self._timeout:g} s "
+            f"later process {names} of {self.count} has not",
+            "run the same functions equally often in every process, or one may wait for ever; "
+            "initialize(timeout=...) waits longer",
+        )
+        self.end(text)
+
+
+def reserved_port(host: str) -> socket.socket:
+    """A socket with a port that is free, and is given to nobody while the socket is open: only who
+    asks for this very port, and is ready to share it, can listen there."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    found.bind((host, 0))
+    return found
+
+
+def port_of(reserved: socket.socket) -> int:
+    """The port of a socket."""
+    return reserved.getsockname()[1]
 
 
 def meet(
-    address: str, count: int, index: int, timeout: float, choose_port: Callable[[], int]
+    address: str, count: int, index: int, timeout: float, own_port: int, is_reserved: bool
 ) -> tuple[Watch, int]:
-    """Waits until all processes are there. Returns the connections, and the port that the first
-    process has chosen for JAX's service. Raises DistributedError where one does not come."""
+    """Waits until all processes are there. Returns the connections, and the port of JAX's service,
+    which is `own_port` of the first process; `is_reserved` says that somebody keeps the address
+    free. Raises DistributedError where a process does not come."""
     host, _, port = address.rpartition(":")
     if index == 0:
-        return _gather((host, int(port)), count, timeout, choose_port())
+        with _listening((host, int(port)), is_reserved) as server:
+            return _gather(server, count, timeout, own_port)
     return _join((host, int(port)), count, index, timeout)
 
 
-def _gather(address: tuple[str, int], count: int, timeout: float, port: int) -> tuple[Watch, int]:
+def _gather(server: socket.socket, count: int, timeout: float, port: int) -> tuple[Watch, int]:
     deadline = time.monotonic() + timeout
     peers: dict[int, Peer] = {}
-    with _listening(address) as server:
-        while len(peers) < count - 1:
-            server.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                _refuse_missing(peers, count, timeout)
-            peer = Peer(connection)
-            peer.set_timeout(max(deadline - time.monotonic(), 0.001))
-            words = peer.hear()
-            if words is None or words.get("count") != count or words["index"] in peers:
-                peer.tell(refused=f"it has {count} processes, and each number once")
-                peer.close()
-                continue
-            peers[words["index"]] = peer
+    while len(peers) < count - 1:
+        server.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            connection, _ = server.accept()
+        except TimeoutError:
+            _refuse_missing(peers, count, timeout)
+        peer = Peer(connection)
+        peer.set_timeout(_INTRODUCTION)
+        words = peer.hear()
+        free = [i for i in range(1, count) if i not in peers]
+        told = words if isinstance(words, dict) else {}
+        if told.get("count") != count or told.get("index") not in free:
+            peer.tell(refused=f"it has {count} processes, and each number once")
+            peer.close()
+            continue
+        peers[told["index"]] = peer
     for peer in peers.values():
         peer.set_timeout(None)
         peer.tell(port=port)
-    return Watch(0, count, peers), port
+    return Watch(0, count, peers, timeout), port
 
 
-def _listening(address: tuple[str, int]) -> socket.socket:
+def _listening(address: tuple[str, int], is_reserved: bool) -> socket.socket:
     try:
-        return socket.create_server(address, backlog=128)
+        return socket.create_server(address, backlog=128, reuse_port=is_reserved)
     except OSError as error:
         fail(
             DistributedError,
@@ -241,7 +317,7 @@ def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> t
             fix="give each process its own number, from 0 on, and all the same num_processes",
         )
     peer.set_timeout(None)
-    return Watch(index, count, {0: peer}), words["port"]
+    return Watch(index, count, {0: peer}, timeout), words["port"]
 
 
 def _connected(address: tuple[str, int], deadline: float, timeout: float) -> socket.socket:

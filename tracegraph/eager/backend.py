@@ -305,11 +305,16 @@ def on_host(buffer: Any) -> np.ndarray:
     return _lowering().processes.on_host(buffer)
 
 
-def set_ends_of_process(end: Any, leave_together: Any) -> None:
-    """Takes what ends this process where it waits for others in vain, a function of a message, and
-    what waits until all processes let each other end."""
+def gathered_on_host(buffer: Any) -> np.ndarray:
+    """The same where it is not known yet that all call this: who waits in vain is told."""
+    return _lowering().agreement.gathered_on_host(buffer)
+
+
+def set_ends_of_process(end: Any, leave_together: Any, has_ended: Any) -> None:
+    """Takes what ends this process where it waits for others in vain, a function of a message; what
+    waits until all processes let each other end; and what tells a process that has ended."""
     settings = _lowering().processes.settings
-    settings.end, settings.leave_together = end, leave_together
+    settings.end, settings.leave_together, settings.has_ended = end, leave_together, has_ended
 
 
 def leave_together() -> None:
@@ -321,6 +326,11 @@ def joined_as() -> tuple[int, int]:
     """The number of this process, once it was joined to others, and how many there are."""
     processes = _lowering().processes
     return processes.index(), processes.count()
+
+
+def common_number() -> int:
+    """A number by chance, which all processes have; each must call it."""
+    return _lowering().processes.common_number()
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
@@ -58,6 +58,8 @@ class Mesh:
                 f"the shape of a mesh is {shown(shape)}",
                 fix='give names and sizes, as in Mesh({"data": 4, "model": 2})',
             )
+        # Sizes of NumPy's are what the shape of an array of devices may have.
+        shape = {k: int(x) if isinstance(x, np.integer) else x for k, x in shape.items()}
         try:
             check_mesh(shape)
         except Mismatch as mismatch:
@@ -239,6 +241,10 @@ class Layout:
     def placement(self) -> tuple[str, tuple[int, ...] | None, tuple[Any, ...]]:
         """The layout as data; see `Mesh.placement`."""
         return (*self._mesh.placement, self._axes)
+
+    def of_axes(self, axes: Iterable[int]) -> Layout:
+        """The layout of a tensor that has these axes of one with this layout."""
+        return Layout(self._mesh, [self._axes[axis] for axis in axes])
 
     @property
     def op(self) -> WithLayout:

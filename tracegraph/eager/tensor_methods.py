@@ -37,12 +37,29 @@ def host_array(tensor: Tensor) -> np.ndarray:
     return array if array.flags.c_contiguous else np.array(array, order="C")
 
 
+def gathered_array(tensor: Tensor) -> np.ndarray:
+    """`host_array` of a tensor that processes may share: then all of them must call this."""
+    materialise(tensor)
+    if not _parts_here(tensor):
+        return host_array(tensor)
+    return backend.gathered_on_host(device_buffer(tensor))
+
+
+def _parts_here(tensor: Tensor) -> str:
+    """What this process holds of a made value: "4 parts of 8", or "" for all of it."""
+    buffer = getattr(tensor, "buffer", None)
+    if buffer is None or buffer.is_fully_addressable or buffer.is_fully_replicated:
+        return ""
+    return f"{len(buffer.addressable_shards)} parts of {len(buffer.sharding.device_set)}"
+
+
 def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
-    if not (buffer.is_fully_addressable or buffer.is_fully_replicated):
+    parts = _parts_here(tensor)
+    if parts:
         fail(
             TraceError,
             f"the value of a tensor {tensor.type} was asked for, of which this process holds "
-            f"{len(buffer.addressable_shards)} parts of {len(buffer.sharding.device_set)}",
+            f"{parts}",
             source=tensor.source,
             fix="let each process have all of it: tg.distribute.with_layout(x, "
             f"tg.distribute.Layout(mesh, {[None] * tensor.ndim}))",
@@ -191,7 +208,10 @@ def _str(self: Tensor) -> str:
     if is_symbolic(self):
         name = f'"{self.name}", ' if self.name else ""
         return f"tg.Tensor({name}{suffix}"
-    return f"tg.Tensor({value_text(host_array(self))}, {suffix}"
+    materialise(self)
+    parts = _parts_here(self)
+    text = f"<{parts}>" if parts else value_text(host_array(self))
+    return f"tg.Tensor({text}, {suffix}"
 
 
 def _repr(self: Tensor) -> str:
@@ -199,9 +219,18 @@ def _repr(self: Tensor) -> str:
     if is_symbolic(self):
         name = f" '{self.name}'" if self.name else ""
         return f"<tg.Tensor{name}: {own}>"
-    array = host_array(self)
-    text = str(array[()]) if array.ndim == 0 else np.array_repr(array)
-    return f"<tg.Tensor: {own}, numpy={text}>"
+    return f"<tg.Tensor: {own}, {value_repr(self)}>"
+
+
+def value_repr(tensor: Tensor) -> str:
+    """The value in the text of a tensor or Variable; where other processes hold parts of it, how
+    many are here."""
+    materialise(tensor)
+    parts = _parts_here(tensor)
+    if parts:
+        return f"<{parts}>"
+    array = host_array(tensor)
+    return f"numpy={array[()] if array.ndim == 0 else np.array_repr(array)}"
 
 
 def _format(self: Tensor, spec: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.eager.tensor_methods import host_array
+from tracegraph.eager.tensor_methods import gathered_array
 from tracegraph.effects.host_calls import host_call
 from tracegraph.effects.printing import AppendedFile, Template, template_of
 from tracegraph.errors import InvalidArgumentError, TraceError, fail, shown
@@ -20,7 +20,7 @@ from tracegraph.tracing.trace import current_trace
 
 def print_tensors(
     *inputs: Any,
-    output_stream: Any = None,
+    output_stream: object = None,
     summarize: int | None = 3,
     sep: str = " ",
     end: str | None = "\n",
@@ -42,7 +42,7 @@ def print_tensors(
     tensors = [as_tensor(x) for x in leaves]
     data = (pieces, _checked_summarize(summarize), _stream_data(output_stream))
     if current_trace() is None:
-        Template(*data)(*map(host_array, tensors))
+        Template(*data)(*map(gathered_array, tensors))
     else:
         host_call(("print", *data), tensors, ())
 
@@ -87,11 +87,11 @@ def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str =
     trace = current_trace()
     if trace is not None:
         trace.check(condition, message, tensors, fix)
-    elif not bool(host_array(condition)):
+    elif not bool(gathered_array(condition)):
         fail(
             InvalidArgumentError,
             message,
-            operands=[np.array2string(host_array(x), threshold=20) for x in tensors],
+            operands=[np.array2string(gathered_array(x), threshold=20) for x in tensors],
             fix=fix,
         )
 

@@ -266,7 +266,7 @@ def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
 
 def _scanned(op: Scan, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
     constants, states = values[: op.constants], values[op.constants : op.rows]
-    rows = [np.asarray(x) for x in values[op.rows :]]
+    rows = [*map(backend.on_host, values[op.rows :])]
     made: list[Sequence[Any]] = []
     steps = range(static_shape((op.length,))[0])
     for step in reversed(steps) if op.reverse else steps:
@@ -293,10 +293,10 @@ def _repeated(op: While | RecordedWhile, values: Sequence[Any], run: RunRegion) 
 
 def _whole(op: Loop, values: Sequence[Any], made: Sequence[Sequence[Any]]) -> list[np.ndarray]:
     """What the steps made beside the states, each output in one array of a row for each step."""
-    return [
-        _stacked([np.asarray(row[place]) for row in made]) if made else _no_rows(op, values, place)
-        for place in range(len(op.body.outputs) - op.states)
-    ]
+    places = range(len(op.body.outputs) - op.states)
+    if not made:
+        return [_no_rows(op, values, place) for place in places]
+    return [_stacked([backend.on_host(row[place]) for row in made]) for place in places]
 
 
 def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -314,7 +314,7 @@ def _no_rows(op: Loop, values: Sequence[Any], place: int) -> np.ndarray:
     """The rows of no step: sizes that the run knows, and 0 for those that a step would choose."""
     formal = op.body.input_types
     pairs = zip(formal, values)
-    known = [x if x is TOKEN else type_of_array(np.asarray(value)) for x, value in pairs]
+    known = [x if x is TOKEN else type_of_array(backend.on_host(value)) for x, value in pairs]
     type = op.body.output_types[op.states + place]
     shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
     rest = () if isinstance(shape, ShapeVariable) else shape

@@ -16,6 +16,7 @@ import numpy as np
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN
+from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record
@@ -95,7 +96,7 @@ def results_of_call(
     buffers = [*map(prefix.buffer, graph.inputs)]
     outputs = Procedure(graph).run(buffers, variables, [], record, is_tracing=True)
     report_first_failure([report for report, _ in checks], iter(outputs[len(inputs) + 1 :]))
-    arrays = [*map(np.asarray, outputs[: len(inputs)])]
+    arrays = [*map(backend.on_host, outputs[: len(inputs)])]
     made = host_function(op, here()).run(arrays, keeps=op.is_differentiable)
     assert made is not None  # no loop is around it, and all checks hold
     record.add(made, list(variables.values()))

@@ -168,7 +168,7 @@ class Procedure:
                 is_range = "{}" in text and len(operands) == _RANGE_OPERANDS
                 report = CheckReport(text, node.source, len(operands), is_range=is_range)
                 try:
-                    report.fail([np.asarray(run.value(x)) for x in operands])
+                    report.fail([run.value(x) for x in operands])
                 except InvalidArgumentError as error:
                     return error
         return None
@@ -275,7 +275,7 @@ class Run:
         if self.bucket_of is not None and not tensor.type.is_static:
             shape = static_shape(substitute_shape(tensor.type.shape, self._sizes))
             if shape != tuple(value.shape):
-                value = np.ascontiguousarray(np.asarray(value)[tuple(map(slice, shape))])
+                value = np.ascontiguousarray(backend.on_host(value)[tuple(map(slice, shape))])
         return backend.put(value) if type(value) is np.ndarray else value
 
     @property

@@ -34,11 +34,11 @@ class Body:
         check_bounds: bool = False,
         check_numerics: bool = False,
         converts: bool = False,
-        options: RunOptions = PLAIN,
+        run_options: RunOptions = PLAIN,
     ) -> None:
         self.tracing_count = 0
         self._converts = converts
-        self._options = options
+        self.run_options = run_options
         self._check_bounds = check_bounds
         self._check_numerics = check_numerics
         self._function = function
@@ -74,14 +74,11 @@ class Body:
             return self._trace_after_creation(trace, request)
         passed("traced", traced.graph)
         traced = dataclasses.replace(traced, graph=simplify(traced.graph))
-        # What has effects, or is padded, cannot be run once more as it was: every run is watched.
-        can_be_located = self._options.buckets is None and not traced.has_effects
-        if self._check_numerics or (self._options.locate_numerics and not can_be_located):
+        options = self.run_options.of_trace(traced)
+        if self._check_numerics or options.locate_numerics != self.run_options.locate_numerics:
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
-        locates = self._options.locate_numerics and can_be_located
-        options = dataclasses.replace(self._options, locate_numerics=locates)
         return ConcreteFunction(kept, traced, results, stand_ins, options)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:

@@ -6,7 +6,7 @@ import bisect
 import dataclasses
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from tracegraph.core.shapes import Dim, dim_names, static_shape, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
-from tracegraph.eager.tensor_methods import host_array
+from tracegraph.eager.tensor_methods import gathered_array, host_array
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
-from tracegraph.functions.execute import Execution, input_types
+from tracegraph.functions.execute import Execution, input_types, laid_out_buffers
 from tracegraph.functions.run_options import RunOptions
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import Op
@@ -37,6 +37,9 @@ from tracegraph.passes.specialise import (
 )
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import CheckReport, Traced
+
+if TYPE_CHECKING:
+    from tracegraph.eager.layouts import Layout
 
 
 class Buckets:
@@ -92,8 +95,9 @@ class _Plan:
     """How a call with arguments of certain types runs."""
 
     execution: Execution
-    #: The types of the arguments with padding.
+    #: The types of the arguments with padding, and the layouts that are declared for them.
     padded: tuple[TensorType, ...]
+    layouts: Sequence[Layout | None]
     #: The true sizes, which the program takes after the arguments.
     sizes: tuple[np.ndarray, ...]
     #: The types of the results; open are the sizes that the run finds, which are `found`.
@@ -103,6 +107,8 @@ class _Plan:
     def run(self, arguments: Sequence[Tensor], variables: Sequence[Variable]) -> list[Tensor]:
         pairs = zip(arguments, self.padded, strict=True)
         buffers = [_padded_buffer(x, type) for x, type in pairs]
+        if self.layouts:
+            buffers = laid_out_buffers(buffers, self.layouts)
         outputs = self.execution.run([*buffers, *self.sizes], variables)
         sizes = {x: int(host_array(y)) for x, y in zip(self.found, outputs[len(self.results) :])}
         types = [with_sizes(type, sizes) for type in self.results]
@@ -112,8 +118,15 @@ class _Plan:
 class Bucketing:
     """The programs of one trace for padded arguments."""
 
-    def __init__(self, traced: Traced, buckets: Buckets, options: RunOptions) -> None:
-        self._traced = traced
+    def __init__(
+        self,
+        traced: Traced,
+        buckets: Buckets,
+        options: RunOptions,
+        layouts: Sequence[Layout | None] = (),
+    ) -> None:
+        """`layouts` are those that are declared for the arguments; none without any."""
+        self._traced, self._layouts = traced, layouts
         self._buckets = buckets
         self._options = options
         self._padded: Padded | None = None
@@ -161,7 +174,7 @@ class Bucketing:
         sizes = tuple(np.asarray(true[name], np.int32) for name in names)
         of_results = traced.graph.output_types[:results]
         cut = tuple(with_sizes(type, true) for type in of_results)
-        return _Plan(execution, tuple(given), sizes, cut, self._found)
+        return _Plan(execution, tuple(given), self._layouts, sizes, cut, self._found)
 
     def _without_layouts(self) -> Graph:
         """The graph of the trace; it is with padding that devices must divide a size."""
@@ -236,7 +249,7 @@ def _padded_buffer(x: Tensor, type: TensorType) -> Any:
     that does it would be one for each size."""
     if x.type is type:
         return device_buffer(x)
-    array = host_array(x)
+    array = gathered_array(x)
     wide = np.empty(static_shape(type.shape), array.dtype)
     wide[tuple(map(slice, array.shape))] = array
     for axis, (size, whole) in enumerate(zip(array.shape, type.shape, strict=True)):
@@ -249,4 +262,4 @@ def _cut(y: Tensor, type: TensorType) -> Tensor:
     """A result without padding."""
     if y.type is type:
         return y
-    return host_tensor(type, np.ascontiguousarray(host_array(y)[tuple(map(slice, type.shape))]))
+    return host_tensor(type, np.ascontiguousarray(gathered_array(y)[tuple(map(slice, type.shape))]))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import TensorType
-from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import Execution
+from tracegraph.functions.execute import Execution, laid_out_buffers
 from tracegraph.ir.tensor import Tensor
 from tracegraph.signatures.signature import (
     LITERALS,
@@ -28,9 +27,6 @@ from tracegraph.signatures.signature import (
     layouts_here,
     leaf_key,
 )
-
-if TYPE_CHECKING:
-    from tracegraph.eager.layouts import Layout
 
 
 class CallPlan:
@@ -83,7 +79,7 @@ class CallPlan:
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """The packed results for the buffers of the arguments."""
         if self.layouts:
-            buffers = [*map(_laid_out, buffers, self.layouts)]
+            buffers = laid_out_buffers(buffers, self.layouts)
         step = self.step
         if step is None:
             tensors = self.execution.run(buffers)
@@ -157,13 +153,6 @@ def _leaf_key(leaf: Any) -> Any:
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
     raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
-
-
-def _laid_out(buffer: Any, layout: Layout | None) -> Any:
-    """A buffer with the layout that is declared for it."""
-    if layout is None or backend.has_sharding(buffer, layout.sharding):
-        return buffer
-    return backend.put_on_mesh(buffer, *layout.placement)
 
 
 def _buffer_of(leaf: Any) -> Any:

@@ -35,6 +35,7 @@ from tracegraph.signatures.signature import (
     Request,
     VariableKey,
     is_tensor_key,
+    layouts_here,
     size_names,
 )
 from tracegraph.state.variable import Variable
@@ -72,7 +73,7 @@ class ConcreteFunction:
         traced: Traced,
         results: Results,
         stand_ins: dict[int, StandIn],
-        options: RunOptions = PLAIN,
+        run_options: RunOptions = PLAIN,
     ) -> None:
         #: What was traced: the structure of the arguments, their types and Python values.
         self.request = request
@@ -83,7 +84,7 @@ class ConcreteFunction:
         #: What runs at top level: the body, or one that says whether its results are finite; and
         #: how that is looked at.
         self._running, self._numerics = traced, None
-        if options.locate_numerics:
+        if run_options.locate_numerics:
             self._numerics = opened("tracegraph.functions.numerics")
             self._running = self._numerics.with_located_numerics(traced)
         #: How the result tensors are packed for the caller.
@@ -98,10 +99,11 @@ class ConcreteFunction:
         self._recompiling: Any = None  # a `Recompiling`, where sizes are open
         #: How arguments are padded to bucket sizes, if they are.
         self.bucketing: Bucketing | None = None
-        self._options, buckets = options, options.buckets
+        #: How it becomes programs.
+        self.run_options, buckets = run_options, run_options.buckets
         if buckets is not None and not traced.graph.is_static:
             bucketing = opened("tracegraph.functions.buckets").Bucketing
-            self.bucketing = bucketing(traced, buckets, options)
+            self.bucketing = bucketing(traced, buckets, run_options, layouts_here(request))
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
             recompiling = opened("tracegraph.functions.recompiling").Recompiling
@@ -298,7 +300,8 @@ class ConcreteFunction:
     def computed_by(self, graph: Graph) -> ConcreteFunction:
         """The same trace with another graph of the same inputs and outputs."""
         traced = dataclasses.replace(self.traced, graph=graph)
-        return ConcreteFunction(self.request, traced, self.results, self._stand_ins)
+        parts = self.request, traced, self.results, self._stand_ins
+        return ConcreteFunction(*parts, self.run_options)
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -508,7 +511,7 @@ class ConcreteFunction:
                     if self._recompiling is not None:
                         self._recompiling.compiles(types)
                     kind = self._numerics.LocatedExecution if self._numerics else Execution
-                    found = self._executions[types] = kind(self._running, types, self._options)
+                    found = self._executions[types] = kind(self._running, types, self.run_options)
         return found
 
     def compiled(self) -> list[tuple[str, float]]:

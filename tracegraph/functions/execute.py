@@ -47,6 +47,7 @@ from tracegraph.tracing.trace import (
 )
 
 if TYPE_CHECKING:
+    from tracegraph.eager.layouts import Layout
     from tracegraph.rolling.roll import Rolled
 
 #: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
@@ -267,6 +268,16 @@ def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
 def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
     """Raises the error of the first check whose flag among the outputs is false."""
     report_first_failure(traced.checks, iter(outputs[traced.first_check :]))
+
+
+def laid_out_buffers(buffers: Sequence[Any], layouts: Sequence[Layout | None]) -> list[Any]:
+    """The buffers of arguments, each with the layout that is declared for it."""
+    return [
+        buffer
+        if layout is None or backend.has_sharding(buffer, layout.sharding)
+        else backend.put_on_mesh(buffer, *layout.placement)
+        for buffer, layout in zip(buffers, layouts, strict=True)
+    ]
 
 
 def input_types(

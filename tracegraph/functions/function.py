@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable
 from gc import disable, enable, isenabled
@@ -108,9 +109,14 @@ class Function(Generic[Parameters, Result]):
             "memory_budget": None if memory_budget is None else _bytes(memory_budget),
             "roll": as_roll(roll),
         }
+        run = (self._options[name] for name in ("memory_budget", "locate_numerics", "roll"))
+        #: How its traces become programs.
+        self.run_options = RunOptions(self._buckets, *run)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
-            None if input_signature is None else InputSignature(input_signature, self._signature)
+            None
+            if input_signature is None
+            else InputSignature(input_signature, self._signature, self._buckets is not None)
         )
         self._body = self._make_body()
         #: The same function with checks, for calls from a function that is built with them.
@@ -135,16 +141,10 @@ class Function(Generic[Parameters, Result]):
         self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
-        options = self._options
-        run = (options[name] for name in ("memory_budget", "locate_numerics", "roll"))
-        checks = options["check_bounds"], options["check_numerics"]
-        return Body(
-            self._python_function,
-            self._signature,
-            *checks,
-            options["autograph"],
-            RunOptions(self._buckets, *run),
-        )
+        names = ("check_bounds", "check_numerics", "autograph")
+        bounds, numerics, converts = (self._options[name] for name in names)
+        parts = self._python_function, self._signature
+        return Body(*parts, bounds, numerics, converts, self.run_options)
 
     # Attributes.
 
@@ -512,7 +512,7 @@ class Function(Generic[Parameters, Result]):
         return text
 
     @api_boundary
-    def precompile(self, signatures: Iterable[Any] | None, path: Any) -> None:
+    def precompile(self, signatures: Iterable[Any] | None, path: str | os.PathLike[str]) -> None:
         """Compiles the function for signatures, and keeps the programs beside a saved model, which
         `tg.saved_model.load(path, compiled=True)` then loads with its programs. The model is saved
         before, with this function and a trace for these signatures.
@@ -658,9 +658,9 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    experimental_implements: Any = ...,
-    experimental_autograph_options: Any = ...,
-    experimental_attributes: Any = ...,
+    experimental_implements: str = ...,
+    experimental_autograph_options: object = ...,
+    experimental_attributes: object = ...,
     experimental_relax_shapes: bool | None = ...,
     experimental_compile: bool | None = ...,
     experimental_follow_type_hints: bool | None = ...,
@@ -678,9 +678,9 @@ def function(
     autograph: bool = ...,
     jit_compile: bool | None = ...,
     reduce_retracing: bool = ...,
-    experimental_implements: Any = ...,
-    experimental_autograph_options: Any = ...,
-    experimental_attributes: Any = ...,
+    experimental_implements: str = ...,
+    experimental_autograph_options: object = ...,
+    experimental_attributes: object = ...,
     experimental_relax_shapes: bool | None = ...,
     experimental_compile: bool | None = ...,
     experimental_follow_type_hints: bool | None = ...,
@@ -697,9 +697,9 @@ def function(
     autograph: bool = True,
     jit_compile: bool | None = None,
     reduce_retracing: bool = False,
-    experimental_implements: Any = None,
-    experimental_autograph_options: Any = None,
-    experimental_attributes: Any = None,
+    experimental_implements: str | None = None,
+    experimental_autograph_options: object = None,
+    experimental_attributes: object = None,
     experimental_relax_shapes: bool | None = None,
     experimental_compile: bool | None = None,
     experimental_follow_type_hints: bool | None = None,

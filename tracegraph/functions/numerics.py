@@ -181,7 +181,7 @@ class _Search:
 
 def _state(value: Any) -> int:
     """FINITE, INFINITE or NAN of a value that is known."""
-    array = np.asarray(value)
+    array = backend.on_host(value)
     if array.dtype.kind in "biu":
         return FINITE
     if array.dtype.kind not in "fc":  # one of the small types that NumPy does not know
@@ -212,7 +212,7 @@ def _fail(blame: _Blame) -> NoReturn:
 
 def _range(value: Any) -> str:
     """The smallest and the largest number of a value, as text."""
-    array = np.asarray(value)
+    array = backend.on_host(value)
     if array.dtype.kind not in "biufc":
         array = array.astype(np.float32)
     if array.dtype.kind == "c":

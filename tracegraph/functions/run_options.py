@@ -11,6 +11,7 @@ Roll = Literal["auto", "always", False]
 
 if TYPE_CHECKING:
     from tracegraph.functions.buckets import Buckets
+    from tracegraph.tracing.trace import Traced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,12 @@ class RunOptions:
     locate_numerics: bool = False
     #: Whether blocks that repeat run as loops: where that pays, never, or wherever they do.
     roll: Roll = "auto"
+
+    def of_trace(self, traced: Traced) -> RunOptions:
+        """Those of one trace. What has effects, or is padded, cannot be run once more as it was
+        to find a nan: there `locate_numerics` is off, and checks in the graph watch every run."""
+        locates = self.locate_numerics and self.buckets is None and not traced.has_effects
+        return dataclasses.replace(self, locate_numerics=locates)
 
 
 PLAIN = RunOptions()

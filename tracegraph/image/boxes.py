@@ -19,13 +19,13 @@ from tracegraph.math.logic import greater, logical_and, logical_not
 from tracegraph.math.reduction import cumsum, reduce_any, reduce_sum
 from tracegraph.math.sorting import argsort
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import TensorLike
+from tracegraph.typing import SizeLike, TensorLike
 
 
 def non_max_suppression(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
+    max_output_size: SizeLike,
     iou_threshold: float = 0.5,
     score_threshold: float = -math.inf,
     name: str | None = None,
@@ -52,7 +52,7 @@ def non_max_suppression(
 def non_max_suppression_padded(
     boxes: TensorLike,
     scores: TensorLike,
-    max_output_size: Any,
+    max_output_size: SizeLike,
     iou_threshold: float = 0.5,
     score_threshold: float = -math.inf,
     pad_to_max_output_size: bool = False,

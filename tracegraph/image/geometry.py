@@ -17,7 +17,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply, subtract
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import TensorLike
+from tracegraph.typing import SizeLike, TensorLike
 
 
 def flip_left_right(image: TensorLike) -> Tensor:
@@ -69,7 +69,11 @@ def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
 
 
 def crop_to_bounding_box(
-    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike,
+    offset_height: SizeLike,
+    offset_width: SizeLike,
+    target_height: SizeLike,
+    target_width: SizeLike,
 ) -> Tensor:
     """The part of images [..., height, width, channels] that begins at the offsets, and has the
     sizes that are given.
@@ -94,7 +98,11 @@ def crop_to_bounding_box(
 
 
 def pad_to_bounding_box(
-    image: TensorLike, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: TensorLike,
+    offset_height: SizeLike,
+    offset_width: SizeLike,
+    target_height: SizeLike,
+    target_width: SizeLike,
 ) -> Tensor:
     """Images [..., height, width, channels] in larger ones of zeros, in which they begin at the
     offsets.
@@ -125,7 +133,9 @@ def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
     return found[:2], found[2:]
 
 
-def resize_with_crop_or_pad(image: TensorLike, target_height: Any, target_width: Any) -> Tensor:
+def resize_with_crop_or_pad(
+    image: TensorLike, target_height: SizeLike, target_width: SizeLike
+) -> Tensor:
     """Images [..., height, width, channels] cut around their middle, or padded with zeros around
     them, to the sizes that are given.
 

@@ -116,7 +116,7 @@ def _weighted(x: Tensor, axis: int, weights: Sequence[int]) -> Tensor:
     return total
 
 
-def psnr(a: TensorLike, b: TensorLike, max_val: Any, name: str | None = None) -> Tensor:
+def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = None) -> Tensor:
     """The peak signal-to-noise ratio of pairs of images [..., height, width, channels], in
     decibels: 10 log10(max_val ** 2 / mean((a - b) ** 2)).
 
@@ -152,7 +152,7 @@ def _is_plain(value: Any) -> bool:
 def ssim(
     img1: TensorLike,
     img2: TensorLike,
-    max_val: Any,
+    max_val: TensorLike,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,
@@ -191,7 +191,7 @@ _POWERS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 def ssim_multiscale(
     img1: TensorLike,
     img2: TensorLike,
-    max_val: Any,
+    max_val: TensorLike,
     power_factors: Sequence[float] = _POWERS,
     filter_size: int = 11,
     filter_sigma: float = 1.5,

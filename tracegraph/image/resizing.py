@@ -34,7 +34,7 @@ from tracegraph.math.product import einsum
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import abs, ceil, exp, floor, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import ShapeLike, TensorLike
+from tracegraph.typing import ShapeLike, SizeLike, TensorLike
 
 
 class ResizeMethod:
@@ -99,8 +99,8 @@ def resize(
 
 def resize_with_pad(
     image: TensorLike,
-    target_height: Any,
-    target_width: Any,
+    target_height: SizeLike,
+    target_width: SizeLike,
     method: str = ResizeMethod.BILINEAR,
     antialias: bool = False,
 ) -> Tensor:

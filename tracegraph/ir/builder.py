@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tracegraph.core.interrupts import Stack
 from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
-from tracegraph.core.source import Source, here
+from tracegraph.core.source import Source, frame_at, here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
@@ -49,7 +49,7 @@ class Builder:
         self.nodes: list[Node] = []
         self.inputs: list[Tensor] = []
         self.recorders: list[Any] = []
-        self._outers: list[Builder] = []
+        self.outers: list[Builder] = []
         self._size_count = 0
 
     def new_size_name(self) -> str:
@@ -57,7 +57,7 @@ class Builder:
         number, around = 0, self
         while around is not None:
             number = max(number, around._size_count)
-            around = around._outers[-1] if around._outers and not around.is_top_level else None
+            around = around.outers[-1] if around.outers and not around.is_top_level else None
         self._size_count = number + 1
         return f"?{number}"
 
@@ -91,7 +91,7 @@ class Builder:
         return outputs
 
     @contextlib.contextmanager
-    def unrecorded(self) -> Iterator[None]:
+    def unrecorded(self) -> Generator[None]:
         """A context in which no recorder sees the nodes that are added."""
         recorders, self.recorders = self.recorders, []
         try:
@@ -145,14 +145,14 @@ class Builder:
         return tensor
 
     @contextlib.contextmanager
-    def secluded(self) -> Iterator[None]:
+    def secluded(self) -> Generator[None]:
         """A context for work on the list of nodes itself: interrupts compute aside, and the list
         stays as it is."""
         with self.lock:
             stack, worker = self.stack, self.worker
             try:
                 self.worker = threading.get_ident()
-                self.stack = stack or Stack(sys._getframe(2))  # that of the `with` statement
+                self.stack = stack or Stack(frame_at(2))  # that of the `with` statement
                 yield
             finally:
                 self.stack, self.worker = stack, worker
@@ -162,21 +162,21 @@ class Builder:
         return Graph(self.name, tuple(self.inputs), tuple(self.nodes), tuple(outputs))
 
     def __enter__(self) -> Any:
-        self._outers.append(_context.builder)
+        self.outers.append(_context.builder)
         if not self.is_top_level:
             self.stack = Stack(_frame_that_enters())
         _context.builder = self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _context.builder = self._outers[-1]  # plain stores, which no interrupt can divide
+        _context.builder = self.outers[-1]  # plain stores, which no interrupt can divide
         self.stack = None  # frames hold what their functions have
-        self._outers.pop()
+        self.outers.pop()
 
 
 def _frame_that_enters() -> Any:
     """The frame of the `with` statement that enters a builder."""
-    frame = sys._getframe(2)
+    frame = frame_at(2)
     while frame.f_back is not None and frame.f_code.co_name == "__enter__":
         frame = frame.f_back
     return frame
@@ -191,11 +191,11 @@ class _InputOp:
         return ()
 
 
-INPUT = _InputOp()
+INPUT = cast("Op", _InputOp())
 
 
 def INPUT_NODES(builder: Builder) -> Node:
-    return Node(INPUT, (), here(), builder)  # type: ignore[arg-type]
+    return Node(INPUT, (), here(), builder)
 
 
 class _Context(threading.local):
@@ -231,7 +231,7 @@ def current() -> Builder:
     stack = builder.stack
     if stack is None:
         return builder
-    if stack.is_interrupted_by(sys._getframe(1)):
+    if stack.is_interrupted_by(frame_at(1)):
         return _context.aside
     return _behind(builder) if stack.is_left else builder
 
@@ -239,7 +239,7 @@ def current() -> Builder:
 def _behind(builder: Builder) -> Builder:
     """What is current after an interrupt fell into the exit of `builder` and ended it."""
     if not builder.is_top_level:
-        _context.builder = builder._outers[-1]
+        _context.builder = builder.outers[-1]
     builder.stack = None  # in this order: what is current and has no stack is the top level
     return current()
 
@@ -306,9 +306,10 @@ def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
     if isinstance(value, ShapeVariable):
         return substitute_shape(value, sizes)
     if isinstance(value, tuple):
-        new_items = tuple([substituted(item, sizes) for item in value])
-        changed = any(a is not b for a, b in zip(value, new_items, strict=True))
-        return new_items if changed else value
+        items = cast("tuple[Any, ...]", value)
+        new_items = tuple([substituted(item, sizes) for item in items])
+        changed = any(a is not b for a, b in zip(items, new_items, strict=True))
+        return new_items if changed else items
     if isinstance(value, TensorType) and not value.is_static:
         return value.with_shape(substitute_shape(value.shape, sizes))
     return value

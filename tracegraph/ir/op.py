@@ -8,25 +8,51 @@ import struct
 import threading
 import types
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from inspect import Parameter, Signature, get_annotations
-from typing import Any, ClassVar, NoReturn
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 import numpy as np
 
 from tracegraph.core.lru_cache import Memo
-from tracegraph.core.shapes import Dim, ShapeVariable, plain
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, plain
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
 
+Result = TypeVar("Result")
+
+#: What rules take and give; one value may stand for a tuple of one. Tangents of the inputs, None
+#: for zero:
+Tangents: TypeAlias = tuple[Tensor | None, ...]
+#: Cotangents of the inputs or tangents of the outputs:
+Derivative: TypeAlias = Tensor | Tangents | None
+#: The outputs of a loop of an op, and which of them have the loop axis:
+Batched: TypeAlias = tuple[Tensor | tuple[Tensor, ...], bool | tuple[bool, ...]]
+#: Which elements of the outputs depend on which sources:
+Dependence: TypeAlias = Pattern | tuple[Pattern, ...]
+#: The inputs that are known, and None for the others:
+KnownValues: TypeAlias = Sequence[np.ndarray | None]
+
+#: A graph that patterns go through, with the patterns and the known values of its inputs:
+Entered: TypeAlias = tuple[Graph, Sequence[Pattern], KnownValues]
+
 #: Every op class by name; subclassing `Op` enters it here.
 OPS: dict[str, type[Op]] = {}
 
-_interned: weakref.WeakValueDictionary[tuple, Op] = weakref.WeakValueDictionary()
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Op] = weakref.WeakValueDictionary()
 _interning = threading.RLock()
 #: Ops by class and arguments, checked before `_interned`: most ops are made again and again.
 _recent: Memo[tuple[Any, ...], Op] = Memo()
@@ -57,13 +83,17 @@ class Flow:
     derivatives: tuple[int, ...]
 
 
+#: `type`, for checkers: they call the type of what may be anything unknown.
+_type_of: Callable[[Any], type[Any]] = type
+
+
 def attribute_key(value: Any) -> Any:
     """A key that is equal for attribute values of the same type and bits only.
 
     So 0.0 and -0.0 differ, 1 and True differ, and nan equals itself. Ints, strings and tuples of
     ints, which most attributes are, stand for themselves; everything else is tagged.
     """
-    kind = type(value)
+    kind = _type_of(value)
     if kind is int or kind is str:
         return value
     if kind is tuple:
@@ -74,18 +104,19 @@ def attribute_key(value: Any) -> Any:
         return (complex, struct.pack("<dd", value.real, value.imag))
     if isinstance(value, (int, str, bytes, types.NoneType)):
         return (kind, value)
-    if isinstance(value, (np.ndarray, np.generic)):
+    if isinstance(value, _ARRAYS):
         return (np.ndarray, value.dtype.str, value.dtype.name, value.shape, value.tobytes())
     return value
 
 
 _INTS = frozenset([int])
+_ARRAYS: tuple[type[Any], ...] = (np.ndarray, np.generic)
 
 
 def _is_exact(value: Any, annotation: str) -> bool:
     """Whether an attribute has the types that it should have: 1.0 and True are equal to 1, and an
     op that holds them must not replace the one that was meant."""
-    kind = type(value)
+    kind = _type_of(value)
     if kind is tuple:
         return _SIZES.issuperset(map(type, value))
     return kind is bool if annotation == "bool" else kind in _EXACT
@@ -95,6 +126,13 @@ _SIZES = frozenset([int, Dim])
 _EXACT = frozenset([int, Dim, ShapeVariable, DType, types.NoneType])
 
 
+def rule(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Marks a method whose overrides name their operands, of which each op has its own number: to
+    checkers the arguments of the base are any."""
+    return method
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 class _Interning(type):
     """Ops of equal class and attributes are one object: comparing and hashing them is free."""
 
@@ -106,7 +144,8 @@ class _Interning(type):
     #: The types of the fields, as they are written.
     annotations: tuple[str, ...]
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    # Without a type of its result checkers take the class, and its fields for the parameters.
+    def __call__(cls, *args: Any, **kwargs: Any):
         if cls.is_keyed_by_equality and not kwargs:
             found = _recent.get((cls, args))
             if found is None:
@@ -260,7 +299,8 @@ class Op(metaclass=_Interning):
                 derivatives[i] |= _outer_mask(flow.derivatives[place], region.inputs)
         return Flow(tuple(values), tuple(derivatives))
 
-    def entered(self, values: Sequence[Any], *patterns: Pattern) -> tuple[Graph, Any, Any]:
+    @rule
+    def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
         """The graph that patterns go through, with the patterns and known values of its inputs."""
         raise MissingRule(self, "sparsity")
 
@@ -277,6 +317,11 @@ class Op(metaclass=_Interning):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         assert cls.name not in OPS, f"two ops are called {cls.name}"
         OPS[cls.name] = cls
+
+    if TYPE_CHECKING:  # what `__init__` sets; class variables for checkers, since no fields
+        #: The types of the outputs, by those of the inputs.
+        _inferred: ClassVar[Memo[tuple[TensorType, ...], tuple[TensorType, ...]]]
+        _graphs: ClassVar[tuple[Graph, ...]]
 
     def __init__(self, *attributes: Any) -> None:
         for name, value in zip(self.field_names, attributes, strict=True):
@@ -305,42 +350,51 @@ class Op(metaclass=_Interning):
     def output_types(self, inputs: tuple[Tensor, ...]) -> tuple[TensorType, ...]:
         """The inferred types, remembered per signature. Raises the `Mismatch` of `infer`."""
         key = tuple(map(get_type, inputs))
-        memo: Memo[Any, tuple[TensorType, ...]] = self._inferred  # type: ignore[attr-defined]
-        found = memo.get(key)
+        found = self._inferred.get(key)
         if found is None:
             types = self.infer(*key)
-            found = memo.remember(key, (types,) if isinstance(types, TensorType) else types)
+            types = (types,) if isinstance(types, TensorType) else types
+            found = self._inferred.remember(key, types)
         return found
 
     def graphs(self) -> tuple[Graph, ...]:
         """The graphs among the attributes."""
-        return self._graphs  # type: ignore[attr-defined]
+        return self._graphs
 
     # The rules.
 
+    @rule
     def infer(self, *types: TensorType) -> TensorType | tuple[TensorType, ...]:
         """The types of the outputs. Raises `Mismatch(fact, fix)` for types that do not fit."""
         raise NotImplementedError
 
-    def vjp(self, *values: Any) -> Any:
+    @rule
+    def vjp(self, *values: Any) -> Derivative:
         """Cotangents of the inputs, from `(*cotangents, *outputs, *inputs)`; None for zero."""
         raise MissingRule(self)
 
-    def jvp(self, tangents: tuple[Any, ...], *values: Tensor) -> Any:
+    @rule
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         """Tangents of the outputs, from those of the inputs (None for zero) and
         `(*outputs, *inputs)`. A linear op of one operand is its own rule. NotImplemented asks the
         forward pass to transpose the vjp."""
-        return self(*tangents) if self.is_linear and len(tangents) == 1 else NotImplemented
+        if not self.is_linear or len(tangents) != 1:
+            return NotImplemented
+        (tangent,) = tangents
+        return None if tangent is None else self(tangent)
 
-    def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
+    @rule
+    def batch(self, n: Size, batched: tuple[bool, ...], *inputs: Tensor) -> Batched:
         """`(outputs, batched)` with a leading loop axis of `n` on the inputs that are batched."""
         raise MissingRule(self, "vectorisation")
 
-    def depends(self, *patterns: Pattern) -> Any:
+    @rule
+    def depends(self, *patterns: Pattern) -> Dependence:
         """Which elements of each output depend on which sources, given those of the inputs."""
         raise MissingRule(self, "sparsity")
 
-    def depends_given(self, values: Sequence[np.ndarray | None], *patterns: Pattern) -> Any:
+    @rule
+    def depends_given(self, values: KnownValues, *patterns: Pattern) -> Dependence:
         """`depends`, where `values` holds the inputs that are known, as some indices are."""
         return self.depends(*patterns)
 
@@ -349,6 +403,7 @@ class Op(metaclass=_Interning):
         of `type` alone."""
         return False
 
+    @rule
     def numpy(self, *values: np.ndarray) -> Any:
         """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""
         return NotImplemented
@@ -408,7 +463,7 @@ def graphs_in(value: Any) -> Iterator[Graph]:
     if isinstance(value, Graph):
         yield value
     elif isinstance(value, tuple):
-        for item in value:
+        for item in cast("tuple[Any, ...]", value):
             yield from graphs_in(item)
 
 

@@ -8,14 +8,16 @@ handler or a finalizer takes in between is not a time of the compile.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Generator
 
 from tracegraph.core.interrupts import is_interrupt
-from tracegraph.core.source import is_ours
+from tracegraph.core.source import frame_at, is_ours
 from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
 
@@ -47,7 +49,7 @@ def set_compile_notes(enabled: bool) -> None:
     >>> tg.config.get_compile_notes()
     False
     """
-    if not isinstance(enabled, bool):
+    if type(enabled) is not bool:
         fact = f"set_compile_notes: enabled is {kind_of(enabled)}: {shown(enabled)}"
         fail(DTypeError, fact, fix="use True or False")
     _settings.is_on = enabled
@@ -75,9 +77,26 @@ def is_noted(graph: Graph) -> bool:
 
 def note_compiled() -> None:
     """Notes that the program of the innermost context of this thread is compiled, and runs."""
-    context = _open.contexts[-1]() if _open.contexts else None
+    context = _innermost()
     if context is not None:
         context.is_compiled = True
+
+
+@contextlib.contextmanager
+def waiting_for_processes() -> Generator[None]:
+    """Within it the innermost context of this thread waits for other processes."""
+    context = _innermost()
+    if context is not None:
+        context.is_waiting = True
+    try:
+        yield
+    finally:
+        if context is not None:
+            context.is_waiting = False
+
+
+def _innermost() -> noted | None:
+    return _open.contexts[-1]() if _open.contexts else None
 
 
 class noted:
@@ -92,11 +111,12 @@ class noted:
         "_thread",
         "_watch",
         "is_compiled",
+        "is_waiting",
     )
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self.is_compiled = False
+        self.is_compiled = self.is_waiting = False
         self._thread = threading.get_ident()
         #: The frame that compiles, by its identity alone: it lives as long as the context is open.
         self._base = 0
@@ -105,7 +125,7 @@ class noted:
         self._watch = _Watch(weakref.ref(self))
 
     def __enter__(self) -> None:
-        self._base = id(sys._getframe(1))
+        self._base = id(frame_at(1))
         _open.graphs.append(self._graph)
         _open.contexts.append(weakref.ref(self))
         if _settings.is_on:
@@ -125,7 +145,8 @@ class noted:
         return self._seconds >= SECONDS
 
     def _is_interrupted(self) -> bool:
-        frame = sys._current_frames().get(self._thread)
+        # Public, in spite of its name.
+        frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage]
         while frame is not None and id(frame) != self._base:
             if not is_ours(frame.f_code.co_filename) and is_interrupt(frame):
                 return True
@@ -134,21 +155,27 @@ class noted:
 
     def text(self) -> str:
         graph, seconds = self._graph, self._seconds
-        count = sum(len(inner.nodes) for inner in graph.graphs())
         lines = (str(node.source) for node in graph.nodes if node.source.line)
         place = next(lines, "")
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
-        what = (
-            "it is compiled, and runs. A loop that may never end takes maximum_iterations, and "
-            "Ctrl-C ends the wait"
-            if self.is_compiled
-            else f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
-            "faster, such as ops on whole tensors in place of Python loops"
-        )
         return (
             f"tracegraph: the first run of {name}{place and f' ({place})'} has taken "
-            f"{seconds:.0f} s so far: {what}; tg.config.set_compile_notes(False) silences such "
-            "notes, one for each slow compile"
+            f"{seconds:.0f} s so far: {self._doing()}; tg.config.set_compile_notes(False) "
+            "silences such notes, one for each slow compile"
+        )
+
+    def _doing(self) -> str:
+        if self.is_waiting:
+            return "it waits for the other processes to run the same"
+        if self.is_compiled:
+            return (
+                "it is compiled, and runs. A loop that may never end takes maximum_iterations, "
+                "and Ctrl-C ends the wait"
+            )
+        count = sum(len(inner.nodes) for inner in self._graph.graphs())
+        return (
+            f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
+            "faster, such as ops on whole tensors in place of Python loops"
         )
 
 

@@ -56,7 +56,7 @@ class Tensor(TensorMethods):
     #: What it is as an input of a graph; builders set it. See `role`.
     _role: str
     #: The user's line, once the node that had it is gone; or the arguments of its `Source`.
-    _source: Any
+    _source: Source | tuple[Any, ...]
     #: What a value was made of that has no node, as `eager.provenance` notes it; of one that is a
     #: read of a Variable, what stands for that.
     _provenance: Any
@@ -123,7 +123,7 @@ class Tensor(TensorMethods):
             source = self._source
         except AttributeError:
             return UNKNOWN
-        if type(source) is tuple:  # see `made_at`, and results of calls
+        if isinstance(source, tuple):  # see `made_at`, and results of calls
             source = self._source = Source(*source)
         return source
 
@@ -199,19 +199,23 @@ def pending_tensor(type: TensorType, node: Node) -> Tensor:
     return tensor
 
 
+# The functions below are of `Tensor` itself, whose methods users see.
+
+
 def host_tensor(type: TensorType, array: Any) -> Tensor:
     """A tensor whose value is a NumPy array, to which nobody may write any more."""
     tensor = Tensor.__new__(Tensor)
     tensor.type = type
     tensor.node = None
     tensor.host = array
-    tensor._provenance = None  # what is there is found faster than what is not
+    # What is there is found faster than what is not.
+    tensor._provenance = None  # pyright: ignore[reportPrivateUsage]
     return tensor
 
 
 def made_at(tensor: Tensor, frame: FrameType) -> None:
     """Notes where a value came from. It costs a tenth of a `Source`, which is made on demand."""
-    tensor._source = frame.f_code, frame.f_lasti
+    tensor._source = frame.f_code, frame.f_lasti  # pyright: ignore[reportPrivateUsage]
 
 
 def set_buffer(tensor: Tensor, buffer: Any) -> None:
@@ -219,7 +223,7 @@ def set_buffer(tensor: Tensor, buffer: Any) -> None:
     node = tensor.node
     tensor.buffer = buffer
     if node is not None:
-        tensor._source = node.source
+        tensor._source = node.source  # pyright: ignore[reportPrivateUsage]
         tensor.node = None
 
 

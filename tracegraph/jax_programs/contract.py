@@ -69,7 +69,7 @@ def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
         x = _batch_into_channels(x, groups)
     op = Conv(
         whole_numbers(params["window_strides"]),
-        tuple(map(sizes_of, params["padding"])),
+        tuple((low, high) for low, high in map(sizes_of, params["padding"])),
         whole_numbers(params["lhs_dilation"] or (1,) * rank),
         whole_numbers(params["rhs_dilation"] or (1,) * rank),
         groups,

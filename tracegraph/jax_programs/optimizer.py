@@ -54,10 +54,10 @@ class OptaxOptimizer(Module):
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())
 
-    def build(self, variables: Iterable[Variable]) -> None:
+    def build(self, var_list: Iterable[Variable]) -> None:
         """Makes the state for these variables now rather than at the first step. Raises
         SignatureError (a ValueError) if there is one for others."""
-        self._names_of([v.actual() for v in as_list("build", "variables", variables)])
+        self._names_of([v.actual() for v in as_list("build", "var_list", var_list)])
 
     def apply_gradients(
         self,

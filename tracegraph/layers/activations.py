@@ -22,6 +22,7 @@ from tracegraph.typing import (
     DTypeLike,
     InitializerLike,
     RegularizerLike,
+    TensorLike,
 )
 
 
@@ -69,7 +70,7 @@ class ReLU(Layer):
         self.negative_slope = as_number("ReLU", "negative_slope", negative_slope, low=0)
         self.threshold = as_number("ReLU", "threshold", threshold, low=0)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return activations.relu(inputs, self.negative_slope, self.max_value, self.threshold)
 
 
@@ -89,7 +90,7 @@ class LeakyReLU(Layer):
         super().__init__(name, dtype)
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope, low=0)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return nn.leaky_relu(inputs, self.negative_slope)
 
 
@@ -125,7 +126,7 @@ class PReLU(Layer):
         sizes = [1 if k in shared else known(self, input_shape, k) for k in range(1, rank)]
         self.alpha = self._make("alpha", sizes)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         above = nn.relu(x)
         return add(above, multiply(self.alpha, subtract(x, above)))
@@ -147,7 +148,7 @@ class ELU(Layer):
         super().__init__(name, dtype)
         self.alpha = as_number("ELU", "alpha", alpha)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return activations.elu(inputs, self.alpha)
 
 
@@ -169,7 +170,7 @@ class Softmax(Layer):
         super().__init__(name, dtype)
         self.axis = as_sizes("Softmax", "axis", axis)
 
-    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("Softmax", self.axis, rank_of("Softmax", x), x)
         return masked_softmax(x, axes, mask)

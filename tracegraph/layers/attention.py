@@ -34,7 +34,15 @@ from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import tanh
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
-from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, Nest, RegularizerLike
+from tracegraph.typing import (
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    Nest,
+    RegularizerLike,
+    SizeLike,
+    TensorLike,
+)
 
 
 def _both(mask: Any, other: Any) -> Any:
@@ -92,9 +100,9 @@ class Attention(Layer):
 
     def build(self, input_shape: Any) -> None:
         if self.use_scale:
-            self.scale = self.add_weight([], "ones", "scale")
+            self.scale = self.add_weight([], "ones", name="scale")
         if self.score_mode == "concat":
-            self.concat_score_weight = self.add_weight([], "ones", "concat_score_weight")
+            self.concat_score_weight = self.add_weight([], "ones", name="concat_score_weight")
 
     def _as_inputs(self, inputs: Any) -> Any:
         self._check(inputs)
@@ -108,8 +116,8 @@ class Attention(Layer):
 
     def call(
         self,
-        inputs: Any,
-        mask: Any = None,
+        inputs: Sequence[Tensor],
+        mask: Sequence[TensorLike | None] | None = None,
         training: bool | None = False,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
@@ -163,7 +171,7 @@ class AdditiveAttention(Attention):
     def build(self, input_shape: Any) -> None:
         if self.use_scale:
             features = known_last(self, input_shape[0])
-            self.scale = self.add_weight([features], "glorot_uniform", "scale")
+            self.scale = self.add_weight([features], "glorot_uniform", name="scale")
 
     def _scores(self, query: Any, key: Any) -> Tensor:
         inner = tanh(add(expand_dims(query, -2), expand_dims(key, -3)))
@@ -216,6 +224,7 @@ class MultiHeadAttention(Layer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | None = None,
+        *,
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
         kernel_regularizer: RegularizerLike = None,
@@ -283,7 +292,7 @@ class MultiHeadAttention(Layer):
         bias_axes = axes if self.use_bias else None
         return EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=self.dtype, **options)
 
-    def make_cache(self, batch_size: Any, max_length: Any) -> tuple[Tensor, Tensor]:
+    def make_cache(self, batch_size: SizeLike, max_length: Any) -> tuple[Tensor, Tensor]:
         """Room for the keys and values of `max_length` places: [examples, places, heads, key_dim]
         and [examples, places, heads, value_dim], of zeros. It is a state like any other, of loops
         too."""
@@ -298,7 +307,7 @@ class MultiHeadAttention(Layer):
     def call(  # type: ignore[override]
         self,
         query: Any,
-        value: Any,
+        value: TensorLike,
         key: Any = None,
         query_mask: Any = None,
         value_mask: Any = None,

@@ -50,15 +50,29 @@ class Layer(Module):
 
     Subclasses define `build(input_shape)`, which calls `add_weight`, and `call(inputs)`. Variables
     are listed in the order in which they were made.
+
+    - `dtype`: that of the variables, and of floating inputs when they come; float32 by default.
+    - `activity_regularizer`: a function of what the layer returns, or its name; see `losses`.
+    - `trainable`: True; see the attribute of this name.
     """
 
     #: A regularizer of what the layer returns; see `losses`.
     activity_regularizer: Any = None
 
-    def __init__(self, name: str | None = None, dtype: DTypeLike = float32) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        activity_regularizer: RegularizerLike = None,
+        trainable: bool = True,
+    ) -> None:
         super().__init__(name)
-        self.dtype = as_dtype(dtype)
+        self.dtype = float32 if dtype is None else as_dtype(dtype)
         self.built = False
+        self.trainable = trainable
+        if activity_regularizer is not None:
+            self.activity_regularizer = regularizers.get(activity_regularizer)
 
     if not TYPE_CHECKING:
 
@@ -149,20 +163,25 @@ class Layer(Module):
 
     def add_weight(
         self,
-        shape: Sequence[int],
-        initializer: InitializerLike = "glorot_uniform",
-        name: str | None = None,
-        trainable: bool = True,
+        shape: Sequence[int] = (),
+        initializer: InitializerLike | None = None,
         dtype: DTypeLike | None = None,
+        *,
+        trainable: bool = True,
         regularizer: RegularizerLike = None,
         constraint: ConstraintLike = None,
+        name: str | None = None,
     ) -> Variable:
-        """A new variable, with the initial value that `initializer` gives.
+        """A new variable of the layer's dtype, with the initial value that `initializer` gives.
 
+        - `initializer`: a function of a shape and a dtype, or its name; by default
+          "glorot_uniform", and "zeros" where the dtype is not floating.
         - `regularizer`: a function of the variable whose value `losses` lists, or its name.
         - `constraint`: what optimizers apply to the value after an update, or its name.
         """
         kind = self.dtype if dtype is None else as_dtype(dtype)
+        if initializer is None:
+            initializer = "glorot_uniform" if kind.is_floating else "zeros"
         value = initializers.get(initializer)(as_shape("add_weight", shape), kind)
         trainable = as_flag("add_weight", "trainable", trainable)
         limit = constraints.get(constraint)
@@ -199,7 +218,7 @@ class Layer(Module):
         own, regularizer, constraint = (getattr(self, part) for part in parts)
         start = own if initializer is None else initializer
         made = {"regularizer": regularizer, "constraint": constraint}
-        return self.add_weight(shape, start, name or weight, **made)
+        return self.add_weight(shape, start, name=name or weight, **made)
 
     @property
     def weights(self) -> list[Variable]:

@@ -143,7 +143,7 @@ class Conv2D(_Windowed):
         self.kernel = self._make("kernel", shape)
         self._make_bias(self.filters)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         y = self._convolved(inputs, self.kernel, self.strides, self.dilation_rate)
         return self._finished(y, self._is_first)
 
@@ -232,7 +232,7 @@ class Conv2DTranspose(_Windowed):
         self.kernel = self._make("kernel", [*self.kernel_size, self.filters, channels])
         self._make_bias(self.filters)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         examples, *rest = sizes_of(type(self).__name__, x)
         spatial = self._enlarged(rest[1:] if self._is_first else rest[:-1])
@@ -333,7 +333,7 @@ class DepthwiseConv2D(_Windowed):
         self.kernel = self._make("depthwise", shape, name="kernel")
         self._make_bias(channels * self.depth_multiplier)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         kernel = for_each_channel(self.kernel)
         y = self._convolved(inputs, kernel, self.strides, self.dilation_rate)
         return self._finished(y, self._is_first)
@@ -415,7 +415,7 @@ class SeparableConv2D(_Windowed):
         self.pointwise_kernel = self._make("pointwise", mixing, name="pointwise_kernel")
         self._make_bias(self.filters)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         kernel = for_each_channel(self.depthwise_kernel)
         each = self._convolved(inputs, kernel, self.strides, self.dilation_rate)
         form = format_of(self.data_format)

@@ -21,6 +21,7 @@ from tracegraph.typing import (
     DTypeLike,
     InitializerLike,
     RegularizerLike,
+    TensorLike,
 )
 
 
@@ -63,7 +64,7 @@ class Dense(Affine):
         self.kernel = self._make("kernel", [known_last(self, input_shape), self.units])
         self._make_bias(self.units)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return self._finished(matmul(inputs, self.kernel))
 
 
@@ -138,7 +139,7 @@ class EinsumDense(Layer):
         own = dict(zip(reversed(result), reversed(self.partial_output_shape)))
         return told | {letter: size for letter, size in own.items() if size is not None}
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         y = einsum(self.equation, inputs, self.kernel)
         if self.bias_axes:
             y = add(y, self.bias)
@@ -204,11 +205,11 @@ class Embedding(Layer):
         x = as_tensor(inputs)
         return x if x.dtype.is_integer else cast_to(x, int32)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return gather(self.embeddings, inputs)
 
-    def compute_mask(self, inputs: Any) -> Tensor | None:
-        """Where the integers are not 0; None without `mask_zero`."""
+    def compute_mask(self, inputs: Tensor, mask: object = None) -> Tensor | None:
+        """Where the integers are not 0, whatever `mask` is; None without `mask_zero`."""
         return not_equal(inputs, 0) if self.mask_zero else None
 
 
@@ -225,7 +226,7 @@ class Lambda(Layer):
         self,
         function: Callable[..., Any],
         output_shape: Any = None,
-        mask: Any = None,
+        mask: TensorLike | None = None,
         arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -262,8 +263,8 @@ class Rescaling(Layer):
 
     def __init__(
         self,
-        scale: Any,
-        offset: Any = 0.0,
+        scale: TensorLike,
+        offset: TensorLike = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -272,7 +273,7 @@ class Rescaling(Layer):
             as_tensor(factor)  # refuses what is not a number where it is given
         self.scale, self.offset = scale, offset
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = cast_to(as_tensor(inputs), self.dtype)
         scale, offset = as_tensor(self.scale, self.dtype), as_tensor(self.offset, self.dtype)
         return add(multiply(x, scale), offset)

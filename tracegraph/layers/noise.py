@@ -46,7 +46,7 @@ class Dropout(Layer):
         self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         is_training = as_flag(type(self).__name__, "training", training)
         return nn.dropout(x, self.rate, self._noise_shape(x), self.seed) if is_training else x
@@ -137,7 +137,7 @@ class GaussianNoise(Layer):
         self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
         self.seed = seed
 
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         if not as_flag("GaussianNoise", "training", training) or not self.stddev:
             return x
@@ -164,7 +164,7 @@ class GaussianDropout(Layer):
         self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
         self.seed = seed
 
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         if not as_flag("GaussianDropout", "training", training) or not self.rate:
             return x
@@ -196,7 +196,7 @@ class AlphaDropout(Layer):
         self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         if not as_flag("AlphaDropout", "training", training) or not self.rate:
             return x

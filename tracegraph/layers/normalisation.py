@@ -86,6 +86,7 @@ class BatchNormalization(_Normalization):
         gamma_regularizer: RegularizerLike = None,
         beta_constraint: ConstraintLike = None,
         gamma_constraint: ConstraintLike = None,
+        *,
         synchronized: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -109,9 +110,9 @@ class BatchNormalization(_Normalization):
 
     def _make_moving(self, name: str, shape: Sequence[int]) -> Variable:
         start = getattr(self, f"{name}_initializer")
-        return self.add_weight(shape, start, name, trainable=False)
+        return self.add_weight(shape, start, name=name, trainable=False)
 
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         rank = rank_of("BatchNormalization", x)
         axis = as_axis("BatchNormalization", self.axis, rank, x)
@@ -165,7 +166,7 @@ class LayerNormalization(_Normalization):
         axes = as_axes("LayerNormalization", self.axis, len(input_shape))
         self._make_scale_and_center([known(self, input_shape, axis) for axis in axes])
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("LayerNormalization", self.axis, rank_of("LayerNormalization", x), x)
         wide = summable(x)
@@ -233,7 +234,7 @@ class GroupNormalization(_Normalization):
         self._group_count = groups
         self._make_scale_and_center([channels])
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         sizes = sizes_of("GroupNormalization", x)
         axis = as_axis("GroupNormalization", self.axis, len(sizes), x)
@@ -273,9 +274,9 @@ class RMSNormalization(Layer):
     def build(self, input_shape: Any) -> None:
         axes = as_axes("RMSNormalization", self.axis, len(input_shape))
         sizes = [known(self, input_shape, axis) for axis in axes]
-        self.scale = self.add_weight(sizes, "ones", "scale")
+        self.scale = self.add_weight(sizes, "ones", name="scale")
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("RMSNormalization", self.axis, rank_of("RMSNormalization", x), x)
         wide = summable(x)
@@ -299,7 +300,7 @@ class UnitNormalization(Layer):
         super().__init__(name, dtype)
         self.axis = as_sizes("UnitNormalization", "axis", axis)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("UnitNormalization", self.axis, rank_of("UnitNormalization", x), x)
         return cast_to(l2_normalize(summable(x), axes, epsilon=1e-24), x.dtype)

@@ -19,7 +19,7 @@ from tracegraph.math.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike, Window
+from tracegraph.typing import DTypeLike, TensorLike, Window
 
 
 class _Pooling(Layer):
@@ -46,7 +46,7 @@ class _Pooling(Layer):
         is_channels_first(op, data_format)
         self.data_format = data_format
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         form = format_of(self.data_format)
         return type(self).pool(inputs, self.pool_size, self.strides, self.padding, form)
 
@@ -147,7 +147,7 @@ class _AdaptivePooling(Layer):
             for k in range(self.rank):
                 known(self, input_shape, self._first + k)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, as_tensor(inputs), self.rank + 2)
         for k, count in enumerate(self.output_size):
             x = self._along(x, self._first + k, count)
@@ -269,7 +269,7 @@ class _GlobalPooling(Layer):
             self._axes = [axis - 1 for axis in self._axes]
         self.data_format, self.keepdims = data_format, as_flag(op, "keepdims", keepdims)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, inputs, self.rank + 2)
         return type(self).reduce(x, self._axes, self.keepdims)
 
@@ -323,7 +323,7 @@ class GlobalAveragePooling1D(_GlobalPooling):
     rank = 1
     reduce = staticmethod(reduce_mean)
 
-    def call(self, inputs: Any, mask: Any = None) -> Tensor:
+    def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:
         if mask is None:
             return super().call(inputs)
         x = ranked("GlobalAveragePooling1D", inputs, 3)

@@ -34,6 +34,8 @@ from tracegraph.typing import (
     InitializerLike,
     Nest,
     RegularizerLike,
+    SizeLike,
+    TensorLike,
 )
 
 
@@ -99,7 +101,7 @@ class _Cell(Layer):
     def _make_bias(self, wide: int) -> None:
         self.bias = self._make("bias", [wide])
 
-    def get_initial_state(self, batch_size: Any) -> list[Tensor]:
+    def get_initial_state(self, batch_size: SizeLike) -> list[Tensor]:
         """The state before the first step: zeros."""
         return [zeros([batch_size, self.units], self.dtype) for _ in range(self.states)]
 
@@ -111,12 +113,12 @@ class _Cell(Layer):
             refuse(name, "it was called without states", fix=fix)
         return self._called(inputs, [states], arguments)
 
-    def call(self, inputs: Any, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
+    def call(self, inputs: Tensor, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
         before = _as_list(states)
         masks = self.masks(inputs, before, training)
         return self.advance(self.project(inputs, masks), before, masks)
 
-    def masks(self, inputs: Any, states: Sequence[Any], training: Any) -> tuple[Any, Any]:
+    def masks(self, inputs: Tensor, states: Sequence[Any], training: Any) -> tuple[Any, Any]:
         """What dropout multiplies the inputs of one step with, and the state, in all steps of a
         sequence (Gal and Ghahramani 2015); None for nothing."""
         is_training = as_flag(type(self).__name__, "training", training)
@@ -127,7 +129,7 @@ class _Cell(Layer):
         )
         return of_inputs, of_state
 
-    def project(self, inputs: Any, masks: tuple[Any, Any]) -> Tensor:
+    def project(self, inputs: Tensor, masks: tuple[Any, Any]) -> Tensor:
         """inputs @ kernel + bias, of one step or of a whole sequence with the steps first."""
         x = inputs if masks[0] is None else multiply(inputs, masks[0])
         y = self._of_inputs(x)
@@ -361,7 +363,7 @@ class StackedRNNCells(Layer):
         """The size of the output of the last cell."""
         return self.cells[-1].output_size
 
-    def get_initial_state(self, batch_size: Any) -> list[Any]:
+    def get_initial_state(self, batch_size: SizeLike) -> list[Any]:
         """The states of all cells before the first step."""
         return [_initial_state(cell, batch_size, self.dtype) for cell in self.cells]
 
@@ -417,7 +419,7 @@ class RNN(Layer):
 
     def __init__(
         self,
-        cell: Any,
+        cell: Layer | Sequence[Layer],
         return_sequences: bool = False,
         return_state: bool = False,
         go_backwards: bool = False,
@@ -451,7 +453,7 @@ class RNN(Layer):
             refuse(type(self).__name__, fact, fix=self._right_inputs)
         _build_cell(self.cell, [input_shape[0], *input_shape[2:]])
 
-    def get_initial_state(self, batch_size: Any) -> Any:
+    def get_initial_state(self, batch_size: SizeLike) -> Any:
         """The state before the first step."""
         return _initial_state(self.cell, batch_size, self.dtype)
 
@@ -459,7 +461,7 @@ class RNN(Layer):
         self,
         sequences: Any,
         initial_state: Any = None,
-        mask: Any = None,
+        mask: TensorLike | None = None,
         training: bool | None = False,
     ) -> Any:
         x = as_tensor(sequences)

@@ -9,7 +9,7 @@ from tracegraph import nest
 from tracegraph.array.arguments import as_shape, refuse_kind
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import float32
-from tracegraph.errors import counted, shown
+from tracegraph.errors import SignatureError, counted, fail, shown
 from tracegraph.functions.function import function
 from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
 from tracegraph.state.deferred import announce
@@ -137,23 +137,32 @@ class Sequential(Layer):
 
 
 def Input(
-    shape: Any,
+    shape: Any = None,
     batch_size: int | None = None,
-    dtype: DTypeLike = float32,
+    dtype: DTypeLike | None = None,
+    *,
+    batch_shape: Any = None,
     name: str | None = None,
 ) -> TensorSpec:
     """The type of the inputs of a `Sequential`, of which it is the first item.
 
     - `shape`: the sizes of one example; None for open ones.
     - `batch_size`: the number of examples, or None for any.
+    - `dtype`: float32 by default.
+    - `batch_shape`: both at once, in place of them: the number of examples and the sizes of one.
 
     >>> model = tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)])
     >>> [v.shape for v in model.variables]
     [TensorShape([3, 2]), TensorShape([2])]
     """
-    sizes = [shape] if isinstance(shape, int) else [*shape]
-    as_shape("Input", [size for size in sizes if size is not None])  # refuses what is not a size
-    return TensorSpec([batch_size, *sizes], dtype, name)
+    given = shape if batch_shape is None else batch_shape
+    if given is None or (batch_shape is not None and (shape, batch_size) != (None, None)):
+        fact = f"Input: shape is {shape}, batch_size {batch_size}, batch_shape {batch_shape}"
+        fail(SignatureError, fact, fix="give either a shape or a batch_shape")
+    sizes = [given] if isinstance(given, int) else [*given]
+    whole = [batch_size, *sizes] if batch_shape is None else sizes
+    as_shape("Input", [size for size in whole if size is not None])  # refuses what is not a size
+    return TensorSpec(whole, float32 if dtype is None else dtype, name)
 
 
 def _title(layer: Any) -> str:

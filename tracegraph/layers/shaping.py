@@ -39,7 +39,7 @@ class Flatten(Layer):
         is_channels_first("Flatten", data_format)
         self.data_format = data_format
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         sizes: Any = sizes_of("Flatten", x)
         if not sizes:
@@ -69,7 +69,7 @@ class Reshape(Layer):
         super().__init__(name, dtype)
         self.target_shape = as_sizes("Reshape", "target_shape", target_shape)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         if rank_of("Reshape", x) == 0:
             fix = "give [examples, ...]"
@@ -100,7 +100,7 @@ class Permute(Layer):
             fix = "name each axis once, and begin with 1: (2, 1)"
             fail(SignatureError, f"Permute: dims is {shown(dims)}", fix=fix)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return transpose(inputs, [0, *self.dims])
 
 
@@ -115,7 +115,7 @@ class RepeatVector(Layer):
         super().__init__(name, dtype)
         self.n = positive("RepeatVector", "n", n)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         return repeat(expand_dims(ranked("RepeatVector", inputs, 2), 1), self.n, 1)
 
 
@@ -157,7 +157,7 @@ class ZeroPadding1D(_Margins):
 
     def __init__(
         self,
-        padding: Any = 1,
+        padding: Window | Sequence[Sequence[int]] = 1,
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -166,7 +166,7 @@ class ZeroPadding1D(_Margins):
         self.padding: Any
         self._describe_margins("padding", padding, data_format)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, inputs, self.rank + 2)
         margins: list[Any] = [(0, 0)] * x.ndim
         margins[self._first : self._first + self.rank] = self.padding
@@ -211,7 +211,7 @@ class Cropping2D(_Margins):
 
     def __init__(
         self,
-        cropping: Any = ((0, 0), (0, 0)),
+        cropping: Window | Sequence[Sequence[int]] = ((0, 0), (0, 0)),
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -220,7 +220,7 @@ class Cropping2D(_Margins):
         self.cropping: Any
         self._describe_margins("cropping", cropping, data_format)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         op = type(self).__name__
         x = ranked(op, inputs, self.rank + 2)
         for axis, (before, after) in enumerate(self.cropping, self._first):
@@ -243,7 +243,7 @@ class Cropping1D(Cropping2D):
 
     def __init__(
         self,
-        cropping: Any = (1, 1),
+        cropping: Window | Sequence[Sequence[int]] = (1, 1),
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -261,7 +261,7 @@ class Cropping3D(Cropping2D):
 
     def __init__(
         self,
-        cropping: Any = ((1, 1), (1, 1), (1, 1)),
+        cropping: Window | Sequence[Sequence[int]] = ((1, 1), (1, 1), (1, 1)),
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -297,7 +297,7 @@ class UpSampling2D(Layer):
         self.data_format = data_format
         self.interpolation = as_choice(op, "interpolation", interpolation, ("nearest",))
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, inputs, self.rank + 2)
         for axis, count in enumerate(self.size, self._first):
             x = repeat(x, count, axis)

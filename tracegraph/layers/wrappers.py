@@ -25,7 +25,7 @@ from tracegraph.math.reduction import reduce_all, reduce_sum
 from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
-from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
 class Bidirectional(Layer):
@@ -46,7 +46,7 @@ class Bidirectional(Layer):
 
     def __init__(
         self,
-        layer: Any,
+        layer: RNN,
         merge_mode: str | None = "concat",
         weights: Any = None,
         backward_layer: Any = None,
@@ -102,7 +102,7 @@ class Bidirectional(Layer):
         self,
         sequences: Any,
         initial_state: Any = None,
-        mask: Any = None,
+        mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Any:
         there, back = None, None
@@ -155,7 +155,7 @@ class SpectralNormalization(Layer):
 
     def __init__(
         self,
-        layer: Any,
+        layer: Layer,
         power_iterations: int = 1,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -174,7 +174,7 @@ class SpectralNormalization(Layer):
             self.layer.built = True
         start = initializers.TruncatedNormal(stddev=0.02)
         wide = self._kernel().shape[-1]
-        self.vector_u = self.add_weight([1, wide], start, "vector_u", trainable=False)
+        self.vector_u = self.add_weight([1, wide], start, name="vector_u", trainable=False)
 
     def _kernel(self) -> Variable:
         for name in ("kernel", "embeddings"):
@@ -212,14 +212,16 @@ class TimeDistributed(Layer):
     TensorShape([2, 5, 3])
     """
 
-    def __init__(self, layer: Any, name: str | None = None, dtype: DTypeLike = float32) -> None:
+    def __init__(self, layer: Layer, name: str | None = None, dtype: DTypeLike = float32) -> None:
         super().__init__(name, dtype)
         if not isinstance(layer, Layer):
             fix = "give one such as tg.layers.Dense(3)"
             refuse_kind("TimeDistributed", "it takes a layer", layer, fix=fix)
         self.layer = layer
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: TensorLike | None = None
+    ) -> Any:
         x = as_tensor(inputs)
         if rank_of("TimeDistributed", x) < 2:
             fix = "give [examples, steps, ...]"

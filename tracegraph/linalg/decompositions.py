@@ -27,6 +27,7 @@ from tracegraph.core.types import as_dtype, int32, int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import diag
+from tracegraph.math.unary import real
 from tracegraph.operands.conversion import as_operands, cast_to
 from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of
 from tracegraph.ops.decomposition import Eig, Eigh, Eigvalsh, Lu, Qr, SingularValues, Svd
@@ -139,25 +140,28 @@ def svd(
 
 
 def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """Real eigenvalues w[..., n], ascending, and eigenvectors v[..., :, i] of Hermitian matrices.
+    """Eigenvalues w[..., n], ascending, and eigenvectors v[..., :, i] of Hermitian matrices.
 
-    Only the lower triangle of tensor[..., n, n] is read, and so only it has a derivative. Where
-    two eigenvalues are equal, that of the eigenvectors is infinite or nan.
+    Both have the dtype of the matrices, though eigenvalues are real. Only the lower triangle of
+    tensor[..., n, n] is read, and so only it has a derivative. Where two eigenvalues are equal,
+    that of the eigenvectors is infinite or nan.
 
     >>> w, v = tg.linalg.eigh([[2.0, 0.0], [1.0, 2.0]])
     >>> w.numpy().round(4)
     array([1., 3.], dtype=float32)
     """
-    return Eigh()(_hermitian("eigh", tensor))
+    w, v = Eigh()(_hermitian("eigh", tensor))
+    return cast_to(w, v.dtype), v
 
 
 def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """The real eigenvalues of Hermitian matrices, ascending; see `tg.linalg.eigh`.
+    """The eigenvalues of Hermitian matrices, ascending; see `tg.linalg.eigh`.
 
     >>> tg.linalg.eigvalsh([[2.0, 0.0], [1.0, 2.0]]).numpy().round(4)
     array([1., 3.], dtype=float32)
     """
-    return Eigvalsh()(_hermitian("eigvalsh", tensor))
+    x = _hermitian("eigvalsh", tensor)
+    return cast_to(Eigvalsh()(x), x.dtype)
 
 
 def _hermitian(op: str, tensor: Any) -> Tensor:
@@ -196,8 +200,8 @@ def eigh_tridiagonal(
     beta: TensorLike,
     eigvals_only: bool = True,
     select: str = "a",
-    select_range: Any = None,
-    tol: Any = None,
+    select_range: object = None,
+    tol: TensorLike | None = None,
     name: str | None = None,
 ) -> Any:
     """Eigenvalues of a Hermitian matrix with three diagonals, ascending; with vectors if asked.
@@ -231,6 +235,7 @@ def eigh_tridiagonal(
         if as_flag("eigh_tridiagonal", "eigvals_only", eigvals_only)
         else eigh(whole)
     )
+    w = real(w)
     first, last = _selected(op, select, select_range, w)
     w = w if first is None else cut(w, 0, first, last)
     if v is None:

@@ -65,9 +65,13 @@ def matvec(
     b: TensorLike,
     transpose_a: bool = False,
     adjoint_a: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """y[..., i] = sum_j a[..., i, j] * b[..., j]
+
+    `a_is_sparse` and `b_is_sparse` are hints of TensorFlow's, which change nothing.
 
     >>> tg.linalg.matvec([[1, 2], [3, 4]], [1, 1]).numpy()
     array([3, 7], dtype=int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,7 +268,8 @@ def matrix_rank(
     x = matrices("matrix_rank", a)
     s = SingularValues()(x)
     if tol is None:
-        limit = cut(s, s.ndim - 1, 0, 1) * rounding("matrix_rank", x)  # type: ignore[operator]
+        largest = s if s.type.shape[-1] == 0 else cut(s, s.ndim - 1, 0, 1)
+        limit = largest * rounding("matrix_rank", x)  # type: ignore[operator]
     else:
         limit = as_tensor(tol, s.dtype)
     is_counted = s > limit  # type: ignore[operator]
@@ -355,7 +357,7 @@ def _permuted(x: Tensor, numbers: Tensor) -> Tensor:
 
 
 def tridiagonal_solve(
-    diagonals: Any,
+    diagonals: TensorLike | Sequence[TensorLike],
     rhs: TensorLike,
     diagonals_format: str = "compact",
     transpose_rhs: bool = False,
@@ -400,7 +402,10 @@ def tridiagonal_solve(
 
 
 def tridiagonal_matmul(
-    diagonals: Any, rhs: TensorLike, diagonals_format: str = "compact", name: str | None = None
+    diagonals: TensorLike | Sequence[TensorLike],
+    rhs: TensorLike,
+    diagonals_format: str = "compact",
+    name: str | None = None,
 ) -> Tensor:
     """The products a rhs with matrices a that have three diagonals; rhs is [..., n, k].
 

@@ -15,10 +15,9 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.reduction import floating, labels_and_predictions
 from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply, pow, subtract
 from tracegraph.math.logic import equal, less_equal, logical_or, not_equal
-from tracegraph.math.norms import l2_normalize
+from tracegraph.math.norms import l2_normalize, log_softmax
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_mean, reduce_sum
 from tracegraph.math.unary import abs, exp, log, negative, sigmoid, softplus, square
-from tracegraph.nn.activation import log_softmax
 from tracegraph.nn.loss import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,

@@ -8,7 +8,7 @@ that made them.
 from typing import TYPE_CHECKING
 
 from tracegraph.array.creation import complex as complex
-from tracegraph.array.joining import add_n as add_n
+from tracegraph.array.joining import accumulate_n as accumulate_n, add_n as add_n
 from tracegraph.math import (
     arithmetic,
     counting,
@@ -38,8 +38,6 @@ from tracegraph.math.special import (
     bessel_i1e as bessel_i1e,
 )
 from tracegraph.math.unary import *
-
-accumulate_n = add_n
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [

@@ -68,7 +68,7 @@ def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Te
     >>> tg.scalar_mul(3, [1, 2]).numpy()
     array([3, 6], dtype=int32)
     """
-    return _multiply(scalar, x)
+    return _multiply(scalar, as_tensor(x))
 
 
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

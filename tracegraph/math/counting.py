@@ -10,6 +10,7 @@ from tracegraph.array.arguments import (
     as_count,
     as_flag,
     as_integers,
+    as_size,
     as_sizes,
     known_int,
     rank_of,
@@ -36,18 +37,18 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_now,
 )
-from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, SizeLike, TensorLike
 
 
 def bincount(
     arr: TensorLike,
     weights: TensorLike | None = None,
-    minlength: Any = None,
-    maxlength: Any = None,
+    minlength: SizeLike | None = None,
+    maxlength: SizeLike | None = None,
     dtype: DTypeLike = int32,
     name: str | None = None,
     axis: Axis = None,
-    binary_output: Any = False,
+    binary_output: bool = False,
 ) -> Tensor:
     """How often each of 0, 1, ... is among the elements; with `weights`, the sum of theirs.
 
@@ -72,7 +73,8 @@ def bincount(
     values = None if weights is None else as_tensor(weights)
     is_binary = as_flag("bincount", "binary_output", binary_output)
     _check_weights(x, values, is_binary)
-    if as_choice("bincount", "axis", axis, (None, 0, -1)) != -1:
+    along = axis if axis is None else as_size("bincount", "axis", axis)
+    if as_choice("bincount", "axis", along, (None, 0, -1)) != -1:
         x, values = (None if y is None else reshape(y, [-1]) for y in (x, values))
     elif not 1 <= rank_of("bincount", x) <= 2:
         refuse("bincount", f"{x.type} has no rows", x, fix="give a matrix, or a vector, to axis=-1")
@@ -124,7 +126,7 @@ def like(x: Tensor, value: Any) -> Tensor:
 def confusion_matrix(
     labels: TensorLike,
     predictions: TensorLike,
-    num_classes: Any = None,
+    num_classes: SizeLike | None = None,
     weights: TensorLike | None = None,
     dtype: DTypeLike = int32,
     name: str | None = None,
@@ -148,7 +150,7 @@ def confusion_matrix(
     return counts_of_pairs(rows, columns, num_classes, weights, as_dtype(dtype))
 
 
-def _check_classes(what: str, numbers: Tensor, count: int) -> None:
+def _check_classes(what: str, numbers: Tensor, count: Any) -> None:
     """Refuses classes that there are not, now or at every run of a function that checks bounds."""
     message = f"confusion_matrix: {what} are from 0 to {count - 1}, and there is {{}}"
     fix = "give as many num_classes as there are, or leave it out"
@@ -204,7 +206,7 @@ def reaching(numbers: Tensor, length: Any) -> Tensor:
 def histogram_fixed_width_bins(
     values: TensorLike,
     value_range: TensorLike,
-    nbins: Any = 100,
+    nbins: SizeLike = 100,
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
@@ -244,7 +246,7 @@ def histogram_fixed_width_bins(
 def histogram_fixed_width(
     values: TensorLike,
     value_range: TensorLike,
-    nbins: Any = 100,
+    nbins: SizeLike = 100,
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:

@@ -8,7 +8,7 @@ from tracegraph.core.types import bool_
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, binary
+from tracegraph.operands.conversion import as_tensor, binary, cast_to
 from tracegraph.ops import elementwise as ops
 from tracegraph.typing import TensorLike
 
@@ -123,6 +123,8 @@ def _truths(op: str, *values: Any) -> list[Tensor]:
 def truth(op: str, value: TensorLike) -> Tensor:
     """The value as a tensor of truth values. Raises DTypeError for any other."""
     x = as_tensor(value)
+    if isinstance(value, (list, tuple)) and x.type.is_static and 0 in x.type.shape:
+        x = cast_to(x, bool_)  # an empty list has no dtype
     if x.dtype is not bool_:
         fail(
             DTypeError,

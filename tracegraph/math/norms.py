@@ -1,4 +1,4 @@
-"""Norms of one tensor and of several together: clipping, normalising."""
+"""Norms of one tensor and of several together: clipping, normalising; softmax."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from tracegraph.array.arguments import as_list
+from tracegraph.array.arguments import as_axes, as_list, rank_of, refuse
 from tracegraph.array.joining import add_n
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import SignatureError, fail
@@ -15,9 +15,11 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.reduction import keeps_axes, reduce_sum
 from tracegraph.math.unary import rsqrt, sqrt
-from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.broadcast import full_like, zeros_of
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
+from tracegraph.ops import elementwise as ops
+from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
 from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
+from tracegraph.ops.reduce import Max
 from tracegraph.typing import Axis, TensorLike
 
 
@@ -32,7 +34,8 @@ def clip_by_norm(
 def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | None = None) -> Any:
     """t * clip_norm / max(norm(t), clip_norm), with the norm along `axes`, or of all elements.
 
-    Of `tg.IndexedSlices` the values are clipped, each for itself where one row is named twice.
+    The result has the dtype of t. Of `tg.IndexedSlices` the values are clipped, each for itself
+    where one row is named twice.
 
     >>> tg.clip_by_norm([3.0, 4.0], 1.0).numpy()
     array([0.6, 0.8], dtype=float32)
@@ -45,6 +48,8 @@ def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | N
     is_positive = GREATER(total, zeros_of(total))
     root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
     norm = SELECT(is_positive, root, total)
+    if x.dtype.is_floating and has_dtype(clip_norm):
+        clip_norm = cast_to(as_tensor(clip_norm), x.dtype)
     clipped = divide(multiply(x, clip_norm), maximum(norm, clip_norm))
     return in_shape_of("clip_by_norm", x, clipped)
 
@@ -71,7 +76,10 @@ def _squared_norm(x: Tensor) -> Tensor:
 
 
 def clip_by_global_norm(
-    t_list: Sequence[Any], clip_norm: TensorLike, use_norm: Any = None, name: str | None = None
+    t_list: Sequence[Any],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = None,
+    name: str | None = None,
 ) -> tuple[list[Any], Tensor]:
     """The tensors times clip_norm / max(norm, clip_norm), and the norm, which is their global one.
 
@@ -100,18 +108,71 @@ def _scaled(x: Any, scale: Tensor) -> Any:
 
 
 def l2_normalize(
-    x: TensorLike, axis: Axis = None, epsilon: float = 1e-12, name: str | None = None
+    x: TensorLike,
+    axis: Axis = None,
+    epsilon: float = 1e-12,
+    name: str | None = None,
+    dim: Axis = None,
 ) -> Tensor:
     """x / sqrt(max(sum(|x| ** 2), epsilon)) along `axis`, or over all elements.
+
+    `dim` is an old name of `axis`.
 
     >>> tg.math.l2_normalize([3.0, 4.0]).numpy()
     array([0.6, 0.8], dtype=float32)
     """
-    x = as_tensor(x)
+    x, axis = as_tensor(x), dim if axis is None else axis
     squares = REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x)
     total = reduce_sum(squares, axis, keeps_axes(x, axis))
     scale = rsqrt(maximum(total, epsilon))
     return multiply(x, Cast(x.dtype)(scale) if x.dtype.is_complex else scale)
 
 
-__all__ = ["clip_by_global_norm", "clip_by_norm", "global_norm", "l2_normalize"]
+def softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:
+    """e ** x / sum(e ** x) along `axis`, the last one by default, without overflow.
+
+    >>> tg.nn.softmax([1.0, 1.0]).numpy()
+    array([0.5, 0.5], dtype=float32)
+    """
+    x, axes = _classes("softmax", logits, axis)
+    powers = ops.EXP(_shifted(x, axes))
+    return ops.DIV(powers, spread(Sum(axes)(powers), x.type, axes))
+
+
+def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:
+    """x - log(sum(e ** x)) along `axis`, the last one by default, without overflow.
+
+    >>> tg.nn.log_softmax([1.0, 1.0]).numpy().round(4)
+    array([-0.6931, -0.6931], dtype=float32)
+    """
+    x, axes = _classes("log_softmax", logits, axis)
+    shifted = _shifted(x, axes)
+    total = Sum(axes)(ops.EXP(shifted))
+    return ops.SUB(shifted, spread(ops.LOG(total), x.type, axes))
+
+
+def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
+    """The logits as a tensor, and the axes that hold the classes."""
+    x = as_tensor(logits)
+    rank = rank_of(op, x)
+    if rank == 0:
+        refuse(op, "a scalar has no classes", x, fix="give a tensor with an axis")
+    return x, as_axes(op, -1 if axis is None else axis, rank, x)
+
+
+def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """x less its largest element. The results do not depend on what is taken off, so no
+    derivative, of any order, passes through it."""
+    return ops.SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
+
+
+_STOP_GRADIENT = ops.StopGradient()
+
+__all__ = [
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "global_norm",
+    "l2_normalize",
+    "log_softmax",
+    "softmax",
+]

@@ -51,6 +51,8 @@ def matmul(
     a_is_sparse: bool = False,
     b_is_sparse: bool = False,
     output_type: DTypeLike | None = None,
+    grad_a: bool = False,
+    grad_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
     """y[..., i, k] = sum_j a[..., i, j] * b[..., j, k]
@@ -60,7 +62,7 @@ def matmul(
 
     - `output_type`: a wider type of the same kind, in which the products are added up, such as
       int32 for int8 and uint8. Integers of 8 and 16 bits must have one: their sums would wrap.
-    - `a_is_sparse`, `b_is_sparse`: hints of TensorFlow's, which change nothing.
+    - `a_is_sparse`, `b_is_sparse`, `grad_a`, `grad_b`: hints of TensorFlow's, which change nothing.
 
     Raises ShapeError if an operand has less than two axes or the inner sizes differ, DTypeError
     for a type that has no product or an `output_type` that does not hold its values.
@@ -251,7 +253,7 @@ class Term:
         return Term(Sum(axes)(self.tensor), kept)
 
 
-def einsum(equation: str, *inputs: Any, name: str | None = None) -> Tensor:
+def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tensor:
     """A sum of products in Einstein's notation, one letter for each axis.
 
     Letters that are not in the output are summed over. Without "->" the output has the letters

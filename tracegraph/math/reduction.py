@@ -23,7 +23,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import ShapeVariable, element_count
-from tracegraph.core.types import TensorType, as_dtype, bool_, float32, float64, int64
+from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -36,6 +36,7 @@ from tracegraph.math.arithmetic import (
     subtract,
     truncatediv,
 )
+from tracegraph.math.logic import truth
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops, reduce as reductions
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
@@ -167,7 +168,7 @@ def reduce_all(
     >>> tg.reduce_all([[True, False], [True, True]], axis=1).numpy()
     array([False,  True])
     """
-    return _reduced(reductions.All, "reduce_all", _truths(input_tensor), axis, keepdims)
+    return _reduced(reductions.All, "reduce_all", truth("reduce_all", input_tensor), axis, keepdims)
 
 
 def reduce_any(
@@ -178,13 +179,7 @@ def reduce_any(
     >>> tg.reduce_any([[True, False], [False, False]], axis=1).numpy()
     array([ True, False])
     """
-    return _reduced(reductions.Any, "reduce_any", _truths(input_tensor), axis, keepdims)
-
-
-def _truths(value: Any) -> Tensor:
-    """`value` as a tensor; a list without elements is one of truth values."""
-    is_empty = isinstance(value, (list, tuple)) and not value
-    return as_tensor(value, bool_ if is_empty else None)
+    return _reduced(reductions.Any, "reduce_any", truth("reduce_any", input_tensor), axis, keepdims)
 
 
 def reduce_logsumexp(
@@ -266,7 +261,7 @@ def _squared_modulus(x: Tensor) -> Tensor:
 
 def norm(
     tensor: TensorLike,
-    ord: Any = "euclidean",
+    ord: str | float = "euclidean",
     axis: Axis = None,
     keepdims: bool = False,
     name: str | None = None,

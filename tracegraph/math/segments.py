@@ -27,11 +27,11 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.tracing.index_checks import refuse_outside, value_now
 
 # Segments: elements along the first axis that have the same number.
-from tracegraph.typing import TensorLike
+from tracegraph.typing import SizeLike, TensorLike
 
 
 def unsorted_segment_sum(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the sum of data[i] over the i with segment_ids[i] = k; negative numbers do not count.
 
@@ -42,7 +42,7 @@ def unsorted_segment_sum(
 
 
 def unsorted_segment_max(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the maximum of data[i] over the i with segment_ids[i] = k; the least value if none.
 
@@ -55,7 +55,7 @@ def unsorted_segment_max(
 
 
 def unsorted_segment_min(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the minimum of data[i] over the i with segment_ids[i] = k; the largest value if none.
 
@@ -68,7 +68,7 @@ def unsorted_segment_min(
 
 
 def unsorted_segment_prod(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the product of data[i] over the i with segment_ids[i] = k; 1 if there is none.
 
@@ -79,7 +79,7 @@ def unsorted_segment_prod(
 
 
 def unsorted_segment_sqrt_n(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the sum of data[i] over the i with segment_ids[i] = k, by the square root of their
     number; 0 if there is none.
@@ -101,7 +101,7 @@ def unsorted_segment_sqrt_n(
 
 
 def unsorted_segment_mean(
-    data: TensorLike, segment_ids: TensorLike, num_segments: Any, name: str | None = None
+    data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
     """y[k] = the mean of data[i] over the i with segment_ids[i] = k; 0 if there is none.
 
@@ -149,12 +149,14 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 
 def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """y[k] = the mean of data[i] over the i with segment_ids[i] = k, which must be known.
+    """y[k] = the mean of data[i] over the i with segment_ids[i] = k, which must be known; that of
+    integers is rounded to zero.
 
     >>> tg.math.segment_mean([1.0, 2.0, 3.0], [0, 0, 1]).numpy()
     array([1.5, 3. ], dtype=float32)
     """
-    return unsorted_segment_mean(data, segment_ids, _segment_count("segment_mean", segment_ids))
+    x, count = as_tensor(data), _segment_count("segment_mean", segment_ids)
+    return cast_to(unsorted_segment_mean(x, segment_ids, count), x.dtype)
 
 
 def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:

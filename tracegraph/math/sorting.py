@@ -33,7 +33,7 @@ from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 from tracegraph.tracing.index_checks import value_now
-from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, DTypeLike, SizeLike, TensorLike
 
 
 class ValuesAndIndices(NamedTuple):
@@ -80,7 +80,7 @@ def argsort(
 
 def top_k(
     input: TensorLike,
-    k: Any = 1,
+    k: SizeLike = 1,
     sorted: bool = True,
     index_type: DTypeLike = int32,
     name: str | None = None,
@@ -101,7 +101,7 @@ def top_k(
 
 
 def in_top_k(
-    targets: TensorLike, predictions: TensorLike, k: Any, name: str | None = None
+    targets: TensorLike, predictions: TensorLike, k: SizeLike, name: str | None = None
 ) -> Tensor:
     """Whether predictions[i, targets[i]] is among the k largest of its row; ties count.
 
@@ -117,8 +117,12 @@ def in_top_k(
         fact = f"targets {targets.type} do not fit predictions {predictions.type}"
         fix = "give targets[batch] and predictions[batch, classes]"
         refuse("in_top_k", fact, targets, predictions, fix=fix)
-    own = Gather(1, 1)(predictions, targets)
-    larger = ops.GREATER(predictions, BroadcastTo(predictions.type.shape, (0,))(own))
+    shape = predictions.type.shape
+    own = BroadcastTo(shape, (0,))(Gather(1, 1)(predictions, targets))
+    # What was read is rounded in another way, perhaps: nothing is larger than itself.
+    numbers = BroadcastTo(shape, (1,))(Iota(shape[1], targets.dtype)())
+    is_other = ops.NotEqual()(numbers, BroadcastTo(shape, (0,))(targets))
+    larger = ops.LogicalAnd()(is_other, ops.GREATER(predictions, own))
     rank = Sum((1,))(ops.Cast(int32)(larger))
     is_near = rank < (count if isinstance(count, Tensor) else min(count, _LARGEST_COUNT))  # type: ignore[operator]
     return ops.LogicalAnd()(is_near, is_counted(targets, predictions.type.shape[1]))
@@ -186,8 +190,8 @@ def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
 
 def approx_max_k(
     operand: TensorLike,
-    k: Any,
-    reduction_dimension: Any = -1,
+    k: SizeLike,
+    reduction_dimension: int = -1,
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
@@ -207,8 +211,8 @@ def approx_max_k(
 
 def approx_min_k(
     operand: TensorLike,
-    k: Any,
-    reduction_dimension: Any = -1,
+    k: SizeLike,
+    reduction_dimension: int = -1,
     recall_target: float = 0.95,
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,

@@ -404,7 +404,7 @@ class R2Score(Metric):
         kinds = ("uniform_average", "variance_weighted_average", None)
         self.class_aggregation = as_choice("R2Score", "class_aggregation", class_aggregation, kinds)
         self.num_regressors = as_count("R2Score", "num_regressors", num_regressors)
-        self.num_samples = self.add_variable((), "num_samples")
+        self.num_samples = self.add_weight(name="num_samples")
         self.built = False
 
     def update_state(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tracegraph import initializers
 from tracegraph.array.arguments import as_function, as_shape, rank_of
-from tracegraph.array.creation import ones_like, zeros, zeros_like
+from tracegraph.array.creation import ones_like, zeros_like
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
@@ -19,7 +20,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, InitializerLike, TensorLike
 
 
 class Metric(Module):
@@ -30,13 +31,13 @@ class Metric(Module):
 
     - `dtype`: that of the Variables and of the result; float32 by default.
 
-    Subclasses make their Variables with `add_variable`, and define `update_state` and `result`.
+    Subclasses make their Variables with `add_weight`, and define `update_state` and `result`.
     Raises DTypeError for a dtype that is neither floating nor of integers.
 
     >>> class Largest(tg.metrics.Metric):
     ...     def __init__(self):
     ...         super().__init__()
-    ...         self.largest = self.add_variable((), "largest")
+    ...         self.largest = self.add_weight(name="largest")
     ...
     ...     def update_state(self, values):
     ...         self.largest.assign(tg.maximum(self.largest, tg.reduce_max(values)))
@@ -62,20 +63,42 @@ class Metric(Module):
         return f"<{type(self).__name__} name={self.name}>"
 
     def add_variable(
-        self, shape: Sequence[int], name: str, dtype: DTypeLike | None = None
+        self,
+        shape: Sequence[int],
+        initializer: InitializerLike | None = "zeros",
+        dtype: DTypeLike | None = None,
+        aggregation: str | None = "sum",
+        name: str | None = None,
     ) -> Variable:
-        """A new Variable of zeros, which no tape watches by itself."""
+        """A new Variable, which no tape watches by itself.
+
+        - `initializer`: what makes the first value, a function of a shape and a dtype or a name;
+          None is "zeros".
+        - `dtype`: that of the metric by default.
+        - `aggregation`: how replicas are put together, of which there is one.
+        """
         kind = self.dtype if dtype is None else as_dtype(dtype)
+        start = initializers.get("zeros" if initializer is None else initializer)
         with at_top_level():
-            start = zeros(as_shape("add_variable", shape), kind)
-            variable = Variable(start, trainable=False, name=name)
+            value = start(as_shape("add_variable", shape), kind)
+            variable = Variable(value, trainable=False, name=name)
         variable.has_plain_name = True
         return variable
+
+    def add_weight(
+        self,
+        shape: Sequence[int] = (),
+        initializer: InitializerLike | None = "zeros",
+        dtype: DTypeLike | None = None,
+        name: str | None = None,
+    ) -> Variable:
+        """`add_variable` of a number, unless a shape is given."""
+        return self.add_variable(shape, initializer, dtype, name=name)
 
     def _add_variables(self, shape: Sequence[Any], *names: str) -> None:
         """Makes Variables, as attributes of their names."""
         for name in names:
-            setattr(self, name, self.add_variable(shape, name))
+            setattr(self, name, self.add_weight(shape, name=name))
         announce(self)
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
@@ -131,7 +154,7 @@ class Sum(Metric):
 
     def __init__(self, name: str = "sum", dtype: DTypeLike | None = None) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.total = self.add_variable((), "total")
+        self.total = self.add_weight(name="total")
 
     def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Adds the values, times weights that broadcast to them."""
@@ -156,8 +179,8 @@ class Mean(Metric):
 
     def __init__(self, name: str = "mean", dtype: DTypeLike | None = None) -> None:
         super().__init__(name=name, dtype=dtype)
-        self.total = self.add_variable((), "total")
-        self.count = self.add_variable((), "count")
+        self.total = self.add_weight(name="total")
+        self.count = self.add_weight(name="count")
 
     def update_state(self, values: TensorLike, sample_weight: TensorLike | None = None) -> None:
         """Adds the values, times weights that broadcast to them."""

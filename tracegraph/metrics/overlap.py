@@ -35,10 +35,11 @@ from tracegraph.math.logic import (
     logical_not,
     logical_or,
 )
-from tracegraph.math.reduction import argmax, reduce_max, reduce_mean, reduce_sum
+from tracegraph.math.reduction import argmax, reduce_mean, reduce_sum
 from tracegraph.math.unary import abs
 from tracegraph.metrics.metric import Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
+from tracegraph.ops.reduce import IsExtreme
 
 if TYPE_CHECKING:
     from tracegraph.state.variable import Variable
@@ -111,7 +112,7 @@ class FBetaScore(Metric):
     def _says_yes(self, x: Tensor) -> Tensor:
         if self.threshold is not None:
             return cast_to(greater(x, self.threshold), self.dtype)
-        is_largest = greater_equal(x, reduce_max(x, -1, True))
+        is_largest = IsExtreme((x.ndim - 1,), True)(x)
         return cast_to(logical_and(is_largest, greater(abs(x), 1e-9)), self.dtype)
 
     def _count(self, variable: Variable, values: Tensor, weights: Tensor | None) -> None:
@@ -194,7 +195,7 @@ class IoU(Metric):
         self.ignore_class, self.axis = ignore_class, as_size(op, "axis", axis)
         self.sparse_y_true = as_flag(op, "sparse_y_true", sparse_y_true)
         self.sparse_y_pred = as_flag(op, "sparse_y_pred", sparse_y_pred)
-        self.total_cm = self.add_variable((num_classes, num_classes), "total_confusion_matrix")
+        self.total_cm = self.add_weight((num_classes, num_classes), name="total_confusion_matrix")
 
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None

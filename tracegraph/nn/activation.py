@@ -1,20 +1,19 @@
-"""Activations and softmax."""
+"""Activations."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from tracegraph.array.arguments import as_axes, as_flag, rank_of, refuse
+from tracegraph.array.arguments import as_flag
 from tracegraph.array.joining import concat
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import multiply
+from tracegraph.math.norms import log_softmax as log_softmax, softmax as softmax
 from tracegraph.math.unary import sigmoid, softplus, softsign, tanh
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops
-from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
-from tracegraph.ops.reduce import Max
+from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.typing import Axis, TensorLike
 
 #: The two constants of selu, which make mean 0 and variance 1 a fixed point.
@@ -118,46 +117,6 @@ def silu(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
 
 swish = silu
 
-
-def softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
-    """e ** x / sum(e ** x) along `axis`, without overflow.
-
-    >>> tg.nn.softmax([1.0, 1.0]).numpy()
-    array([0.5, 0.5], dtype=float32)
-    """
-    x, axes = _classes("softmax", logits, axis)
-    powers = ops.EXP(_shifted(x, axes))
-    return ops.DIV(powers, spread(Sum(axes)(powers), x.type, axes))
-
-
-def log_softmax(logits: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
-    """x - log(sum(e ** x)) along `axis`, without overflow.
-
-    >>> tg.nn.log_softmax([1.0, 1.0]).numpy().round(4)
-    array([-0.6931, -0.6931], dtype=float32)
-    """
-    x, axes = _classes("log_softmax", logits, axis)
-    shifted = _shifted(x, axes)
-    total = Sum(axes)(ops.EXP(shifted))
-    return ops.SUB(shifted, spread(ops.LOG(total), x.type, axes))
-
-
-def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
-    """The logits as a tensor, and the axes that hold the classes."""
-    x = as_tensor(logits)
-    rank = rank_of(op, x)
-    if rank == 0:
-        refuse(op, "a scalar has no classes", x, fix="give a tensor with an axis")
-    return x, as_axes(op, -1 if axis is None else axis, rank, x)
-
-
-def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """x less its largest element. The results do not depend on what is taken off, so no
-    derivative, of any order, passes through it."""
-    return ops.SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
-
-
-_STOP_GRADIENT = ops.StopGradient()
 
 __all__ = [
     "crelu",

@@ -122,7 +122,7 @@ def depthwise_conv2d(
     filter: TensorLike,
     strides: Window,
     padding: str | Sequence[Any],
-    data_format: str = "NHWC",
+    data_format: str | None = None,
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:

@@ -17,9 +17,9 @@ from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, multiply, subtract
 from tracegraph.math.logic import equal, greater, less, logical_and, logical_or, not_equal
+from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_logsumexp, summable
 from tracegraph.math.unary import negative
-from tracegraph.nn.activation import log_softmax
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full_like
 from tracegraph.typing import TensorLike
@@ -34,7 +34,7 @@ def ctc_loss(
     label_length: TensorLike,
     logit_length: TensorLike,
     logits_time_major: bool = True,
-    unique: Any = None,
+    unique: object = None,
     blank_index: int | None = None,
     name: str | None = None,
 ) -> Tensor:

@@ -8,15 +8,15 @@ from typing import Any
 from tracegraph.ir.tensor import Tensor
 from tracegraph.nn.normalisation import dropped
 from tracegraph.random.stateless import stateless_uniform
-from tracegraph.typing import TensorLike
+from tracegraph.typing import ShapeLike, TensorLike
 
 
 def stateless_dropout(
     x: TensorLike,
-    rate: Any,
+    rate: TensorLike,
     seed: TensorLike,
     rng_alg: str | int | None = None,
-    noise_shape: Any = None,
+    noise_shape: ShapeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`tg.nn.dropout` as a function of a seed, which is two integers.
@@ -35,9 +35,9 @@ def stateless_dropout(
 
 def general_dropout(
     x: TensorLike,
-    rate: Any,
+    rate: TensorLike,
     uniform_sampler: Callable[..., Tensor],
-    noise_shape: Any = None,
+    noise_shape: ShapeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """`tg.nn.dropout` with uniform numbers from `uniform_sampler(shape=, dtype=)`.

@@ -12,10 +12,10 @@ from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
 from tracegraph.core.types import float32, float64, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, minimum, subtract
+from tracegraph.math.arithmetic import divide, subtract
 from tracegraph.math.logic import equal, greater, greater_equal
 from tracegraph.math.product import matmul
-from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
+from tracegraph.math.reduction import cumsum, reduce_max, reduce_min, reduce_sum
 from tracegraph.math.unary import negative
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import move_axis
@@ -36,8 +36,8 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
 
     The result is constant on segments, and equal to the mean of the inputs there; so is its
     derivative. Returns it, and the number of each element's segment as int32. Integers give
-    float32, or float64 if they have 64 bits. It takes memory for the square of the axis, whose size
-    must be known. Raises ShapeError if it is not.
+    float64, or float32 if they have 8 or 16 bits. It takes memory for the square of the axis, whose
+    size must be known. Raises ShapeError if it is not.
 
     >>> found = tg.nn.isotonic_regression([3.0, 1.0, 2.0, 0.0])
     >>> found.output.numpy(), found.segments.numpy()
@@ -46,7 +46,7 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
     op = "isotonic_regression"
     x = as_tensor(inputs)
     if x.dtype.is_integer:
-        x = cast_to(x, float64 if x.dtype.size > 4 else float32)
+        x = cast_to(x, float64 if x.dtype.size > 2 else float32)
     if not x.dtype.is_floating:
         refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     place = as_axis(op, axis, rank_of(op, x), x)
@@ -64,8 +64,8 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
 
 
 def _segments(x: Tensor) -> Tensor:
-    """The segments of the nearest sequence that never falls: element i of it is the largest, over
-    j <= i, of the smallest mean of x[j], ..., x[k] over k >= i."""
+    """The segments of the nearest sequence that never falls: one begins where no mean of elements
+    that begin there is below one of elements that end before."""
     size: Any = x.type.shape[-1]
     sums = pad(cumsum(x, axis=-1), [*[[0, 0]] * (x.ndim - 1), [1, 0]])
     place = range_of(size)
@@ -76,23 +76,14 @@ def _segments(x: Tensor) -> Tensor:
         expand_dims(cut(sums, x.ndim - 1, 0, size), -1),
     )
     means = divide(totals, cast_to(where(is_there, length, 1), x.dtype))
-    smallest = where(is_there, means, np.inf)
-    step = 1
-    while step < size:  # minima of 1, 2, 4, ... elements: in the end of all from k on
-        smallest = minimum(smallest, _moved_back(smallest, step))
-        step *= 2
-    is_before = greater_equal(expand_dims(place, 0), expand_dims(place, 1))
-    y = reduce_max(where(is_before, smallest, -np.inf), axis=-2)
-    rises = greater(cut(y, x.ndim - 1, 1, size), cut(y, x.ndim - 1, 0, max(size - 1, 0)))
-    begins = pad(cast_to(rises, int32), [*[[0, 0]] * (x.ndim - 1), [min(size, 1), 0]])
-    return cumsum(begins, axis=-1)
-
-
-def _moved_back(x: Tensor, step: int) -> Tensor:
-    """x moved to the front of its last axis by `step` places, with infinity at the end."""
+    smallest = reduce_min(where(is_there, means, np.inf), axis=-1)
+    largest = reduce_max(where(is_there, means, -np.inf), axis=-2)
     last = x.ndim - 1
-    wide = pad(x, [*[[0, 0]] * last, [0, step]], constant_values=np.inf)
-    return cut(wide, last, step, step + x.type.shape[-1])
+    begins = greater_equal(
+        cut(smallest, last, min(size, 1), size), cut(largest, last, 0, max(size - 1, 0))
+    )
+    begins = pad(cast_to(begins, int32), [*[[0, 0]] * last, [min(size, 1), 0]])
+    return cumsum(begins, axis=-1)
 
 
 __all__ = ["isotonic_regression"]

@@ -15,10 +15,10 @@ from tracegraph.core.types import bool_, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, multiply
+from tracegraph.math.arithmetic import add, divide, multiply
+from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import log_sigmoid, softplus
-from tracegraph.nn.activation import log_softmax
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
@@ -42,15 +42,28 @@ def softmax_cross_entropy_with_logits(
 ) -> Tensor:
     """-sum(labels * log_softmax(logits)) along `axis`, which holds the classes.
 
-    labels[..., classes] are probabilities that sum to 1, of the shape of the logits.
+    labels[..., classes] are probabilities that sum to 1, of the shape of the logits, whose dtype
+    they take.
 
     >>> tg.nn.softmax_cross_entropy_with_logits(
     ...     labels=[[1.0, 0.0]], logits=[[0.0, 0.0]]
     ... ).numpy().round(4)
     array([0.6931], dtype=float32)
     """
-    labels, logits = elementwise_operands("softmax_cross_entropy_with_logits", labels, logits)
+    op = "softmax_cross_entropy_with_logits"
+    logits = _floating_logits(op, logits)
+    labels, logits = elementwise_operands(op, cast_to(as_tensor(labels), logits.dtype), logits)
     return ops.NEG(reduce_sum(ops.MUL(labels, log_softmax(logits, axis)), axis))
+
+
+def _floating_logits(op: str, logits: Any) -> Tensor:
+    """The logits as a tensor. Raises DTypeError for what is not floating."""
+    x = as_tensor(logits)
+    if not x.dtype.is_floating:
+        fact = f"{op}: the logits are {x.type}, and they must be floating"
+        fix = "convert them: tg.cast(logits, tg.float32)"
+        fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
+    return x
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -141,7 +154,7 @@ def weighted_cross_entropy_with_logits(
     """
     labels, x = elementwise_operands("weighted_cross_entropy_with_logits", labels, logits)
     positive = ops.NEG(log_sigmoid(x)) * labels * pos_weight  # type: ignore[operator]
-    return ops.ADD(positive, ops.MUL(ops.SUB(full_like(labels, 1), labels), softplus(x)))
+    return add(positive, ops.MUL(ops.SUB(full_like(labels, 1), labels), softplus(x)))
 
 
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
@@ -189,7 +202,7 @@ def log_poisson_loss(
 def compute_average_loss(
     per_example_loss: TensorLike,
     sample_weight: TensorLike | None = None,
-    global_batch_size: Any = None,
+    global_batch_size: TensorLike | None = None,
 ) -> Tensor:
     """The sum of the losses, each times its weight, by the number of examples.
 

@@ -44,7 +44,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 from tracegraph.random.distributions import uniform
 from tracegraph.tracing.index_checks import check_range
-from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def bias_add(
@@ -55,7 +55,8 @@ def bias_add(
     >>> tg.nn.bias_add([[1.0, 2.0]], [10.0, 20.0]).numpy()
     array([[11., 22.]], dtype=float32)
     """
-    x, b = as_tensor(value), as_tensor(bias)
+    x = as_tensor(value)
+    b = as_tensor(bias, None if has_dtype(bias) and is_tensor(bias) else x.dtype)
     rank = rank_of("bias_add", x)
     if data_format is not None:
         as_choice("bias_add", "data_format", data_format, _FORMATS)
@@ -215,7 +216,7 @@ def batch_normalization(
     variance: TensorLike,
     offset: TensorLike | None,
     scale: TensorLike | None,
-    variance_epsilon: Any,
+    variance_epsilon: TensorLike,
     name: str | None = None,
 ) -> Tensor:
     """(x - mean) / sqrt(variance + epsilon) * scale + offset; offset and scale may be None.
@@ -242,7 +243,7 @@ def batch_norm_with_global_normalization(
     variance: TensorLike,
     beta: TensorLike,
     gamma: TensorLike,
-    variance_epsilon: Any,
+    variance_epsilon: TensorLike,
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
@@ -332,7 +333,11 @@ def _estimates(
 
 
 def dropout(
-    x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+    x: TensorLike,
+    rate: TensorLike,
+    noise_shape: ShapeLike | None = None,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """x / (1 - rate), with elements set to 0 at random, each with probability `rate`.
 
@@ -352,7 +357,11 @@ def dropout(
 
 
 def dropped(
-    op: str, x: TensorLike, rate: Any, noise_shape: Any, draw: Callable[[Any, Any], Tensor]
+    op: str,
+    x: TensorLike,
+    rate: Any,
+    noise_shape: ShapeLike | None,
+    draw: Callable[[Any, Any], Tensor],
 ) -> Tensor:
     """`dropout` with uniform numbers from `draw(shape, dtype)`."""
     x = as_tensor(x)
@@ -381,7 +390,7 @@ def _noise_sizes(op: str, noise_shape: Any, x: Tensor) -> Any:
 
 
 def embedding_lookup(
-    params: TensorLike, ids: Any, max_norm: Any = None, name: str | None = None
+    params: TensorLike, ids: TensorLike, max_norm: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
     """The rows of `params` at `ids`; with `max_norm`, each clipped to that norm.
 

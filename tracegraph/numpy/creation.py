@@ -14,7 +14,7 @@ from tracegraph.eager.tensor_methods import check_device
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
-from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
 
 def asarray(
@@ -22,7 +22,7 @@ def asarray(
     /,
     *,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: str | None = None,
     copy: bool | None = None,
 ) -> Tensor:
     """`obj` as a tensor.
@@ -56,11 +56,11 @@ def _default_complex(value: Any) -> DType | None:
 def arange(
     start: TensorLike,
     /,
-    stop: Any = None,
-    step: Any = 1,
+    stop: TensorLike | None = None,
+    step: TensorLike = 1,
     *,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """start, start + step, ... up to but without stop; from 0 to below start without a stop.
 
@@ -71,26 +71,30 @@ def arange(
     return array.range(start, stop, step, dtype)
 
 
-def zeros(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def zeros(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
     """Zeros of a shape."""
     check_device("zeros", device)
     return array.zeros(shape, dtype or float32)
 
 
-def ones(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def ones(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
     """Ones of a shape."""
     check_device("ones", device)
     return array.ones(shape, dtype or float32)
 
 
-def empty(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def empty(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
     """A tensor whose values do not matter: zeros."""
     check_device("empty", device)
     return array.zeros(shape, dtype or float32)
 
 
 def full(
-    shape: ShapeLike, fill_value: TensorLike, *, dtype: DTypeLike | None = None, device: Any = None
+    shape: ShapeLike,
+    fill_value: TensorLike,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
 ) -> Tensor:
     """A shape filled with one value.
 
@@ -100,26 +104,37 @@ def full(
     return array.fill(shape, asarray(fill_value, dtype=dtype, device=device))
 
 
-def zeros_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def zeros_like(
+    x: TensorLike, /, *, dtype: DTypeLike | None = None, device: str | None = None
+) -> Tensor:
     """Zeros of the shape of x."""
     check_device("zeros_like", device)
     return array.zeros_like(x, dtype)
 
 
-def ones_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def ones_like(
+    x: TensorLike, /, *, dtype: DTypeLike | None = None, device: str | None = None
+) -> Tensor:
     """Ones of the shape of x."""
     check_device("ones_like", device)
     return array.ones_like(x, dtype)
 
 
-def empty_like(x: TensorLike, /, *, dtype: DTypeLike | None = None, device: Any = None) -> Tensor:
+def empty_like(
+    x: TensorLike, /, *, dtype: DTypeLike | None = None, device: str | None = None
+) -> Tensor:
     """A tensor of the shape of x whose values do not matter: zeros."""
     check_device("empty_like", device)
     return array.zeros_like(x, dtype)
 
 
 def full_like(
-    x: TensorLike, /, fill_value: TensorLike, *, dtype: DTypeLike | None = None, device: Any = None
+    x: TensorLike,
+    /,
+    fill_value: TensorLike,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
 ) -> Tensor:
     """The shape of x filled with one value, in the dtype of x."""
     x = as_tensor(x)
@@ -127,13 +142,13 @@ def full_like(
 
 
 def eye(
-    n_rows: Any,
-    n_cols: Any = None,
+    n_rows: SizeLike,
+    n_cols: SizeLike | None = None,
     /,
     *,
     k: int = 0,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: str | None = None,
 ) -> Tensor:
     """A matrix with ones on a diagonal: `k` is 0 for the main one, positive above it.
 
@@ -181,12 +196,12 @@ def triu(x: TensorLike, /, *, k: int = 0) -> Tensor:
 
 def linspace(
     start: TensorLike,
-    stop: Any,
+    stop: TensorLike,
     /,
     num: int,
     *,
     dtype: DTypeLike | None = None,
-    device: Any = None,
+    device: str | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """`num` values at equal distances from start to stop, without stop if not `endpoint`.
@@ -219,7 +234,7 @@ def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
     return array.meshgrid(*arrays, indexing=indexing)
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
     """What has `__dlpack__`, such as an array of NumPy, JAX or PyTorch, as a tensor.
 
     A tensor never changes, so what others may write to is copied. Raises ValueError for

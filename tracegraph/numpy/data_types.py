@@ -26,7 +26,7 @@ from tracegraph.typing import DTypeLike, TensorLike
 
 
 def astype(
-    x: TensorLike, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: Any = None
+    x: TensorLike, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: str | None = None
 ) -> Tensor:
     """x in another data type. A tensor never changes, so `copy` decides nothing.
 
@@ -60,7 +60,7 @@ def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
     return found[as_choice("isdtype", "kind", kind, tuple(found))]
 
 
-def result_type(*arrays_and_dtypes: Any) -> DType:
+def result_type(*arrays_and_dtypes: TensorLike | DTypeLike) -> DType:
     """The type that all promote to; Python numbers adapt to it.
 
     Raises DTypeError if the types do not mix, or have no room for a number.
@@ -82,7 +82,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 _NUMBERS = (builtins.bool, int, float, complex)
 
 
-def can_cast(from_: Any, to: DTypeLike, /) -> builtins.bool:
+def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> builtins.bool:
     """Whether a type, or the type of an array, promotes to another one without loss.
 
     >>> tg.numpy.can_cast(tg.int8, tg.int16), tg.numpy.can_cast(tg.int32, tg.float32)
@@ -114,7 +114,7 @@ class IntegerInfo:
     dtype: DType
 
 
-def finfo(type: Any, /) -> FloatInfo:
+def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
     """Limits of a floating type, of the parts of a complex one, or of the type of an array.
 
     >>> tg.numpy.finfo(tg.float32).eps == 2.0**-23
@@ -132,7 +132,7 @@ def finfo(type: Any, /) -> FloatInfo:
     )
 
 
-def iinfo(type: Any, /) -> IntegerInfo:
+def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
     """Limits of an integer type, or of the type of an array.
 
     >>> tg.numpy.iinfo(tg.int8).max

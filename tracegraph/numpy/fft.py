@@ -54,12 +54,16 @@ def ifft(
     return _complex_transform("ifft", x, _one(n), [axis], norm, True)
 
 
-def fftn(x: TensorLike, /, *, s: Any = None, axes: Axis = None, norm: str = "backward") -> Tensor:
+def fftn(
+    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
+) -> Tensor:
     """`fft` along each of several axes, along all by default."""
     return _complex_transform("fftn", x, s, axes, norm, False)
 
 
-def ifftn(x: TensorLike, /, *, s: Any = None, axes: Axis = None, norm: str = "backward") -> Tensor:
+def ifftn(
+    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
+) -> Tensor:
     """The inverse of `fftn`."""
     return _complex_transform("ifftn", x, s, axes, norm, True)
 
@@ -86,12 +90,16 @@ def irfft(
     return _to_real("irfft", x, _one(n), [axis], norm)
 
 
-def rfftn(x: TensorLike, /, *, s: Any = None, axes: Axis = None, norm: str = "backward") -> Tensor:
+def rfftn(
+    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
+) -> Tensor:
     """`rfft` along the last of several axes, and `fft` along the others."""
     return _from_real("rfftn", x, s, axes, norm)
 
 
-def irfftn(x: TensorLike, /, *, s: Any = None, axes: Axis = None, norm: str = "backward") -> Tensor:
+def irfftn(
+    x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
+) -> Tensor:
     """The inverse of `rfftn`."""
     return _to_real("irfftn", x, s, axes, norm)
 
@@ -186,7 +194,7 @@ def _scaled(op: str, y: Tensor, sizes: Sequence[Any], norm: str, inverse: bool) 
 
 
 def fftfreq(
-    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Any = None
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
     """The frequencies of the elements of a transform of n samples at distances d.
 
@@ -200,7 +208,7 @@ def fftfreq(
 
 
 def rfftfreq(
-    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Any = None
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
     """The first n // 2 + 1 frequencies of `fftfreq`, all positive.
 

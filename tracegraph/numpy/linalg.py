@@ -25,7 +25,7 @@ from tracegraph.numpy.statistics import sum as sum_of
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 
-det, eigvalsh = linalg.det, linalg.eigvalsh
+det = linalg.det
 
 
 class Eigh(NamedTuple):
@@ -162,8 +162,14 @@ def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 def eigh(x: TensorLike, /) -> Eigh:
-    """Eigenvalues, ascending, and eigenvectors of Hermitian matrices; see `tg.linalg.eigh`."""
-    return Eigh(*linalg.eigh(x))
+    """Real eigenvalues, ascending, and eigenvectors of Hermitian matrices; see `tg.linalg.eigh`."""
+    values, vectors = linalg.eigh(x)
+    return Eigh(math.real(values), vectors)
+
+
+def eigvalsh(x: TensorLike, /) -> Tensor:
+    """The real eigenvalues of Hermitian matrices, ascending; see `tg.linalg.eigh`."""
+    return math.real(linalg.eigvalsh(x))
 
 
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QR:
@@ -262,7 +268,7 @@ def vector_norm(
     return math.pow(math.reduce_sum(math.pow(size, ord), axis, keepdims), 1 / ord)
 
 
-def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: Any = "fro") -> Tensor:
+def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: str | float = "fro") -> Tensor:
     """The norm of each matrix.
 
     - `ord`: "fro" for the root of the sum of squares, "nuc" for the sum of the singular values, 2

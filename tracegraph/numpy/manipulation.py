@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tracegraph import array, linalg
@@ -31,19 +32,19 @@ def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
     return [broadcast(x, shape) for x in tensors]
 
 
-def concat(arrays: Any, /, *, axis: int | None = 0) -> Tensor:
+def concat(arrays: list[Any] | tuple[Any, ...], /, *, axis: int | None = 0) -> Tensor:
     """The arrays one after another; flattened before without an axis.
 
     >>> tg.numpy.concat([tg.constant([[1, 2]]), tg.constant([[3]])], axis=None).numpy()
     array([1, 2, 3], dtype=int32)
     """
-    arrays = as_list("concat", "arrays", arrays)
+    parts = list(as_list("concat", "arrays", arrays))
     if axis is None:
-        arrays, axis = [array.reshape(x, [-1]) for x in arrays], 0
-    return array.concat(arrays, axis)
+        parts, axis = [array.reshape(x, [-1]) for x in parts], 0
+    return array.concat(parts, axis)
 
 
-def stack(arrays: Any, /, *, axis: int = 0) -> Tensor:
+def stack(arrays: list[Any] | tuple[Any, ...], /, *, axis: int = 0) -> Tensor:
     """The arrays, all of one shape, side by side along a new axis."""
     return array.stack(arrays, axis)
 
@@ -129,7 +130,7 @@ def roll(x: TensorLike, /, shift: TensorLike, *, axis: Axis = None) -> Tensor:
     return array.roll(x, shift, axis)
 
 
-def tile(x: TensorLike, repetitions: Any, /) -> Tensor:
+def tile(x: TensorLike, repetitions: Sequence[int], /) -> Tensor:
     """x repeated whole along each axis; the shorter of shape and repetitions gets leading ones.
 
     >>> tg.numpy.tile([1, 2], (2, 1)).numpy()

@@ -23,7 +23,7 @@ def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
 
 
 def sum(
-    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: Any = False
+    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
     """The sum along the axes; integers of 8 and 16 bits are added in 32.
 
@@ -34,23 +34,23 @@ def sum(
 
 
 def prod(
-    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: Any = False
+    x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
     """The product along the axes; integers of 8 and 16 bits are multiplied in 32."""
     return math.reduce_prod(_summable(x, dtype), axis, keepdims)
 
 
-def max(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The largest element along the axes; equal ones share the derivative evenly."""
     return math.reduce_max(x, axis, keepdims)
 
 
-def min(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+def min(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The smallest element along the axes; equal ones share the derivative evenly."""
     return math.reduce_min(x, axis, keepdims)
 
 
-def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean along the axes; that of integers is float32, and of `tg.reduce_mean` an integer.
 
     >>> tg.numpy.mean([1, 2]).numpy()
@@ -65,7 +65,7 @@ def _fractional(x: TensorLike) -> Tensor:
 
 
 def var(
-    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False
+    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The sum of |x - mean(x)| ** 2 along the axes over n - correction, of n elements.
 
@@ -83,18 +83,18 @@ def var(
 
 
 def std(
-    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: Any = False
+    x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The square root of `var`; its gradient is nan where that is 0."""
     return math.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
-def all(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether all elements along the axes are true, or not 0."""
     return math.reduce_all(cast_to(as_tensor(x), bool_), axis, keepdims)
 
 
-def any(x: TensorLike, /, *, axis: Axis = None, keepdims: Any = False) -> Tensor:
+def any(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element along the axes is true, or not 0.
 
     >>> tg.numpy.any([0.0, 2.0]).numpy()

@@ -233,6 +233,9 @@ def _refuse_elements(array: np.ndarray, value: Any) -> NoReturn:
     )
 
 
+_ARRAYS = (np.ndarray, np.generic)
+
+
 def _elements(value: Any) -> Iterator[Any]:
     """What stands in a list and the lists inside it; nothing for an array."""
     if isinstance(value, (list, tuple)):
@@ -262,7 +265,15 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
             dtype = {"f": float32, "i": int32}.get(array.dtype.kind)
             if dtype is int32 and array.size and not _fits(array, int32):
                 dtype = int64
+    elif dtype is None and array.dtype.kind in "fc":
+        dtype = as_dtype(np.result_type(*_kinds(value)))
     return _adapted(array, dtype, value)
+
+
+def _kinds(value: Any) -> set[Any]:
+    """What stands in a list that holds NumPy's numbers: their dtypes, and a number for each type of
+    Python's, which adapts to them."""
+    return {x.dtype if isinstance(x, _ARRAYS) else type(x)(0) for x in _elements(value)}
 
 
 def _fits(array: np.ndarray, dtype: DType) -> bool:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tracegraph.ir.op import Op
+import numpy as np
+
+from tracegraph.core.shapes import Size
+from tracegraph.core.sparsity_patterns import Pattern
+from tracegraph.core.types import TensorType
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.movement import no_flops
 
 
@@ -17,30 +23,30 @@ class Barrier(Op):
     can_prune = True
     flops = no_flops
 
-    def infer(self, *types):
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         return types
 
-    def vjp(self, *values):
+    def vjp(self, *values: Tensor | None) -> Derivative:
         return values[: len(values) // 3]
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         return tangents
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         return _as_tuple(self(*xs)), batched
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         return patterns
 
-    def depending(self, inputs):
+    def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         return inputs
 
-    def pruned(self, used):
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         return self, used, used
 
-    def numpy(self, *xs):
+    def numpy(self, *xs: np.ndarray) -> tuple[np.ndarray, ...]:
         return xs
 
 
-def _as_tuple(outputs):
+def _as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)

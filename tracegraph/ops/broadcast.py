@@ -16,9 +16,10 @@ from tracegraph.core.shapes import (
     same_size,
     static_shape,
 )
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Derivative, Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.constant import constant
 from tracegraph.ops.movement import Movement
@@ -35,7 +36,7 @@ class BroadcastTo(Movement):
     axes: tuple[int, ...]
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if isinstance(self.shape, ShapeVariable):
             if x.shape != ():
                 raise Mismatch(f"only a scalar can be broadcast to {self.shape}, not {x}")
@@ -54,17 +55,17 @@ class BroadcastTo(Movement):
             )
         return x.with_shape(self.shape)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         if isinstance(self.shape, ShapeVariable):
             return (Sum(None)(g),)
         dropped = tuple(axis for axis in range(g.ndim) if axis not in self.axes)
         return (Sum(dropped)(g) if dropped else g,)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         shifted = tuple(axis + 1 for axis in self.axes)
         return BroadcastTo((n, *self.shape), (0, *shifted))(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         sizes = [1] * len(self.shape)
         for axis, size in zip(self.axes, x.shape, strict=True):
             sizes[axis] = size
@@ -77,7 +78,7 @@ class Sum(Op):
     axes: tuple[int, ...] | None
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if x.dtype.is_bool or x.dtype.is_storage:
             kind, target = ("truth values", "int32") if x.dtype.is_bool else ("8 bits", "float32")
             raise DTypeMismatch(
@@ -86,19 +87,19 @@ class Sum(Op):
             )
         return x.with_shape(without_axes(x, self.axes))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (spread(g, x.type, self.axes),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Sum(shifted(self.axes, x))(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=self.axes)
 
-    def flops(self, x):
+    def flops(self, x: TensorType) -> Size:
         return steps_of_reduction(x.shape, self.infer(x).shape)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.sum(x, axis=self.axes, dtype=x.dtype)
 
 

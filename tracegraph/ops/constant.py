@@ -7,26 +7,27 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.lru_cache import Memo
-from tracegraph.core.shapes import Dim, Shape, axis_count, is_static
+from tracegraph.core.shapes import Dim, Shape, Size, axis_count, is_static
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType, int32, int64, type_of_array
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import MissingRule, Op
+from tracegraph.ir.op import Batched, Derivative, MissingRule, Op, Tangents
 from tracegraph.ir.tensor import Tensor
 
 
 class Nullary(Op, abstract=True):
     """An op without operands: nothing flows back through it, and iterations share it."""
 
-    def vjp(self, g, y):
+    def vjp(self, g: Tensor, y: Tensor) -> Derivative:
         return ()
 
-    def jvp(self, tangents, y):
+    def jvp(self, tangents: Tangents, y: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched):
+    def batch(self, n: Size, batched: tuple[bool, ...]) -> Batched:
         return self(), False
 
-    def depends(self):
+    def depends(self) -> Pattern:
         raise NotImplementedError(f"{self.name} has no operand to depend on")
 
 
@@ -38,12 +39,12 @@ class Constant(Nullary):
     def __init__(self, value: Any) -> None:
         frozen = np.array(value)  # a copy: the caller's array may change
         frozen.flags.writeable = False
-        super().__init__(frozen)
+        Op.__init__(self, frozen)
 
-    def infer(self):
+    def infer(self) -> TensorType:
         return type_of_array(self.value)
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         return self.value
 
 
@@ -52,10 +53,10 @@ class DimSize(Nullary):
 
     size: Dim | int
 
-    def infer(self):
+    def infer(self) -> TensorType:
         return TensorType(int32, ())
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         return np.int32(self.size) if isinstance(self.size, int) else NotImplemented
 
 
@@ -64,10 +65,10 @@ class Sizes(Nullary):
 
     shape: Shape
 
-    def infer(self):
+    def infer(self) -> TensorType:
         return TensorType(int32, (axis_count(self.shape),))
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         return np.array(self.shape, np.int32) if is_static(self.shape) else NotImplemented
 
 
@@ -77,7 +78,7 @@ class Iota(Nullary):
     size: Dim | int
     dtype: DType
 
-    def infer(self):
+    def infer(self) -> TensorType:
         if self.dtype.kind not in ("integer", "floating"):
             raise DTypeMismatch(
                 f"counting makes integers or floating numbers, not {self.dtype.name}",
@@ -85,7 +86,7 @@ class Iota(Nullary):
             )
         return TensorType(self.dtype, (self.size,))
 
-    def numpy(self):
+    def numpy(self) -> np.ndarray:
         if not isinstance(self.size, int):
             return NotImplemented
         return np.arange(self.size).astype(self.dtype.numpy_dtype)
@@ -101,27 +102,27 @@ class RuntimeSize(Op):
     size: Dim
 
     @property
-    def cuts_runs(self):
+    def cuts_runs(self) -> bool:
         return True
 
-    def infer(self, n):
+    def infer(self, n: TensorType) -> TensorType:
         if n.dtype is not int64 or n.shape != ():
             raise DTypeMismatch(f"a size is {n}, and it must be one integer", fix="use an int64")
         return TensorType(int32, (self.size,))
 
-    def vjp(self, g, y, n):
+    def vjp(self, g: Tensor, y: Tensor, n: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, y, n):
+    def jvp(self, tangents: Tangents, y: Tensor, n: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, count):
+    def batch(self, n: Size, batched: tuple[bool, ...], count: Tensor) -> Batched:
         raise Mismatch(
             "a size is computed in a parallel loop, and each iteration may have another one",
             fix="keep all elements and a mask: tg.where(mask, x, 0)",
         )
 
-    def depends(self, n):
+    def depends(self, n: Pattern) -> Pattern:
         raise MissingRule(self, "sparsity")
 
 

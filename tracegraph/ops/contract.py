@@ -21,7 +21,7 @@ from tracegraph.core.shapes import (
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import CONJ, NUMERIC, add_all, check_kind
@@ -32,7 +32,7 @@ from tracegraph.ops.shape import Reshape, Reverse, Transpose
 class Bilinear(Op, abstract=True):
     """An op that is linear in each of its two operands."""
 
-    def jvp(self, tangents, z, x, y):
+    def jvp(self, tangents: Tangents, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         tx, ty = tangents
         by_x = None if tx is None else self(tx, y)
         by_y = None if ty is None else self(x, ty)
@@ -53,7 +53,7 @@ def same_batch(x: TensorType, y: TensorType) -> Shape:
 class Matmul(Bilinear):
     """z[..., i, k] = sum_j x[..., i, j] * y[..., j, k]; leading axes are batch axes, equal."""
 
-    def infer(self, x, y):
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
         dtype = check_same_dtype(self.name, x, y)
         if dtype.is_bool:
             raise DTypeMismatch(
@@ -77,10 +77,10 @@ class Matmul(Bilinear):
             )
         return x.with_shape((*same_batch(x, y), x.shape[-2], y.shape[-1]))
 
-    def vjp(self, g, z, x, y):
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         return MATMUL(g, adjoint(y)), MATMUL(adjoint(x), g)
 
-    def batch(self, n, batched, x, y):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, y: Tensor) -> Batched:
         if all(batched):  # leading axes of both operands are batch axes already
             return MATMUL(x, y), True
         # The other operand is shared: the loop axis joins the rows of x, or the columns of y.
@@ -92,10 +92,10 @@ class Matmul(Bilinear):
         z = MATMUL(x, merge_axis(y, y.ndim - 2))
         return split_axis(z, z.ndim - 1, n, columns), True
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         return p.any(axis=-1, keepdims=True) | q.any(axis=-2, keepdims=True)
 
-    def depends_given(self, values, p, q):
+    def depends_given(self, values: KnownValues, p: Pattern, q: Pattern) -> Pattern:
         """Products with an element that is known to be zero take no part in the sums."""
         x, y = values
         if (x is None) == (y is None) or p.ndim != 2:
@@ -104,10 +104,10 @@ class Matmul(Bilinear):
             return _combined(x != 0, q)
         return _turned(_combined((y != 0).T, _turned(p)))
 
-    def flops(self, x, y):
+    def flops(self, x: TensorType, y: TensorType) -> Size:
         return 2 * element_count(x.shape) * y.shape[-1]
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.matmul(x, y)
 
 
@@ -140,7 +140,7 @@ class Conv(Bilinear):
     rhs_dilation: tuple[int, ...]
     groups: Size
 
-    def infer(self, x, y):
+    def infer(self, x: TensorType, y: TensorType) -> TensorType:
         dtype = check_same_dtype(self.name, x, y)
         check_kind(self.name, x, NUMERIC)
         rank = len(self.strides)
@@ -178,7 +178,7 @@ class Conv(Bilinear):
             padded = dilated(size, self.lhs_dilation[k]) + low + high
             yield floor_divide(padded - dilated(width, self.rhs_dilation[k]), self.strides[k]) + 1
 
-    def vjp(self, g, z, x, y):
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         return self._to_x(g, x, y), self._to_y(g, x, y)
 
     def _to_x(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class Conv(Bilinear):
 
         The kernel turned round, its channels and outputs exchanged, slides over g.
         """
-        padding = []
+        padding: list[tuple[Size, Size]] = []
         for k, (size, width, count) in enumerate(self._sizes(g, sizes, y)):
             low = width - self.padding[k][0] - 1
             padding.append((low, size + width - 1 - count - low))
@@ -208,7 +208,7 @@ class Conv(Bilinear):
 
     def _to_y(self, g: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """x slides over g, where examples and channels have changed their roles."""
-        padding = []
+        padding: list[tuple[Size, Size]] = []
         for k, (size, width, count) in enumerate(self._sizes(g, x.type.shape[1:-1], y)):
             low = self.padding[k][0]
             padding.append((low, count - size + width - low - 1))
@@ -235,7 +235,7 @@ class Conv(Bilinear):
                 dilated(g.type.shape[k + 1], self.strides[k]),
             )
 
-    def batch(self, n, batched, x, y):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, y: Tensor) -> Batched:
         if not batched[1]:  # the loop axis joins the examples
             z = self(merge_axis(x, 0), y)
             return Reshape((n, x.type.shape[1], *z.type.shape[1:]))(z), True
@@ -258,12 +258,13 @@ class Conv(Bilinear):
         z = wide(merge_axis(x, x.ndim - 2), merge_axis(y, y.ndim - 2))
         return split_axis(z, z.ndim - 1, n, outputs), True
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         n, *spatial, channels = p.shape
         *window, _, outputs = q.shape
         sizes = static_shape(tuple(self.spatial(spatial, window)))
         # The channels that a group sees, and those of the kernel, are summed over.
-        p = p.reshape(n, *spatial, self.groups, channels // self.groups).any(axis=-1)
+        (groups,) = static_shape((self.groups,))
+        p = p.reshape(n, *spatial, groups, channels // groups).any(axis=-1)
         q = q.any(axis=-2)
         z, x, y = (element_numbers(s) for s in ((n, *sizes, outputs), p.shape, q.shape))
         x = np.repeat(x, outputs // self.groups, axis=-1)
@@ -274,10 +275,10 @@ class Conv(Bilinear):
         places, xs, ys = np.concatenate(links, axis=1)
         return p.take(xs).put(places, z.shape) | q.take(ys).put(places, z.shape)
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         n, *spatial, _ = x.shape
         *window, channels, outputs = y.shape
-        sizes = tuple(self.spatial(spatial, window))
+        sizes = static_shape(tuple(self.spatial(spatial, window)))
         x = x.reshape(n, *spatial, self.groups, channels)
         y = y.reshape(*window, channels, self.groups, outputs // self.groups)
         z = np.zeros((n, *sizes, self.groups, outputs // self.groups), x.dtype)
@@ -285,7 +286,7 @@ class Conv(Bilinear):
             z[:, *into] += np.einsum("n...gc,cgk->n...gk", x[:, *out_of], y[place])
         return z.reshape(n, *sizes, outputs)
 
-    def flops(self, x, y):
+    def flops(self, x: TensorType, y: TensorType) -> Size:
         """Two for each element of the window at each place where it lies, in padding too, as
         convolutions are counted by custom; the zeros of dilation do not count. So either gradient
         takes as many as the convolution itself."""
@@ -301,9 +302,10 @@ class Conv(Bilinear):
         """For each element of the window: its place, the results it takes part in, and the
         elements of x it meets there, as arrays of positions that index one axis each."""
         for place in itertools.product(*map(range, window)):
-            into, out_of = [], []
+            into: list[np.ndarray] = []
+            out_of: list[np.ndarray] = []
             for k, offset in enumerate(place):
-                met = np.arange(sizes[k]) * self.strides[k] - self.padding[k][0]
+                met = np.arange(int(sizes[k])) * self.strides[k] - self.padding[k][0]
                 met = met + offset * self.rhs_dilation[k]
                 is_there = (met >= 0) & (met < dilated(spatial[k], self.lhs_dilation[k]))
                 is_there &= met % self.lhs_dilation[k] == 0

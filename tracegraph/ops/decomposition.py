@@ -7,15 +7,13 @@ two are equal they are infinite or nan, while those of the values themselves hol
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tracegraph.core.shapes import Size, element_count, minimum, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, float64, int32
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Dependence, Derivative, Op, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, full_like, zeros_of
 from tracegraph.ops.constant import Iota
@@ -50,18 +48,21 @@ class Decomposition(Op, abstract=True):
 
     takes_zero_cotangents = True
 
-    def batch(self, n, batched, a):
-        parts = self(a)
+    @rule
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
+        parts: Tensor | tuple[Tensor, ...] = self(a)
         return parts, (True,) * len(parts) if isinstance(parts, tuple) else True
 
-    def depends(self, p):
+    @rule
+    def depends(self, p: Pattern) -> Dependence:
         whole = p.any(axis=(-2, -1))
         types = self.infer(TensorType(float64, p.shape))
         if isinstance(types, TensorType):
             return _spread_over(whole, types)
         return tuple(_spread_over(whole, type) for type in types)
 
-    def flops(self, a):
+    @rule
+    def flops(self, a: TensorType) -> Size:
         return 4 * element_count(a.shape) * minimum(a.shape[-2], a.shape[-1])
 
 
@@ -78,12 +79,14 @@ class Qr(Decomposition):
 
     full_matrices: bool
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         m, n = check_matrix(self.name, a)
         k = m if self.full_matrices else minimum(m, n)
         return a.with_shape((*a.shape[:-1], k)), a.with_shape((*a.shape[:-2], k, n))
 
-    def vjp(self, gq, gr, q, r, a):
+    def vjp(
+        self, gq: Tensor | None, gr: Tensor | None, q: Tensor, r: Tensor, a: Tensor
+    ) -> Derivative:
         rows, columns = r.type.shape[-2:]
         if same_size(rows, columns) is None:
             raise Mismatch(
@@ -91,21 +94,23 @@ class Qr(Decomposition):
                 "determined",
                 fix="use full_matrices=False",
             )
-        products = []
+        products: list[Tensor] = []
         if gr is not None:
             upper = SELECT(in_triangle(gr, False), gr, zeros_of(gr))
             products.append(MATMUL(r, adjoint(upper)))
         if gq is not None:
             products.append(-MATMUL(adjoint(gq), q))
-        moved = MATMUL(q, _mirrored(add_all(products)))
+        product = add_all(products)
+        assert product is not None
+        moved = MATMUL(q, _mirrored(product))
         moved = moved if gq is None else gq + moved
         return (adjoint(TriangularSolve(False, False)(r, adjoint(moved))),)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.linalg.qr(a, "complete" if self.full_matrices else "reduced"))
 
 
-def _mirrored(a: Any) -> Tensor:
+def _mirrored(a: Tensor) -> Tensor:
     """The Hermitian matrix whose lower triangle is that of a, with a real diagonal."""
     lower = SELECT(in_triangle(a, True), a, zeros_of(a))
     return SELECT(on_diagonal(a), (lower + adjoint(lower)) * 0.5, lower + adjoint(lower))
@@ -115,11 +120,11 @@ class Lu(Decomposition):
     """Triangles l below the diagonal and u above it, in one matrix, and int32 p with a[p] = l u;
     the diagonal of l is 1 and not stored"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         a = check_square(self.name, a)
         return a, TensorType(int32, a.shape[:-1])
 
-    def vjp(self, g, _, factors, p, a):
+    def vjp(self, g: Tensor | None, _: None, factors: Tensor, p: Tensor, a: Tensor) -> Derivative:
         if g is None:
             return (None,)
         is_upper, zero = in_triangle(g, False), zeros_of(g)
@@ -131,7 +136,7 @@ class Lu(Decomposition):
         back = ArgSort(p.ndim - 1, False)(p)
         return (Gather(a.ndim - 2, a.ndim - 2)(rows, back),)
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return element_count(a.shape) * a.shape[-1]
 
 
@@ -171,7 +176,7 @@ class Svd(Decomposition):
 
     full_matrices: bool
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         m, n = check_matrix(self.name, a)
         k, lead = minimum(m, n), a.shape[:-2]
         rows, columns = (m, n) if self.full_matrices else (k, k)
@@ -181,7 +186,16 @@ class Svd(Decomposition):
             a.with_shape((*lead, n, columns)),
         )
 
-    def vjp(self, gs, gu, gv, s, u, v, a):
+    def vjp(
+        self,
+        gs: Tensor | None,
+        gu: Tensor | None,
+        gv: Tensor | None,
+        s: Tensor,
+        u: Tensor,
+        v: Tensor,
+        a: Tensor,
+    ) -> Derivative:
         m, n = a.type.shape[-2:]
         if self.full_matrices and m != n:
             if gu is not None or gv is not None:
@@ -198,7 +212,7 @@ class Svd(Decomposition):
             found.append(MATMUL(u, adjoint(_outside(gv, v, s))))
         return (add_all(found),)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> tuple[np.ndarray, ...]:
         u, s, vh = np.linalg.svd(a, full_matrices=self.full_matrices)
         return s, u, np.conj(np.swapaxes(vh, -1, -2))
 
@@ -214,9 +228,11 @@ def _outside(g: Tensor, u: Tensor, s: Tensor) -> Tensor:
     return DIV(rest, in_columns(s, rest))
 
 
-def _inner_cotangent(gs: Any, gu: Any, gv: Any, s: Tensor, u: Tensor, v: Tensor) -> Tensor | None:
+def _inner_cotangent(
+    gs: Tensor | None, gu: Tensor | None, gv: Tensor | None, s: Tensor, u: Tensor, v: Tensor
+) -> Tensor | None:
     """The cotangent of u^H a v, of which s is the diagonal."""
-    found = []
+    found: list[Tensor] = []
     squares = s * s
     if gs is not None:
         shape = (*s.type.shape, s.type.shape[-1])
@@ -238,15 +254,15 @@ def _inner_cotangent(gs: Any, gu: Any, gv: Any, s: Tensor, u: Tensor, v: Tensor)
 class SingularValues(Decomposition):
     """The singular values of each matrix, real and descending"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         m, n = check_matrix(self.name, a)
         return TensorType(a.dtype.real, (*a.shape[:-2], minimum(m, n)))
 
-    def vjp(self, g, s, a):
+    def vjp(self, g: Tensor, s: Tensor, a: Tensor) -> Derivative:
         _, u, v = Svd(False)(a)
         return (MATMUL(u * in_columns(g, u), adjoint(v)),)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> np.ndarray:
         return np.linalg.svd(a, compute_uv=False)
 
 
@@ -256,12 +272,14 @@ SINGULAR_VALUES = SingularValues()
 class Eigh(Decomposition):
     """Real w[..., n], ascending, and unitary v with (a + a^H) / 2 = v diag(w) v^H"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         a = check_square(self.name, a)
         return TensorType(a.dtype.real, a.shape[:-1]), a
 
-    def vjp(self, gw, gv, w, v, a):
-        found = []
+    def vjp(
+        self, gw: Tensor | None, gv: Tensor | None, w: Tensor, v: Tensor, a: Tensor
+    ) -> Derivative:
+        found: list[Tensor] = []
         if gw is not None:
             found.append(MATMUL(v * in_columns(gw, v), adjoint(v)))
         if gv is not None:
@@ -270,22 +288,22 @@ class Eigh(Decomposition):
         whole = add_all(found)
         return (None if whole is None else (whole + adjoint(whole)) * 0.5,)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.linalg.eigh((a + np.conj(np.swapaxes(a, -1, -2))) / 2))
 
 
 class Eigvalsh(Decomposition):
     """The real eigenvalues of (a + a^H) / 2, ascending"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         a = check_square(self.name, a)
         return TensorType(a.dtype.real, a.shape[:-1])
 
-    def vjp(self, g, w, a):
+    def vjp(self, g: Tensor, w: Tensor, a: Tensor) -> Derivative:
         _, v = Eigh()(a)
         return (MATMUL(v * in_columns(g, v), adjoint(v)),)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> np.ndarray:
         return np.linalg.eigvalsh((a + np.conj(np.swapaxes(a, -1, -2))) / 2)
 
 
@@ -295,13 +313,15 @@ class Eig(Decomposition):
     The columns of v have the norm 1, and the largest element of each is real.
     """
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         a = check_square(self.name, a)
         dtype = a.dtype if a.dtype.is_complex else complex_of(a.dtype)
         return TensorType(dtype, a.shape[:-1]), TensorType(dtype, a.shape)
 
-    def vjp(self, gw, gv, w, v, a):
-        found = []
+    def vjp(
+        self, gw: Tensor | None, gv: Tensor | None, w: Tensor, v: Tensor, a: Tensor
+    ) -> Derivative:
+        found: list[Tensor] = []
         if gw is not None:
             found.append(diagonal_matrix(gw, v))
         if gv is not None:
@@ -312,7 +332,7 @@ class Eig(Decomposition):
             return (None,)
         return (Cast(a.dtype)(Solve(True)(v, MATMUL(inner, adjoint(v)))),)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.linalg.eig(a))
 
 
@@ -334,7 +354,7 @@ class Pinv(Decomposition):
 
     takes_zero_cotangents = False
 
-    def infer(self, a, cutoff):
+    def infer(self, a: TensorType, cutoff: TensorType) -> TensorType:
         m, n = check_matrix(self.name, a)
         if cutoff.dtype is not a.dtype.real or len(cutoff.shape) != len(a.shape) - 2:
             raise Mismatch(
@@ -343,22 +363,22 @@ class Pinv(Decomposition):
             )
         return a.with_shape((*a.shape[:-2], n, m))
 
-    def vjp(self, g, y, a, cutoff):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor, cutoff: Tensor) -> Derivative:
         h, g_adjoint = adjoint(y), adjoint(g)
         left = MATMUL(g_adjoint, MATMUL(y, h))
         right = MATMUL(MATMUL(h, y), g_adjoint)
         outside = left - MATMUL(a, MATMUL(y, left)) + right - MATMUL(MATMUL(right, y), a)
         return outside - MATMUL(MATMUL(h, g), h), None
 
-    def batch(self, n, batched, a, cutoff):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor, cutoff: Tensor) -> Batched:
         return self(*batched_operands(n, batched, (a, cutoff))), True
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         n, m = p.shape[-1], p.shape[-2]
         return p.any(axis=(-2, -1), keepdims=True).broadcast_to((*p.shape[:-2], n, m))
 
-    def numpy(self, a, cutoff):
+    def numpy(self, a: np.ndarray, cutoff: np.ndarray) -> np.ndarray:
         return np.linalg.pinv(a, rcond=cutoff)
 
-    def flops(self, a, cutoff):
+    def flops(self, a: TensorType, cutoff: TensorType) -> Size:
         return super().flops(a)

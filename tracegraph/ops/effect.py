@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from tracegraph.core.shapes import ShapeVariable, static_shape
+from tracegraph.core.shapes import ShapeVariable, Size, static_shape
 from tracegraph.core.source import Source
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import MissingRule, Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, MissingRule, Op, Tangents, check_same_dtype
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import Nullary
-from tracegraph.ops.elementwise import KEPT, Elementwise
+from tracegraph.ops.elementwise import KEPT, Elementwise, Factors
 from tracegraph.ops.movement import no_flops
 from tracegraph.ops.reduce import All
 
@@ -31,17 +32,17 @@ class Read(Elementwise):
     kinds = KEPT
     flops = no_flops
 
-    def infer(self, value, handle):
+    def infer(self, value: TensorType, handle: TensorType) -> TensorType:
         check_same_dtype(self.name, value, handle)
         return value  # an open shape lets an assignment change the size
 
-    def partials(self, y, value, handle):
+    def partials(self, y: Tensor, value: Tensor, handle: Tensor) -> Factors:
         return None, 1
 
-    def depends(self, value, handle):
+    def depends(self, value: Pattern, handle: Pattern) -> Pattern:
         return handle
 
-    def numpy(self, value, handle):
+    def numpy(self, value: np.ndarray, handle: np.ndarray) -> np.ndarray:
         return value
 
 
@@ -50,24 +51,26 @@ class Check(Op):
 
     message: str
 
-    def infer(self, condition, *operands):
+    def infer(self, condition: TensorType, *operands: TensorType) -> TensorType:
         if not condition.dtype.is_bool or condition.shape != ():
             raise DTypeMismatch(f"the condition is {condition}, and it must be one truth value")
         return TensorType(bool_, ())
 
-    def vjp(self, g, y, *operands):
+    def vjp(self, g: Tensor, y: Tensor, *operands: Tensor) -> Derivative:
         return (None,) * len(operands)
 
-    def jvp(self, tangents, y, *operands):
+    def jvp(self, tangents: Tangents, y: Tensor, *operands: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, condition, *operands):
+    def batch(
+        self, n: Size, batched: tuple[bool, ...], condition: Tensor, *operands: Tensor
+    ) -> Batched:
         return self(All(None)(condition) if batched[0] else condition, *operands), False
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> Pattern:
         return patterns[0].emptied()
 
-    def numpy(self, condition, *operands):
+    def numpy(self, condition: np.ndarray, *operands: np.ndarray) -> np.ndarray:
         return condition
 
 
@@ -79,39 +82,43 @@ class Store(Op):
     """
 
     @property
-    def cuts_runs(self):
+    def cuts_runs(self) -> bool:
         return True
 
     @property
-    def has_effects(self):
+    def has_effects(self) -> bool:
         return True
 
-    def infer(self, token, handle, value):
+    def infer(self, token: TensorType, handle: TensorType, value: TensorType) -> TensorType:
         _check_token(token)
         check_same_dtype(self.name, handle, value)
         return TOKEN
 
-    def vjp(self, g, y, token, handle, value):
+    def vjp(self, g: Tensor, y: Tensor, token: Tensor, handle: Tensor, value: Tensor) -> Derivative:
         return None, None, None
 
-    def jvp(self, tangents, y, token, handle, value):
+    def jvp(
+        self, tangents: Tangents, y: Tensor, token: Tensor, handle: Tensor, value: Tensor
+    ) -> Derivative:
         return None
 
-    def batch(self, n, batched, token, handle, value):
+    def batch(
+        self, n: Size, batched: tuple[bool, ...], token: Tensor, handle: Tensor, value: Tensor
+    ) -> Batched:
         raise Mismatch(
             "a Variable is assigned in every iteration of a parallel loop, and their order is "
             "not known",
             fix="return the values, and assign what they sum up to after the loop",
         )
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> Pattern:
         return patterns[0]
 
 
 class FirstToken(Nullary):
     """A token before which there are no effects: for what computes a body again without them"""
 
-    def infer(self):
+    def infer(self) -> TensorType:
         return TOKEN
 
 
@@ -123,27 +130,27 @@ class Load(Op):
     """
 
     @property
-    def cuts_runs(self):
+    def cuts_runs(self) -> bool:
         return True
 
-    def infer(self, token, handle):
+    def infer(self, token: TensorType, handle: TensorType) -> TensorType:
         _check_token(token)
         return handle
 
-    def vjp(self, g, y, token, handle):
+    def vjp(self, g: Tensor, y: Tensor, token: Tensor, handle: Tensor) -> Derivative:
         return None, None
 
-    def jvp(self, tangents, y, token, handle):
+    def jvp(self, tangents: Tangents, y: Tensor, token: Tensor, handle: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, token, handle):
+    def batch(self, n: Size, batched: tuple[bool, ...], token: Tensor, handle: Tensor) -> Batched:
         return self(token, handle), batched[1]
 
-    def depends(self, token, handle):
+    def depends(self, token: Pattern, handle: Pattern) -> Pattern:
         return handle.emptied()
 
 
-def _check_token(type):
+def _check_token(type: TensorType) -> None:
     if type is not TOKEN:
         raise Mismatch(f"the first operand is {type}, and it must be a token")
 
@@ -181,38 +188,38 @@ class HostCall(Op):
     takes_zero_cotangents = True
 
     @property
-    def cuts_runs(self):
+    def cuts_runs(self) -> bool:
         return True
 
     @property
-    def called(self):
+    def called(self) -> str:
         """What the user called, as messages name it."""
         if not callable(self.function):
             return f"tg.{self.function[0]}"
         return getattr(self.function, "called", "a Python function")
 
     @property
-    def has_effects(self):
+    def has_effects(self) -> bool:
         return self.is_ordered
 
     @property
-    def is_ordered(self):
+    def is_ordered(self) -> bool:
         """Whether it stands among the effects. The call of a derivative does not: it is made where
         something takes its results, and nowhere else."""
         return not getattr(self.function, "is_derivative", False)
 
     @property
-    def has_forward(self):
+    def has_forward(self) -> bool:
         return False
 
     @property
-    def undeclared(self):
+    def undeclared(self) -> tuple[int, ...]:
         """The places of the results whose rank is not declared: the run of a trace may find others
         than the call that was traced."""
         return () if self.loops else getattr(self.function, "undeclared", ())
 
     @property
-    def ends_runs(self):
+    def ends_runs(self) -> bool:
         """Whether a run ends before it where its truth value is false: what depends on what the
         function returns is not known then. Variables were stored, and a print returns nothing. A
         check in a parallel loop is one for all iterations, so it ends runs there too."""
@@ -220,12 +227,12 @@ class HostCall(Op):
         return self.is_gated and (is_end or (self.sees_variables and not self.loops))
 
     @property
-    def sees_variables(self):
+    def sees_variables(self) -> bool:
         """Whether the function may read and assign Variables: it is somebody's own, or writes to
         a stream that is."""
         return callable(self.function) or not isinstance(self.function[-1], str)
 
-    def infer(self, token, *xs):
+    def infer(self, token: TensorType, *xs: TensorType) -> tuple[TensorType, ...]:
         _check_token(token)
         if isinstance(self.function, tuple):
             self._check_data(len(xs) - self.is_gated)
@@ -234,7 +241,7 @@ class HostCall(Op):
             raise Mismatch(f"the call is gated, and its truth value is {given}")
         return (TOKEN, *map(self._in_loops, self.types))
 
-    def _in_loops(self, type):
+    def _in_loops(self, type: TensorType) -> TensorType:
         if not self.loops:
             return type
         if isinstance(type.shape, ShapeVariable):
@@ -244,7 +251,7 @@ class HostCall(Op):
             )
         return type.with_shape((*(size for size, _ in self.loops), *type.shape))
 
-    def _unbatched(self, types):
+    def _unbatched(self, types: Sequence[TensorType]) -> list[TensorType]:
         """The types of the inputs for one iteration."""
         found = list(types)
         for _, flags in self.loops:
@@ -254,11 +261,13 @@ class HostCall(Op):
             found = [t.with_shape(t.shape[1:]) if flag else t for t, flag in pairs]
         return found
 
-    def _check_data(self, count):
+    def _check_data(self, count: int) -> None:
         """Raises Mismatch for data that names no function of ours, or does not fit it: a graph may
         come from a file that is not trusted."""
+        data = cast("tuple[Any, ...]", self.function)
         match self.function:
-            case ("print", tuple(pieces), int(summarize), stream):
+            case ("print", tuple(), int(summarize), stream):
+                pieces: tuple[Any, ...] = data[1]
                 is_text = all(type(piece) is str for piece in pieces)
                 is_stream = not isinstance(stream, str) or stream in ("stdout", "stderr")
                 fits = is_text and is_stream and len(pieces) == count + 1 and summarize >= -1
@@ -270,7 +279,7 @@ class HostCall(Op):
         if not fits:
             raise Mismatch("the data of the function are not those of one of ours")
 
-    def vjp(self, *values):
+    def vjp(self, *values: Any) -> Derivative:
         count = len(self.types)
         gs, token, inputs = values[1 : count + 1], values[count + 1], values[2 * count + 3 :]
         places = self._sources(inputs)
@@ -283,12 +292,12 @@ class HostCall(Op):
         found = pull(token, *inputs, *seeds)[1:]
         return (None, *_placed(len(inputs), places, map(self._summed, found, places)))
 
-    def _summed(self, cotangent, place):
+    def _summed(self, cotangent: Tensor, place: int) -> Tensor:
         """The cotangent of an input, of which one loop after the other may have no axis."""
         axes = tuple(i for i, (_, flags) in enumerate(self.loops) if not flags[place])
         return Sum(axes)(cotangent) if axes else cotangent
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         count = len(self.types)
         token, inputs = values[0], values[count + 2 :]
         places = self._sources(inputs)
@@ -300,13 +309,15 @@ class HostCall(Op):
         push = self._derivative("pushforward", len(inputs), types, places)
         return (None, *_placed(count, targets, push(token, *inputs, *ts)[1:]))
 
-    def _sources(self, inputs):
+    def _sources(self, inputs: Sequence[Tensor]) -> list[int]:
         """The places of the inputs that have derivatives."""
         if not self.is_differentiable:
             return []
         return [i for i, x in enumerate(inputs) if x.type.dtype.is_differentiable]
 
-    def _derivative(self, kind, count, types, more):
+    def _derivative(
+        self, kind: str, count: int, types: tuple[TensorType, ...], more: Sequence[int]
+    ) -> HostCall:
         """The call of a derivative of the function, a differentiable function itself, for its
         inputs and `more`: True for what has all loops, else the place of the input it is like."""
         derive = getattr(self.function, kind, None)
@@ -322,16 +333,16 @@ class HostCall(Op):
         )
         return HostCall(derive(count - self.is_gated, types), types, True, self.is_gated, loops)
 
-    def batch(self, n, batched, token, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], token: Tensor, *xs: Tensor) -> Batched:
         loop = (n, batched[1:])
         looped = HostCall(
             self.function, self.types, self.is_differentiable, self.is_gated, (loop, *self.loops)
         )
-        outputs = looped(token, *xs)
+        outputs: Tensor | tuple[Tensor, ...] = looped(token, *xs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         return outputs, (False, *(True for _ in self.types))
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         types = [self._in_loops(type) for type in self.types]
         if self.is_differentiable or not all(type.is_static for type in types):
             raise MissingRule(self, "sparsity")
@@ -339,15 +350,19 @@ class HostCall(Op):
         return tuple(Pattern.nothing(shape, patterns[0].total) for shape in shapes)
 
 
-def _filled(values, types):
+def _filled(
+    values: Sequence[Tensor | None], types: Sequence[TensorType]
+) -> list[tuple[Tensor, TensorType]]:
     """The differentiable values, zeros for None, with their types."""
     pairs = zip(values, types, strict=True)
     return [(full(0, t) if x is None else x, t) for x, t in pairs if t.dtype.is_differentiable]
 
 
-def _placed(count, places, values):
+def _placed(
+    count: int, places: Sequence[int], values: Iterable[Tensor | None]
+) -> list[Tensor | None]:
     """`count` values: those given at their places, None elsewhere."""
-    found = [None] * count
+    found: list[Tensor | None] = [None] * count
     for place, value in zip(places, values, strict=True):
         found[place] = value
     return found

@@ -9,18 +9,22 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern, union, without_zeros
 from tracegraph.core.types import DType, TensorType, bool_, complex64, complex128
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Tangents, check_same_dtype, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import batched_operands, full_like, linear_tangent, zeros_of
 from tracegraph.ops.movement import no_flops
+
+#: What a tangent is multiplied by: a tensor, 1, -1, or None for zero; and one for each operand.
+Factor: TypeAlias = Tensor | int | None
+Factors: TypeAlias = tuple[Factor, ...]
 
 FLOATING = frozenset(["floating"])
 INEXACT = frozenset(["floating", "complex"])
@@ -61,7 +65,7 @@ def check_kind(op: str, type: TensorType, kinds: frozenset[str]) -> None:
         )
 
 
-def scale(tangent: Tensor | None, factor: Any) -> Tensor | None:
+def scale(tangent: Tensor | None, factor: Factor) -> Tensor | None:
     """tangent * factor, where a factor is a tensor, 1, -1, or None for zero."""
     if tangent is None or factor is None:
         return None
@@ -101,10 +105,12 @@ class Elementwise(Op, abstract=True):
         count = code.co_argcount - len(("self", "y"))
         cls.arity = getattr(cls.reference, "nin", None) if takes_any else count
 
-    def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
+    @rule
+    def partials(self, y: Tensor, *xs: Tensor) -> Factors:
         """dy/dx as one factor per operand, from primal values only: a Tensor, 1, -1 or None."""
         raise NotImplementedError
 
+    @rule
     def infer(self, *types: TensorType) -> TensorType:
         if self.arity not in (len(types), None):
             raise Mismatch(f"it takes {self.arity} operands, and {len(types)} are given")
@@ -119,20 +125,25 @@ class Elementwise(Op, abstract=True):
     def is_diagonal_on(self, type: TensorType) -> bool:
         return True
 
-    def vjp(self, g: Tensor, y: Tensor, *xs: Tensor) -> tuple[Tensor | None, ...]:
+    @rule
+    def vjp(self, g: Tensor, y: Tensor, *xs: Tensor) -> Derivative:
         # A diagonal Jacobian is its own transpose.
         return tuple(scale(g, conjugated(factor)) for factor in self.partials(y, *xs))
 
-    def jvp(self, tangents: tuple[Tensor | None, ...], y: Tensor, *xs: Tensor) -> Tensor | None:
+    @rule
+    def jvp(self, tangents: Tangents, y: Tensor, *xs: Tensor) -> Derivative:
         factors = self.partials(y, *xs)
         return add_all([scale(t, f) for t, f in zip(tangents, factors, strict=True)])
 
-    def batch(self, n: Any, batched: tuple[bool, ...], *inputs: Tensor) -> Any:
+    @rule
+    def batch(self, n: Size, batched: tuple[bool, ...], *inputs: Tensor) -> Batched:
         return self(*batched_operands(n, batched, inputs)), True
 
+    @rule
     def depends(self, *patterns: Pattern) -> Pattern:
         return union(*patterns)
 
+    @rule
     def numpy(self, *values: np.ndarray) -> Any:
         function = type(self).reference
         return NotImplemented if function is None else function(*values)
@@ -143,9 +154,11 @@ class Discrete(Elementwise, abstract=True):
 
     kinds: ClassVar[frozenset[str]] = ANY
 
-    def partials(self, y: Tensor, *xs: Tensor) -> tuple[Any, ...]:
+    @rule
+    def partials(self, y: Tensor, *xs: Tensor) -> Factors:
         return (None,) * len(xs)
 
+    @rule
     def depends(self, *patterns: Pattern) -> Pattern:
         return patterns[0].emptied()
 
@@ -169,7 +182,7 @@ class Add(Elementwise):
     kinds = NUMERIC
     reference = np.add
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, 1
 
 
@@ -180,7 +193,7 @@ class Sub(Elementwise):
     kinds = NUMERIC
     reference = np.subtract
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, -1
 
 
@@ -190,10 +203,10 @@ class Mul(Elementwise):
     kinds = NUMERIC
     reference = np.multiply
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return y, x
 
-    def depends_given(self, values, p, q):
+    def depends_given(self, values: KnownValues, p: Pattern, q: Pattern) -> Pattern:
         """A factor that is known to be zero hides the other one."""
         return without_zeros(p, values[1]) | without_zeros(q, values[0])
 
@@ -203,24 +216,24 @@ class MulNoNan(Elementwise):
 
     kinds = INEXACT
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         # Only what is infinite or nan is left out: a finite x is the derivative where y is 0, too.
         is_lost = AND(EQUAL(y, zeros_of(y)), LogicalNot()(IsFinite()(x)))
         return y, SELECT(is_lost, zeros_of(x), x)
 
-    def vjp(self, g, z, x, y):
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         _, by_y = self.partials(z, x, y)
         return self(g, conjugated(y)), MUL(g, conjugated(by_y))
 
-    def jvp(self, tangents, z, x, y):
+    def jvp(self, tangents: Tangents, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         tx, ty = tangents
         from_x = None if tx is None else self(tx, y)
         return add_all((from_x, scale(ty, self.partials(z, x, y)[1])))
 
-    def depends_given(self, values, p, q):
+    def depends_given(self, values: KnownValues, p: Pattern, q: Pattern) -> Pattern:
         return MUL.depends_given(values, p, q)
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(y == 0, np.zeros_like(x), x) * y
 
 
@@ -229,33 +242,33 @@ class Div(Elementwise):
 
     reference = np.divide
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1 / y, -z / y
 
 
 class SteepDiv(Elementwise):
     """x / y, and 0 where x is 0, even if y is 0 or nan: no cotangent down an infinite slope"""
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         # As of `MulNoNan`: 1 / y is the derivative where x is 0, too, unless it is infinite or nan.
         slope = 1 / y
         is_lost = AND(EQUAL(x, zeros_of(x)), LogicalNot()(IsFinite()(slope)))
         return SELECT(is_lost, zeros_of(x), slope), self(-z, y)
 
-    def vjp(self, g, z, x, y):
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         by_x, by_y = map(conjugated, self.partials(z, x, y))
         return MUL(g, by_x), MUL_NO_NAN(g, by_y)
 
-    def jvp(self, tangents, z, x, y):
+    def jvp(self, tangents: Tangents, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         tx, ty = tangents
         by_x, by_y = self.partials(z, x, y)
         return add_all((scale(tx, by_x), None if ty is None else MUL_NO_NAN(ty, by_y)))
 
-    def depends_given(self, values, p, q):
+    def depends_given(self, values: KnownValues, p: Pattern, q: Pattern) -> Pattern:
         """Only a numerator that is known to be zero hides the other one."""
         return p | without_zeros(q, values[0])
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x / np.where(x == 0, np.ones_like(y), y)
 
 
@@ -266,7 +279,7 @@ class Neg(Elementwise):
     kinds = NUMERIC
     reference = np.negative
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-1,)
 
 
@@ -277,7 +290,7 @@ class Pow(Elementwise):
     kinds = NUMERIC
     reference = np.power
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         zero, one = zeros_of(y), full_like(y, 1)
         both_zero = AND(EQUAL(x, zero), EQUAL(y, zero))
         by_base = SELECT(both_zero, zero, y * POW(x, SELECT(both_zero, one, y - 1)))
@@ -292,7 +305,7 @@ class IntegerPow(Elementwise):
     exponent: int
     kinds = NUMERIC
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if x.dtype.is_integer and self.exponent < 0:
             raise DTypeMismatch(
                 f"an integer tensor {x} has no power {self.exponent}",
@@ -300,7 +313,7 @@ class IntegerPow(Elementwise):
             )
         return super().infer(x)
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         if self.exponent == 0:
             return (zeros_of(x),)  # and not 0 * x ** -1, which is nan at 0
         if self.exponent == 1:
@@ -308,7 +321,7 @@ class IntegerPow(Elementwise):
         lower = x if self.exponent == 2 else IntegerPow(self.exponent - 1)(x)
         return (lower * self.exponent,)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.power(x, np.asarray(self.exponent, x.dtype))
 
 
@@ -325,7 +338,7 @@ class FloorMod(Elementwise):
     kinds = frozenset(["floating", "integer"])
     reference = np.mod
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, -FLOOR(x / y)
 
 
@@ -335,7 +348,7 @@ class TruncateMod(Elementwise):
     kinds = frozenset(["floating", "integer"])
     reference = np.fmod
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, -((x - z) / y)
 
 
@@ -347,7 +360,7 @@ class Maximum(Elementwise):
     kinds = ORDERED
     reference = np.maximum
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         slopes = Cast(x.dtype)(GREATER_EQUAL(x, y)), Cast(y.dtype)(LESS(x, y))
         if not self.keeps_nan:
             return slopes
@@ -361,7 +374,7 @@ class Minimum(Elementwise):
     kinds = ORDERED
     reference = np.minimum
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return Cast(x.dtype)(LESS_EQUAL(x, y)), Cast(y.dtype)(GREATER(x, y))
 
 
@@ -371,7 +384,7 @@ class Atan2(Elementwise):
     kinds = FLOATING
     reference = np.arctan2
 
-    def partials(self, angle, y, x):
+    def partials(self, angle: Tensor, y: Tensor, x: Tensor) -> Factors:
         # x / (x^2 + y^2) and -y / (x^2 + y^2), by the ratio of the two: squares overflow early.
         is_flat = GREATER_EQUAL(ABS(x), ABS(y))
         longer, shorter = SELECT(is_flat, x, y), SELECT(is_flat, y, x)
@@ -387,7 +400,7 @@ class Select(Elementwise):
     kinds = KEPT
     reference = np.where
 
-    def infer(self, condition, x, y):
+    def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
         if not condition.dtype.is_bool:
             raise DTypeMismatch(
                 f"the condition is {condition}, and it must be bool",
@@ -395,26 +408,30 @@ class Select(Elementwise):
             )
         return TensorType(check_same_dtype(self.name, x, y), common_shape(condition, x, y))
 
-    def vjp(self, g, z, condition, x, y):
+    def vjp(self, g: Tensor, z: Tensor, condition: Tensor, x: Tensor, y: Tensor) -> Derivative:
         # Not a product with 0 and 1: an infinite cotangent of the branch not taken must vanish.
         zero = zeros_of(g)
         return None, SELECT(condition, g, zero), SELECT(condition, zero, g)
 
-    def jvp(self, tangents, z, condition, x, y):
+    def jvp(
+        self, tangents: Tangents, z: Tensor, condition: Tensor, x: Tensor, y: Tensor
+    ) -> Derivative:
         _, tx, ty = tangents
         if tx is None and ty is None:
             return None
         zero = zeros_of(z)
         return SELECT(condition, zero if tx is None else tx, zero if ty is None else ty)
 
-    def partials(self, z, condition, x, y):
+    def partials(self, z: Tensor, condition: Tensor, x: Tensor, y: Tensor) -> Factors:
         first = Cast(z.dtype)(condition)
         return None, first, 1 - first
 
-    def depends(self, condition, x, y):
+    def depends(self, condition: Pattern, x: Pattern, y: Pattern) -> Pattern:
         return x | y
 
-    def depends_given(self, values, condition, x, y):
+    def depends_given(
+        self, values: KnownValues, condition: Pattern, x: Pattern, y: Pattern
+    ) -> Pattern:
         if values[0] is None:
             return x | y
         return x.where(values[0]) | y.where(~values[0])
@@ -429,12 +446,12 @@ class Sign(Elementwise):
     kinds = NUMERIC
     reference = np.sign
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         if not x.dtype.is_complex:
             return (zeros_of(g),)  # connected, with derivative 0, as in TensorFlow
         return (self._turned(g, y, x),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return self._turned(tangents[0], y, x) if x.dtype.is_complex else zeros_of(y)
 
     def _turned(self, t: Tensor, y: Tensor, x: Tensor) -> Tensor:
@@ -452,18 +469,18 @@ class Abs(Elementwise):
     kinds = NUMERIC
     reference = np.abs
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return dtype.real
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (SIGN(x),)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         if x.dtype.is_complex:
             return (to_complex(g, x.dtype) * SIGN(x),)
         return super().vjp(g, y, x)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         if x.dtype.is_complex:
             return REAL(CONJ(SIGN(x)) * tangents[0])
         return super().jvp(tangents, y, x)
@@ -474,7 +491,7 @@ class Exp(Elementwise):
 
     reference = np.exp
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (y,)
 
 
@@ -483,7 +500,7 @@ class Expm1(Elementwise):
 
     reference = np.expm1
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (EXP(x),)  # y + 1 would lose the digits of a small e ** x
 
 
@@ -491,7 +508,7 @@ class Steep(Elementwise, abstract=True):
     """A function of one variable whose derivative is infinite somewhere, where nothing comes of no
     cotangent: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         (factor,) = map(conjugated, self.partials(y, x))
         return (MUL_NO_NAN(factor, g),)
 
@@ -503,10 +520,10 @@ class SteepQuotient(Steep, abstract=True):
         """One over the derivative, from primal values only."""
         raise NotImplementedError
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 / self.divisor(y, x),)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (STEEP_DIV(g, conjugated(self.divisor(y, x))),)
 
 
@@ -515,7 +532,7 @@ class Log(SteepQuotient):
 
     reference = np.log
 
-    def divisor(self, y, x):
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
         return x
 
 
@@ -524,7 +541,7 @@ class Log1p(SteepQuotient):
 
     reference = np.log1p
 
-    def divisor(self, y, x):
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
         return 1 + x
 
 
@@ -533,17 +550,17 @@ class Sqrt(SteepQuotient):
 
     reference = np.sqrt
 
-    def divisor(self, y, x):
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
         return 2 * y
 
 
 class Rsqrt(Steep):
     """1 / sqrt(x)"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-0.5 * y / x,)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return 1 / np.sqrt(x)
 
 
@@ -552,7 +569,7 @@ class Sin(Elementwise):
 
     reference = np.sin
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (COS(x),)
 
 
@@ -561,7 +578,7 @@ class Cos(Elementwise):
 
     reference = np.cos
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-SIN(x),)
 
 
@@ -570,7 +587,7 @@ class Tan(Elementwise):
 
     reference = np.tan
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 + y * y,)
 
 
@@ -579,7 +596,7 @@ class Asin(Elementwise):
 
     reference = np.arcsin
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (RSQRT(1 - x * x),)
 
 
@@ -588,7 +605,7 @@ class Acos(Elementwise):
 
     reference = np.arccos
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-RSQRT(1 - x * x),)
 
 
@@ -597,7 +614,7 @@ class Atan(Elementwise):
 
     reference = np.arctan
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 / (1 + x * x),)
 
 
@@ -606,7 +623,7 @@ class Sinh(Elementwise):
 
     reference = np.sinh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (COSH(x),)
 
 
@@ -615,7 +632,7 @@ class Cosh(Elementwise):
 
     reference = np.cosh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (SINH(x),)
 
 
@@ -624,7 +641,7 @@ class Tanh(Elementwise):
 
     reference = np.tanh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 - y * y,)
 
 
@@ -633,7 +650,7 @@ class Asinh(Elementwise):
 
     reference = np.arcsinh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         if x.dtype.is_complex:
             return (RSQRT(x * x + 1),)
         # The square of a large x overflows, that of 1 / x does not.
@@ -649,7 +666,7 @@ class Acosh(Elementwise):
 
     reference = np.arccosh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (RSQRT(x - 1) * RSQRT(x + 1),)
 
 
@@ -658,17 +675,17 @@ class Atanh(Elementwise):
 
     reference = np.arctanh
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 / (1 - x * x),)
 
 
 class Sigmoid(Elementwise):
     """1 / (1 + e ** -x)"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (y * (1 - y),)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
 
 
@@ -677,7 +694,7 @@ class Erf(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return ((2 / math.sqrt(math.pi)) * EXP(-(x * x)),)
 
 
@@ -686,7 +703,7 @@ class Erfc(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return ((-2 / math.sqrt(math.pi)) * EXP(-(x * x)),)
 
 
@@ -695,7 +712,7 @@ class ErfInv(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return ((math.sqrt(math.pi) / 2) * EXP(y * y),)
 
 
@@ -704,7 +721,7 @@ class Lgamma(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (DIGAMMA(x),)
 
 
@@ -714,7 +731,7 @@ class Polygamma(Elementwise):
     order: int
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (Polygamma(self.order + 1)(x),)
 
 
@@ -723,7 +740,7 @@ class Digamma(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (Polygamma(1)(x),)
 
 
@@ -849,10 +866,10 @@ class Bitcast(Discrete):
     kinds = frozenset(["integer", "floating"])
     flops = no_flops
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (None,)
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         result = super().infer(x)
         if self.dtype.kind not in self.kinds or self.dtype.size != x.dtype.size:
             raise DTypeMismatch(
@@ -862,10 +879,10 @@ class Bitcast(Discrete):
             )
         return result
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return self.dtype
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(x).view(self.dtype.numpy_dtype)
 
 
@@ -876,28 +893,28 @@ class Cast(Elementwise):
     kinds = KEPT
     flops = no_flops
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return self.dtype
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         if not (x.dtype.is_differentiable and self.dtype.is_differentiable):
             return (None,)
         return (Cast(x.dtype)(g),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         if not (x.dtype.is_differentiable and self.dtype.is_differentiable):
             return None
         return self(tangents[0])
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1,)
 
-    def depends(self, x):
+    def depends(self, x: Pattern) -> Pattern:
         return x if self.dtype.is_differentiable else x.emptied()
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         if np.iscomplexobj(x) and self.dtype.kind in ("integer", "floating"):
-            x = x.real
+            return np.real(x).astype(self.dtype.numpy_dtype)
         return x.astype(self.dtype.numpy_dtype)
 
 
@@ -906,10 +923,10 @@ class RealLinear(Elementwise, abstract=True):
 
     kinds: ClassVar[frozenset[str]] = frozenset(["complex"])
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return self(tangents[0])
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1,)
 
 
@@ -919,10 +936,10 @@ class Real(RealLinear):
     reference = np.real
     flops = no_flops
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return dtype.real
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (to_complex(g, x.dtype),)
 
 
@@ -932,10 +949,10 @@ class Imag(RealLinear):
     reference = np.imag
     flops = no_flops
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return dtype.real
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (COMPLEX(zeros_of(g), g),)
 
 
@@ -944,7 +961,7 @@ class Conj(RealLinear):
 
     reference = np.conj
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (self(g),)
 
 
@@ -954,19 +971,19 @@ class Complex(Elementwise):
     kinds = FLOATING
     flops = no_flops
 
-    def result_dtype(self, dtype):
+    def result_dtype(self, dtype: DType) -> DType:
         return complex_of(dtype)
 
-    def vjp(self, g, z, x, y):
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         return REAL(g), IMAG(g)
 
-    def jvp(self, tangents, z, x, y):
+    def jvp(self, tangents: Tangents, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
         return linear_tangent(self, tangents, (x, y))
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, 1
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (x + 1j * y).astype(complex_of_numpy(x.dtype))
 
 
@@ -977,10 +994,10 @@ class Identity(Elementwise):
     kinds = KEPT
     flops = no_flops
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1,)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
 
@@ -991,13 +1008,13 @@ class StopGradient(Elementwise):
     kinds = KEPT
     flops = no_flops
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (None,)
 
-    def depends(self, x):
+    def depends(self, x: Pattern) -> Pattern:
         return x.emptied()
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
 
@@ -1008,13 +1025,13 @@ class PreventGradient(Elementwise):
     kinds = KEPT
     flops = no_flops
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         raise Mismatch(
             f"the gradient is explicitly disabled here: {self.message}",
             fix="remove this op from the path, or wrap its input in tg.stop_gradient",
         )
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
 

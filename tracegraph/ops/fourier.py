@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 
 from tracegraph.core.shapes import Size, element_count, floor_divide, same_size, static_shape
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Derivative, Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full_like, is_increasing
 from tracegraph.ops.constant import Iota
@@ -31,7 +32,7 @@ class Fft(Op):
     inverse: bool
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, frozenset(["complex"]))
         if not is_increasing(self.axes, len(x.shape)):
             raise Mismatch(
@@ -40,50 +41,50 @@ class Fft(Op):
             )
         return x
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (Fft(self.axes, not self.inverse)(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Fft(tuple(axis + 1 for axis in self.axes), self.inverse)(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=self.axes, keepdims=True).broadcast_to(p.shape)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         transform = np.fft.ifftn if self.inverse else np.fft.fftn
         return transform(x, axes=self.axes, norm="forward" if self.inverse else "backward")
 
-    def flops(self, x):
+    def flops(self, x: TensorType) -> Size:
         return 20 * element_count(x.shape)
 
 
 class Rfft(Op):
     """The first n // 2 + 1 elements of the transform of real x[..., n] along the last axis"""
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, FLOATING)
         if not x.shape:
             raise Mismatch(f"{x} has no axis to transform", fix="give a vector")
         return TensorType(complex_of(x.dtype), (*x.shape[:-1], half_size(x.shape[-1])))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         n = x.type.shape[-1]
         return (Irfft(n)(g * _weights(g, n, 0.5)),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return self(tangents[0])
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return self(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         size = p.shape[-1] // 2 + 1
         return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], size))
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.fft.rfft(x)
 
-    def flops(self, x):
+    def flops(self, x: TensorType) -> Size:
         return 10 * element_count(x.shape)
 
 
@@ -93,7 +94,7 @@ class Irfft(Op):
 
     size: Size
 
-    def infer(self, z):
+    def infer(self, z: TensorType) -> TensorType:
         check_kind(self.name, z, frozenset(["complex"]))
         if not z.shape or same_size(z.shape[-1], half_size(self.size)) is None:
             raise Mismatch(
@@ -102,24 +103,26 @@ class Irfft(Op):
             )
         return TensorType(z.dtype.real, (*z.shape[:-1], self.size))
 
-    def vjp(self, g, y, z):
+    def vjp(self, g: Tensor, y: Tensor, z: Tensor) -> Derivative:
         found = Rfft()(g)
         return (found * _weights(found, self.size, 2.0),)
 
-    def jvp(self, tangents, y, z):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, z: Tensor) -> Derivative:
         return self(tangents[0])
 
-    def batch(self, n, batched, z):
+    def batch(self, n: Size, batched: tuple[bool, ...], z: Tensor) -> Batched:
         return self(z), True
 
-    def depends(self, p):
-        return p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.size))
+    def depends(self, p: Pattern) -> Pattern:
+        return p.any(axis=-1, keepdims=True).broadcast_to(
+            (*p.shape[:-1], *static_shape((self.size,)))
+        )
 
-    def numpy(self, z):
+    def numpy(self, z: np.ndarray) -> np.ndarray:
         (size,) = static_shape((self.size,))
         return np.fft.irfft(z, size, norm="forward")
 
-    def flops(self, z):
+    def flops(self, z: TensorType) -> Size:
         return 20 * element_count(z.shape)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tracegraph.core.shapes import same_shape
-from tracegraph.core.sparsity_patterns import union
+import numpy as np
+
+from tracegraph.core.shapes import Size, same_shape
+from tracegraph.core.sparsity_patterns import Pattern, union
+from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Op, check_same_dtype
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.ops.elementwise import FLOATING, check_kind
 
@@ -17,7 +21,7 @@ class AdjustContrast(Op):
     derivative: register one with `tg.RegisterGradient("adjust_contrast")`.
     """
 
-    def infer(self, image, factor):
+    def infer(self, image: TensorType, factor: TensorType) -> TensorType:
         check_same_dtype(self.name, image, factor)
         check_kind(self.name, image, FLOATING)
         count = len(factor.shape)
@@ -30,18 +34,18 @@ class AdjustContrast(Op):
             raise Mismatch(f"the factor {factor} fits no image in {image}", fix="give a scalar")
         return image
 
-    def batch(self, n, batched, image, factor):
+    def batch(self, n: Size, batched: tuple[bool, ...], image: Tensor, factor: Tensor) -> Batched:
         image = image if batched[0] else stack(image, n)
         if not batched[1] and factor.ndim:
             factor = stack(factor, n)
         return self(image, factor), True
 
-    def depends(self, image, factor):
+    def depends(self, image: Pattern, factor: Pattern) -> Pattern:
         mean = image.any(axis=(-3, -2), keepdims=True)
         spread = factor.reshape(*factor.shape, *(1,) * (image.ndim - factor.ndim))
         return union(image, mean, spread)
 
-    def numpy(self, image, factor):
+    def numpy(self, image: np.ndarray, factor: np.ndarray) -> np.ndarray:
         mean = image.mean(axis=(-3, -2), keepdims=True, dtype=image.dtype)
         spread = factor.reshape(*factor.shape, *(1,) * (image.ndim - factor.ndim))
         return (image - mean) * spread + mean

@@ -9,15 +9,15 @@ scatter that drops with a gather that reads 0 there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from tracegraph.core.shapes import Shape, Size, element_count, same_shape, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
-from tracegraph.core.types import DType, TensorType, int32, int64, type_of_array
+from tracegraph.core.types import DType, TensorType, bool_, int32, int64, type_of_array
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, linear_tangent, stack, zeros_of
 from tracegraph.ops.constant import DimSize, Iota, constant
@@ -57,18 +57,20 @@ class GatherNd(Op):
     is_linear = True
     flops = no_flops
 
-    def infer(self, x, indices):
+    def infer(self, x: TensorType, indices: TensorType) -> TensorType:
         check_indices(self, x, indices)
         return x.with_shape(window_shape(self, x, indices))
 
-    def vjp(self, g, y, x, indices):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, indices: Tensor) -> Derivative:
         add = ScatterAdd(self.axis, self.batch_dims, self.clamps)
         return add(zeros_of(x), self.as_vectors(indices), g), None
 
-    def jvp(self, tangents, y, x, indices):
+    def jvp(
+        self, tangents: tuple[Tensor, None], y: Tensor, x: Tensor, indices: Tensor
+    ) -> Derivative:
         return self(tangents[0], indices)
 
-    def batch(self, n, batched, x, indices):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, indices: Tensor) -> Batched:
         moves = type(self)
         if batched[0] and not batched[1] and self.batch_dims == 0:
             # One more axis that is not indexed.
@@ -80,17 +82,22 @@ class GatherNd(Op):
         y = self(x, move_axis(indices, 0, self.batch_dims))
         return move_axis(y, self.axis, 0), True
 
-    def depends(self, x, indices):
+    def depends(self, x: Pattern, indices: Pattern) -> Pattern:
         return self.depends_given((None, None), x, indices)
 
-    def depends_given(self, values, x, indices):
+    def depends_given(self, values: KnownValues, x: Pattern, indices: Pattern) -> Pattern:
         """`depends`, where `values` holds the indices themselves if they are known."""
-        if values[1] is not None:  # what is read as 0 is element -1, which depends on nothing
-            return moved(lambda numbers: self.numpy(numbers + 1, values[1]) - 1, x)
+        known = values[1]
+        if known is not None:  # what is read as 0 is element -1, which depends on nothing
+
+            def read(numbers: np.ndarray) -> np.ndarray:
+                return self.numpy(numbers + 1, known) - 1
+
+            return moved(read, x)
         found = x.any(axis=range(self.axis, self.axis + self.index_count(indices.shape)))
         return insert_axes(found, self.axis, self.index_shape(indices.shape))
 
-    def numpy(self, x, indices):
+    def numpy(self, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
         vectors = self.as_vectors(indices)
         if 0 in x.shape[self.axis : self.axis + vectors.shape[-1]]:
             type = self.infer(type_of_array(x), type_of_array(indices))
@@ -123,15 +130,15 @@ class Gather(GatherNd):
     `axis`, t for the axes after it, i for the other axes of `indices`.
     """
 
-    def as_vectors(self, indices):
+    def as_vectors(self, indices: Any) -> Any:
         if isinstance(indices, np.ndarray):
-            return indices[..., None]
+            return cast("np.ndarray", indices)[..., None]
         return Reshape((*indices.type.shape, 1))(indices)
 
-    def index_shape(self, shape):
+    def index_shape(self, shape: Any) -> Any:
         return shape[self.batch_dims :]
 
-    def index_count(self, shape):
+    def index_count(self, shape: Any) -> int:
         return 1
 
 
@@ -149,7 +156,7 @@ class Scatter(Op, abstract=True):
     reference = np.add
     kinds = NUMERIC
 
-    def infer(self, x, indices, updates):
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
         check_same_dtype(self.name, x, updates)
         check_kind(self.name, x, self.kinds)
         read = GatherNd(self.axis, self.batch_dims, self.clamps)
@@ -163,25 +170,35 @@ class Scatter(Op, abstract=True):
             )
         return x
 
-    def flops(self, x, indices, updates):
+    def flops(self, x: TensorType, indices: TensorType, updates: TensorType) -> Size:
         return element_count(updates.shape)
 
     def read(self, x: Tensor, indices: Tensor) -> Tensor:
         """What stands at the indices: the transpose of adding there."""
         return GatherNd(self.axis, self.batch_dims, self.clamps)(x, indices)
 
-    def batch(self, n, batched, x, indices, updates):
+    def batch(
+        self, n: Size, batched: tuple[bool, ...], x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Batched:
+        places, operands = self.widened(n, batched, x, indices, updates)
+        return type(self)(*places, self.clamps)(*operands), True
+
+    def widened(
+        self, n: Size, batched: tuple[bool, ...], x: Tensor, indices: Tensor, updates: Tensor
+    ) -> tuple[tuple[int, int], tuple[Tensor, ...]]:
+        """The axis and the batch axes of the same for all lanes, and its operands."""
         x, updates = (v if b else stack(v, n) for v, b in ((x, batched[0]), (updates, batched[2])))
         if not batched[1] and self.batch_dims == 0:
-            return type(self)(self.axis + 1, 0, self.clamps)(x, indices, updates), True
+            return (self.axis + 1, 0), (x, indices, updates)
         indices = indices if batched[1] else stack(indices, n)
-        op = type(self)(self.axis + 1, self.batch_dims + 1, self.clamps)
-        return op(x, indices, updates), True
+        return (self.axis + 1, self.batch_dims + 1), (x, indices, updates)
 
-    def depends(self, x, indices, updates):
+    def depends(self, x: Pattern, indices: Pattern, updates: Pattern) -> Pattern:
         return self.depends_given((None, None, None), x, indices, updates)
 
-    def depends_given(self, values, x, indices, updates):
+    def depends_given(
+        self, values: KnownValues, x: Pattern, indices: Pattern, updates: Pattern
+    ) -> Pattern:
         """`depends`, where `values` holds the indices themselves if they are known."""
         if values[1] is not None:
             places = self.places(x, values[1])
@@ -197,7 +214,7 @@ class Scatter(Op, abstract=True):
         read = GatherNd(self.axis, self.batch_dims, self.clamps)
         return read.numpy(element_numbers(x.shape) + 1, indices) - 1
 
-    def numpy(self, x, indices, updates):
+    def numpy(self, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
         return self.combined(type(self).reference, x, indices, updates)
 
     def combined(self, function: Any, x: Any, indices: Any, updates: Any) -> np.ndarray:
@@ -228,10 +245,12 @@ class ScatterAdd(Scatter):
 
     is_linear = True
 
-    def vjp(self, g, y, x, indices, updates):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Derivative:
         return g, None, self.read(g, indices)
 
-    def jvp(self, tangents, y, x, indices, updates):
+    def jvp(
+        self, tangents: Tangents, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Derivative:
         return scatter_tangents(self, tangents, x, indices, updates)
 
 
@@ -242,10 +261,10 @@ class ScatterUpdate(Scatter):
     reference = None
     is_linear = True
 
-    def flops(self, x, indices, updates):
+    def flops(self, x: TensorType, indices: TensorType, updates: TensorType) -> Size:
         return 0
 
-    def vjp(self, g, y, x, indices, updates):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Derivative:
         read = self.read(g, indices)
         if element_count(indices.type.shape[:-1]) != 1:  # one alone is not overwritten
             read = SELECT(self._stayed(x, indices, updates), read, zeros_of(read))
@@ -263,10 +282,14 @@ class ScatterUpdate(Scatter):
         index_axes = range(self.axis, self.axis + len(shape) - b)
         return BroadcastTo(updates.type.shape, (*range(b), *index_axes))(stayed)
 
-    def jvp(self, tangents, y, x, indices, updates):
+    def jvp(
+        self, tangents: Tangents, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Derivative:
         return scatter_tangents(self, tangents, x, indices, updates)
 
-    def depends_given(self, values, x, indices, updates):
+    def depends_given(
+        self, values: KnownValues, x: Pattern, indices: Pattern, updates: Pattern
+    ) -> Pattern:
         if values[1] is not None:
             rest = element_numbers(x.shape)
             places = self.places(x, values[1])
@@ -279,26 +302,27 @@ class ScatterExtreme(Scatter, abstract=True):
     """The derivative is shared evenly by all that are the extreme of a place."""
 
     kinds = REAL_NUMBERS
+    is_largest: ClassVar[bool]
 
-    def vjp(self, g, y, x, indices, updates):
-        by_x, by_updates = self._shares(y, x, indices, updates)
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Derivative:
+        by_x, by_updates = self._shares(x, indices, updates)
         return MUL(g, by_x), None, MUL(self.read(g, indices), by_updates)
 
-    def jvp(self, tangents, y, x, indices, updates):
+    def jvp(
+        self, tangents: Tangents, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Derivative:
         tx, _, tu = tangents
-        by_x, by_updates = self._shares(y, x, indices, updates)
+        by_x, by_updates = self._shares(x, indices, updates)
         from_x, from_updates = scale(tx, by_x), scale(tu, by_updates)
         if from_updates is None:
             return from_x
         start = zeros_of(x) if from_x is None else from_x
         return ScatterAdd(self.axis, self.batch_dims, self.clamps)(start, indices, from_updates)
 
-    def _shares(
-        self, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        as_number = Cast(x.dtype)
-        x_is = as_number(EQUAL(x, y))
-        update_is = as_number(EQUAL(updates, self.read(y, indices)))
+    def _shares(self, x: Tensor, indices: Tensor, updates: Tensor) -> tuple[Tensor, Tensor]:
+        places = self.axis, self.batch_dims, self.clamps
+        found = ScatterIsExtreme(*places, self.is_largest)(x, indices, updates)
+        x_is, update_is = map(Cast(x.dtype), found)
         count = ScatterAdd(self.axis, self.batch_dims, self.clamps)(x_is, indices, update_is)
         # Clamped, so that what is divided by is not 0; where it was dropped the share is not used.
         own_count = GatherNd(self.axis, self.batch_dims)(count, indices)
@@ -309,12 +333,64 @@ class ScatterMax(ScatterExtreme):
     """x with the maximum of what is there and every update for the place"""
 
     reference = np.maximum
+    is_largest = True
 
 
 class ScatterMin(ScatterExtreme):
     """x with the minimum of what is there and every update for the place"""
 
     reference = np.minimum
+    is_largest = False
+
+
+class ScatterIsExtreme(Op):
+    """Which elements are the largest of what meets at their place, or the smallest: those of x,
+    and the updates; none is one of nan
+
+    At each place one is found, as by `IsExtreme`.
+    """
+
+    axis: int
+    batch_dims: int
+    clamps: bool
+    largest: bool
+
+    @property
+    def scatter(self) -> ScatterExtreme:
+        """What finds the extremes themselves."""
+        kind = ScatterMax if self.largest else ScatterMin
+        return kind(self.axis, self.batch_dims, self.clamps)
+
+    def infer(
+        self, x: TensorType, indices: TensorType, updates: TensorType
+    ) -> tuple[TensorType, ...]:
+        self.scatter.infer(x, indices, updates)
+        return x.with_dtype(bool_), updates.with_dtype(bool_)
+
+    def flops(self, x: TensorType, indices: TensorType, updates: TensorType) -> Size:
+        return 3 * element_count(updates.shape)
+
+    def vjp(self, *values: Tensor | None) -> Derivative:
+        return None, None, None
+
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
+        return None, None
+
+    def batch(
+        self, n: Size, batched: tuple[bool, ...], x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Batched:
+        places, operands = self.scatter.widened(n, batched, x, indices, updates)
+        return ScatterIsExtreme(*places, self.clamps, self.largest)(*operands), (True, True)
+
+    def depends(self, x: Pattern, indices: Pattern, updates: Pattern) -> tuple[Pattern, ...]:
+        return x.emptied(), updates.emptied()
+
+    def numpy(
+        self, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        y = self.scatter.numpy(x, indices, updates)
+        read = GatherNd(self.axis, self.batch_dims, self.clamps)
+        return x == y, updates == read.numpy(y, indices)
 
 
 class ScatterMul(Scatter):
@@ -326,12 +402,14 @@ class ScatterMul(Scatter):
 
     reference = np.multiply
 
-    def vjp(self, g, y, x, indices, updates):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor) -> Derivative:
         slope = conjugated(self._others(x, indices, updates))
         factors = conjugated(updates)
         return self(g, indices, factors), None, MUL(self.read(g, indices), slope)
 
-    def jvp(self, tangents, y, x, indices, updates):
+    def jvp(
+        self, tangents: Tangents, y: Tensor, x: Tensor, indices: Tensor, updates: Tensor
+    ) -> Derivative:
         tx, _, tu = tangents
         from_x = None if tx is None else self(tx, indices, updates)
         if tu is None:
@@ -360,17 +438,19 @@ class DynamicSlice(Op):
     is_linear = True
     flops = no_flops
 
-    def infer(self, x, *starts):
+    def infer(self, x: TensorType, *starts: TensorType) -> TensorType:
         check_starts(self, x, self.sizes, starts)
         return x.with_shape(self.sizes)
 
-    def vjp(self, g, y, x, *starts):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, *starts: Tensor) -> Derivative:
         return UPDATE_SLICE(zeros_of(x), g, *starts), *(None for _ in starts)
 
-    def jvp(self, tangents, y, x, *starts):
+    def jvp(
+        self, tangents: tuple[Tensor, *tuple[None, ...]], y: Tensor, x: Tensor, *starts: Tensor
+    ) -> Derivative:
         return self(tangents[0], *starts)
 
-    def batch(self, n, batched, x, *starts):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, *starts: Tensor) -> Batched:
         if not any(batched[1:]):
             zero = full(0, starts[0].type) if starts else constant(0, int32)
             return DynamicSlice((n, *self.sizes))(x, zero, *starts), True
@@ -383,17 +463,22 @@ class DynamicSlice(Op):
             return GatherNd(low + 1, 1)(x, grid), True
         return move_axis(GatherNd(low, 0)(x, grid), low, 0), True
 
-    def depends(self, x, *starts):
+    def depends(self, x: Pattern, *starts: Pattern) -> Pattern:
         return self.depends_given((None,) * (len(starts) + 1), x, *starts)
 
-    def depends_given(self, values, x, *starts):
+    def depends_given(self, values: KnownValues, x: Pattern, *starts: Pattern) -> Pattern:
         """`depends`, where `values` holds the starts themselves if they are known."""
-        if all(value is not None for value in values[1:]):
-            return moved(lambda numbers: self.numpy(numbers, *values[1:]), x)
-        axes = [axis for axis in range(x.ndim) if x.shape[axis] != self.sizes[axis]]
-        return x.any(axis=axes, keepdims=True).broadcast_to(self.sizes)
+        known = [value for value in values[1:] if value is not None]
+        if len(known) == len(starts):
 
-    def numpy(self, x, *starts):
+            def read(numbers: np.ndarray) -> np.ndarray:
+                return self.numpy(numbers, *known)
+
+            return moved(read, x)
+        axes = [axis for axis in range(x.ndim) if x.shape[axis] != self.sizes[axis]]
+        return x.any(axis=axes, keepdims=True).broadcast_to(static_shape(self.sizes))
+
+    def numpy(self, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
         return x[clamped_slices(x.shape, self.sizes, starts)]
 
 
@@ -403,19 +488,26 @@ class DynamicUpdateSlice(Op):
     is_linear = True
     flops = no_flops
 
-    def infer(self, x, update, *starts):
+    def infer(self, x: TensorType, update: TensorType, *starts: TensorType) -> TensorType:
         check_same_dtype(self.name, x, update)
         check_starts(self, x, update.shape, starts)
         return x
 
-    def vjp(self, g, y, x, update, *starts):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, update: Tensor, *starts: Tensor) -> Derivative:
         rest = self(g, zeros_of(update), *starts)
         return rest, DynamicSlice(update.type.shape)(g, *starts), *(None for _ in starts)
 
-    def jvp(self, tangents, y, x, update, *starts):
-        return linear_tangent(lambda tx, tu: self(tx, tu, *starts), tangents[:2], (x, update))
+    def jvp(
+        self, tangents: Tangents, y: Tensor, x: Tensor, update: Tensor, *starts: Tensor
+    ) -> Derivative:
+        def along(tx: Tensor, tu: Tensor) -> Tensor:
+            return self(tx, tu, *starts)
 
-    def batch(self, n, batched, x, update, *starts):
+        return linear_tangent(along, tangents[:2], (x, update))
+
+    def batch(
+        self, n: Size, batched: tuple[bool, ...], x: Tensor, update: Tensor, *starts: Tensor
+    ) -> Batched:
         x, update = (v if b else stack(v, n) for v, b in zip((x, update), batched, strict=False))
         if not any(batched[2:]):
             zero = full(0, starts[0].type) if starts else constant(0, int32)
@@ -427,18 +519,25 @@ class DynamicUpdateSlice(Op):
         grid = index_grid(n, rows, sizes, range(low, high), starts, batched[2:])
         return ScatterUpdate(low + 1, 1)(x, grid, update), True
 
-    def depends(self, x, update, *starts):
+    def depends(self, x: Pattern, update: Pattern, *starts: Pattern) -> Pattern:
         return self.depends_given((None,) * (len(starts) + 2), x, update, *starts)
 
-    def depends_given(self, values, x, update, *starts):
+    def depends_given(
+        self, values: KnownValues, x: Pattern, update: Pattern, *starts: Pattern
+    ) -> Pattern:
         """`depends`, where `values` holds the starts themselves if they are known."""
-        if all(value is not None for value in values[2:]):
-            return moved(lambda *numbers: self.numpy(*numbers, *values[2:]), x, update)
+        known = [value for value in values[2:] if value is not None]
+        if len(known) == len(starts):
+
+            def written_into(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+                return self.numpy(old, new, *known)
+
+            return moved(written_into, x, update)
         axes = [axis for axis in range(x.ndim) if x.shape[axis] != update.shape[axis]]
         written = update.any(axis=axes, keepdims=True).broadcast_to(x.shape)
         return x | written if axes else update
 
-    def numpy(self, x, update, *starts):
+    def numpy(self, x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
         y = x.copy()
         y[clamped_slices(x.shape, update.shape, starts)] = update
         return y
@@ -478,8 +577,11 @@ def scatter_tangents(
     op: Scatter, tangents: Sequence[Tensor | None], x: Tensor, indices: Tensor, updates: Tensor
 ) -> Tensor | None:
     """The tangent of a scatter that is linear in x and the updates."""
-    ends = tangents[0], tangents[2]
-    return linear_tangent(lambda tx, tu: op(tx, indices, tu), ends, (x, updates))
+
+    def along(tx: Tensor, tu: Tensor) -> Tensor:
+        return op(tx, indices, tu)
+
+    return linear_tangent(along, (tangents[0], tangents[2]), (x, updates))
 
 
 # Shapes and checks.
@@ -515,7 +617,7 @@ def check_indices(op: GatherNd, x: TensorType, indices: TensorType) -> None:
     if not 0 <= op.batch_dims <= len(indices.shape) - extra:
         raise Mismatch(f"batch_dims is {op.batch_dims}, out of range for indices {indices}")
     count = op.index_count(indices.shape)
-    if not isinstance(count, int):
+    if type(count) is not int:
         raise Mismatch(
             f"the length {count} of an index vector must be known while tracing",
             fix="give the last size of the indices in the TensorSpec",
@@ -559,7 +661,7 @@ def moving_axes(shape: Shape, sizes: Shape) -> tuple[int, int]:
 
 
 def index_grid(
-    n: Any,
+    n: Size,
     shape: Shape,
     sizes: Shape,
     axes: range,
@@ -569,7 +671,7 @@ def index_grid(
     """The index vectors along `axes` of the elements of each instance's slice."""
     block = (n, *(sizes[axis] for axis in axes))
     dtype = int64 if starts[0].dtype is int64 else int32
-    parts = []
+    parts: list[Tensor] = []
     for place, axis in enumerate(axes):
         start = Cast(dtype)(starts[axis] if batched[axis] else stack(starts[axis], n))
         last = BroadcastTo((n,), ())(size_value(shape[axis] - sizes[axis], dtype))

@@ -10,11 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable
+import numpy as np
+
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size
+from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, counted
-from tracegraph.ir.tensor import Graph
+from tracegraph.ir.op import Batched, Derivative, Op
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.movement import Movement
 
 #: The entry of a layout for one axis of a tensor.
@@ -39,7 +43,7 @@ class WithLayout(Movement):
     devices: tuple[int, ...] | None = None
     is_linear = True
 
-    def as_read(self):
+    def as_read(self) -> Op:
         """Inside of `with mesh:` a text means that mesh; axes that it lacks divide nothing."""
         mesh = ENTERED.get()
         if mesh is None:
@@ -49,23 +53,23 @@ class WithLayout(Movement):
         named = ([name for name in names_of(entry) if name in known] for entry in self.axes)
         return WithLayout(text, plain_axes(named), numbers)
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         shape = parsed_mesh(self.mesh)
         check_devices(shape, self.devices)
         check_axes(shape, self.axes)
         check_division(shape, self.axes, x.shape)
         return x
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (self(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return WithLayout(self.mesh, (None, *self.axes), self.devices)(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def is_diagonal_on(self, type):
+    def is_diagonal_on(self, type: TensorType) -> bool:
         return True
 
 
@@ -93,7 +97,7 @@ def check_mesh(shape: Mapping[str, Any]) -> None:
     if not shape:
         raise Mismatch("a mesh has no axes", fix='name at least one, as in {"data": 8}')
     for name, size in shape.items():
-        if not (isinstance(name, str) and name.isidentifier()):
+        if not (type(name) is str and name.isidentifier()):
             raise Mismatch(
                 f"an axis of a mesh is called {name!r}", fix="use letters, digits and underscores"
             )
@@ -132,7 +136,7 @@ def check_axes(shape: Mapping[str, int], axes: Iterable[Any]) -> None:
                 f"an entry of a layout is {entry!r}",
                 fix="use the name of an axis of the mesh, a tuple of names, or None",
             )
-        for name in names_of(entry):
+        for name in names_of(cast("Entry", entry)):
             if name not in shape:
                 raise Mismatch(
                     f"a layout names the axis {name!r}, and the mesh is {mesh_text(shape)}",
@@ -187,7 +191,8 @@ def plain_axes(axes: Iterable[Any]) -> tuple[Entry, ...]:
 def _plain_entry(entry: Any) -> Any:
     if not isinstance(entry, (tuple, list)):
         return entry
-    return entry[0] if len(entry) == 1 else tuple(entry) or None
+    names = tuple(cast("Sequence[Any]", entry))
+    return names[0] if len(names) == 1 else names or None
 
 
 def signature_layouts(graph: Graph, result_count: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tracegraph.core.shapes import Size, element_count, floor_divide, same_shape
 from tracegraph.core.sparsity_patterns import Pattern, element_numbers, moved
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, stack, zeros_of
 from tracegraph.ops.constant import Iota
@@ -80,7 +80,7 @@ class Solver(Op, abstract=True):
         """What is read of a matrix, and 0 elsewhere."""
         raise NotImplementedError
 
-    def infer(self, a, b):
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         check_same_dtype(self.name, a, b)
         a = check_square(self.name, a)
         if len(a.shape) != len(b.shape):
@@ -96,12 +96,12 @@ class Solver(Op, abstract=True):
             )
         return b.with_shape((*same_batch(a, b), size, b.shape[-1]))
 
-    def vjp(self, g, y, a, b):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Derivative:
         to_b = self.opposite()(a, g)
         rows, columns = (y, to_b) if self.adjoint else (to_b, y)
         return -self.part(MATMUL(rows, adjoint(columns))), to_b
 
-    def jvp(self, tangents, y, a, b):
+    def jvp(self, tangents: Tangents, y: Tensor, a: Tensor, b: Tensor) -> Derivative:
         ta, tb = tangents
         if ta is None:
             return None if tb is None else self(a, tb)
@@ -109,7 +109,7 @@ class Solver(Op, abstract=True):
         product = MATMUL(adjoint(moved_by) if self.adjoint else moved_by, y)
         return self(a, -product if tb is None else tb - product)
 
-    def batch(self, n, batched, a, b):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor, b: Tensor) -> Batched:
         if batched[0]:
             return self(a, b if batched[1] else stack(b, n)), True
         # One matrix serves all: the loop axis joins the columns, and it is factored once.
@@ -121,20 +121,20 @@ class Solver(Op, abstract=True):
 class Solve(Solver):
     """y with a y = b, or a^H y = b if `adjoint`; a[..., n, n], and b[..., n, k] are k columns"""
 
-    def opposite(self):
+    def opposite(self) -> Solver:
         return Solve(not self.adjoint)
 
-    def part(self, a):
+    def part(self, a: Tensor) -> Tensor:
         return a
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         known = p.any(axis=(-2, -1), keepdims=True) | q.any(axis=-2, keepdims=True)
         return known.broadcast_to(q.shape)
 
-    def numpy(self, a, b):
+    def numpy(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.linalg.solve(_adjoint(a) if self.adjoint else a, b)
 
-    def flops(self, a, b):
+    def flops(self, a: TensorType, b: TensorType) -> Size:
         return floor_divide(2 * _cube(a), 3) + 2 * element_count(b.shape) * a.shape[-1]
 
 
@@ -143,23 +143,23 @@ class TriangularSolve(Solver):
 
     lower: bool
 
-    def opposite(self):
+    def opposite(self) -> Solver:
         return TriangularSolve(not self.adjoint, self.lower)
 
-    def part(self, a):
+    def part(self, a: Tensor) -> Tensor:
         return SELECT(in_triangle(a, self.lower), a, zeros_of(a))
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         p = _of_triangle(p, self.lower)
         p = moved(_transposed, p) if self.adjoint else p
         known = p.any(axis=-1, keepdims=True) | q
         return known.accumulate(q.ndim - 2, reverse=self.lower is self.adjoint)
 
-    def numpy(self, a, b):
+    def numpy(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a = np.tril(a) if self.lower else np.triu(a)
         return np.linalg.solve(_adjoint(a) if self.adjoint else a, b)
 
-    def flops(self, a, b):
+    def flops(self, a: TensorType, b: TensorType) -> Size:
         return element_count(b.shape) * a.shape[-1]
 
 
@@ -173,7 +173,9 @@ class TridiagonalSolve(Op):
 
     perturb_singular: bool
 
-    def infer(self, lower, middle, upper, b):
+    def infer(
+        self, lower: TensorType, middle: TensorType, upper: TensorType, b: TensorType
+    ) -> TensorType:
         check_same_dtype(self.name, lower, middle, upper, b)
         check_kind(self.name, b, INEXACT)
         check_precision(b)
@@ -185,7 +187,9 @@ class TridiagonalSolve(Op):
                 )
         return b
 
-    def vjp(self, g, y, lower, middle, upper, b):
+    def vjp(
+        self, g: Tensor, y: Tensor, lower: Tensor, middle: Tensor, upper: Tensor, b: Tensor
+    ) -> Derivative:
         lower, middle, upper = map(conjugate, (lower, middle, upper))
         axis = lower.ndim - 1
         to_b = self(_moved(upper, axis, 1), middle, _moved(lower, axis, -1), g)
@@ -194,7 +198,7 @@ class TridiagonalSolve(Op):
         ]
         return (*products, to_b)
 
-    def batch(self, n, batched, *operands):
+    def batch(self, n: Size, batched: tuple[bool, ...], *operands: Tensor) -> Batched:
         if any(batched[:3]):
             return self(*batched_operands(n, batched, operands)), True
         # As for `Solver`: one matrix serves all.
@@ -202,20 +206,25 @@ class TridiagonalSolve(Op):
         y = self(*diagonals, merge_axis(b, b.ndim - 2))
         return split_axis(y, y.ndim - 1, n, b.type.shape[-1]), True
 
-    def depends(self, p, q, r, b):
+    def depends(self, p: Pattern, q: Pattern, r: Pattern, b: Pattern) -> Pattern:
         known = (p | q | r).any(axis=-1, keepdims=True)
         known = known.reshape(*known.shape, 1) | b.any(axis=-2, keepdims=True)
         return known.broadcast_to(b.shape)
 
-    def numpy(self, lower, middle, upper, b):
-        i = np.arange(middle.shape[-1])
-        a = np.zeros((*middle.shape, len(i)), middle.dtype)
+    def numpy(
+        self, lower: np.ndarray, middle: np.ndarray, upper: np.ndarray, b: np.ndarray
+    ) -> np.ndarray:
+        n: int = middle.shape[-1]
+        i = np.arange(n)
+        a = np.zeros((*middle.shape, n), middle.dtype)
         a[..., i, i] = middle
         a[..., i[1:], i[:-1]] = lower[..., 1:]
         a[..., i[:-1], i[1:]] = upper[..., :-1]
         return np.linalg.solve(a, b)
 
-    def flops(self, lower, middle, upper, b):
+    def flops(
+        self, lower: TensorType, middle: TensorType, upper: TensorType, b: TensorType
+    ) -> Size:
         return 8 * element_count(b.shape)
 
 
@@ -232,23 +241,23 @@ def _moved(x: Tensor, axis: int, step: int) -> Tensor:
 class Det(Op):
     """The determinant of each matrix a[..., n, n]"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         a = check_square(self.name, a)
         return a.with_shape(a.shape[:-2])
 
-    def vjp(self, g, y, a):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor) -> Derivative:
         return (spread(a, g) * conjugated(COFACTOR(a)),)
 
-    def batch(self, n, batched, a):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
         return self(a), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1))
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> np.ndarray:
         return np.linalg.det(a)
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return floor_divide(2 * _cube(a), 3)
 
 
@@ -256,29 +265,29 @@ class Cofactor(Op):
     """The derivative of the determinant of each matrix by each of its elements, which is finite
     where the matrix is singular too"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         return check_square(self.name, a)
 
-    def vjp(self, g, y, a):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor) -> Derivative:
         return (conjugated(COFACTOR_ALONG(a, conjugated(g))),)
 
-    def jvp(self, tangents, y, a):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, a: Tensor) -> Derivative:
         return COFACTOR_ALONG(a, tangents[0])
 
-    def batch(self, n, batched, a):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
         return self(a), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> np.ndarray:
         y = np.empty_like(a)
         for i, j in np.ndindex(a.shape[-2:]):
             minor = np.delete(np.delete(a, i, axis=-2), j, axis=-1)
             y[..., i, j] = (-1) ** (i + j) * np.linalg.det(minor)
         return y
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return floor_divide(8 * _cube(a), 3)
 
 
@@ -288,7 +297,7 @@ class CofactorAlong(Op):
     It is finite where the matrix is singular; of its own derivative by a that holds no more.
     """
 
-    def infer(self, a, e):
+    def infer(self, a: TensorType, e: TensorType) -> TensorType:
         check_same_dtype(self.name, a, e)
         a, e = check_square(self.name, a), check_square(self.name, e)
         if len(a.shape) != len(e.shape) or same_size(a.shape[-1], e.shape[-1]) is None:
@@ -298,7 +307,7 @@ class CofactorAlong(Op):
             )
         return a.with_shape((*same_batch(a, e), *a.shape[-2:]))
 
-    def vjp(self, g, y, a, e):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor, e: Tensor) -> Derivative:
         solve, along = Solve(False), conjugated(g)
         by_e, by_g = solve(a, e), solve(a, along)
         e_trace, g_trace = trace(by_e), trace(by_g)
@@ -310,18 +319,18 @@ class CofactorAlong(Op):
         to_a = Solve(True)(a, adjoint(spread(a, Det()(a)) * mixed))
         return to_a, conjugated(self(a, along))
 
-    def batch(self, n, batched, a, e):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor, e: Tensor) -> Batched:
         return self(*batched_operands(n, batched, (a, e))), True
 
-    def depends(self, p, q):
+    def depends(self, p: Pattern, q: Pattern) -> Pattern:
         return (p | q).any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
 
-    def numpy(self, a, e):
+    def numpy(self, a: np.ndarray, e: np.ndarray) -> np.ndarray:
         det, inverse = np.linalg.det(a)[..., None, None], np.linalg.inv(a)
         trace = np.trace(inverse @ e, axis1=-2, axis2=-1)[..., None, None]
         return det * _transposed(trace * inverse - inverse @ e @ inverse)
 
-    def flops(self, a, e):
+    def flops(self, a: TensorType, e: TensorType) -> Size:
         return 20 * _cube(a)
 
 
@@ -334,37 +343,37 @@ class Slogdet(Op):
     The sign of a complex matrix is a number of absolute value 1; the logarithm is always real.
     """
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> tuple[TensorType, ...]:
         a = check_square(self.name, a)
         return a.with_shape(a.shape[:-2]), TensorType(a.dtype.real, a.shape[:-2])
 
-    def vjp(self, g_sign, g, sign, y, a):
+    def vjp(self, g_sign: Tensor, g: Tensor, sign: Tensor, y: Tensor, a: Tensor) -> Derivative:
         if a.dtype.is_complex:  # the sign turns with the imaginary part of d log det
             g = COMPLEX(g, IMAG(g_sign * conjugated(sign)))
         return (_over(a, g),)
 
-    def batch(self, n, batched, a):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
         return self(a), (True, True)
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> tuple[Pattern, ...]:
         p = p.any(axis=(-2, -1))
         return p, p
 
-    def numpy(self, a):
+    def numpy(self, a: np.ndarray) -> tuple[np.ndarray, ...]:
         sign, y = np.linalg.slogdet(a)
         return sign, y
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return floor_divide(2 * _cube(a), 3)
 
 
 class Cholesky(Op):
     """The lower triangle y with y y^H = (a + a^H) / 2, which must be positive definite"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         return check_square(self.name, a)
 
-    def vjp(self, g, y, a):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor) -> Derivative:
         product = MATMUL(adjoint(y), g)
         below, diagonal = in_triangle(y, True), on_diagonal(y)
         half = SELECT(diagonal, product * 0.5, SELECT(below, product, zeros_of(y)))
@@ -373,20 +382,21 @@ class Cholesky(Op):
         whole = adjoint(solve(y, adjoint(left)))
         return ((whole + adjoint(whole)) * 0.5,)
 
-    def batch(self, n, batched, a):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
         return self(a), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         # Of row i what comes first, and the block that the first j rows and columns make.
         along = (p | moved(_transposed, p)).accumulate(p.ndim - 1)
         corners = np.diagonal(element_numbers(p.shape), axis1=-2, axis2=-1)
         blocks = along.accumulate(p.ndim - 2).take(corners[..., np.newaxis, :])
         return _of_triangle(along | blocks, True)
 
-    def numpy(self, a):
-        return np.linalg.cholesky((a + _adjoint(a)) / 2)
+    def numpy(self, a: np.ndarray) -> np.ndarray:
+        hermitian: np.ndarray = (a + _adjoint(a)) / 2
+        return np.linalg.cholesky(hermitian)
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return floor_divide(_cube(a), 3)
 
 

@@ -8,9 +8,10 @@ and also where a has too few eigenvectors.
 from __future__ import annotations
 
 from tracegraph.core.shapes import Size, element_count
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Derivative, Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.contract import adjoint
@@ -21,13 +22,13 @@ from tracegraph.ops.shape import Concatenate, slice_axis
 class MatrixFunction(Op, abstract=True):
     """A function that is a power series of each square matrix"""
 
-    def infer(self, a):
+    def infer(self, a: TensorType) -> TensorType:
         return check_square(self.name, a)
 
-    def vjp(self, g, y, a):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor) -> Derivative:
         return (self.along(adjoint(a), g),)
 
-    def jvp(self, tangents, y, a):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, a: Tensor) -> Derivative:
         return self.along(a, tangents[0])
 
     def along(self, a: Tensor, e: Tensor) -> Tensor:
@@ -39,13 +40,13 @@ class MatrixFunction(Op, abstract=True):
         whole = self(Concatenate(rows)(upper, lower))
         return slice_axis(slice_axis(whole, rows, 0, n), columns, n, n + n)
 
-    def batch(self, n, batched, a):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor) -> Batched:
         return self(a), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=(-2, -1), keepdims=True).broadcast_to(p.shape)
 
-    def flops(self, a):
+    def flops(self, a: TensorType) -> Size:
         return 20 * element_count(a.shape) * a.shape[-1]
 
 

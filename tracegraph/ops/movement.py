@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tracegraph.core.sparsity_patterns import moved
+from tracegraph.core.sparsity_patterns import Pattern, moved
+from tracegraph.core.types import TensorType
 from tracegraph.ir.op import Op
 
 
-def no_flops(self, *types):
+def no_flops(self: Op, *types: TensorType) -> int:
     """The `flops` of ops that move, name or convert elements, which is not arithmetic."""
     return 0
 
@@ -16,5 +17,5 @@ class Movement(Op, abstract=True):
 
     flops = no_flops
 
-    def depends(self, *patterns):
+    def depends(self, *patterns: Pattern) -> Pattern:
         return moved(self.numpy, *patterns)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracegraph.core.shapes import Dim, Shape, same_shape, same_size
+from tracegraph.core.shapes import Dim, Shape, Size, same_shape, same_size
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType, int32, uint32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import batched_operands
-from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, scale
+from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, Factors, scale
 
 
 class FromKey(Op, abstract=True):
@@ -24,20 +25,20 @@ class FromKey(Op, abstract=True):
         """What one key makes."""
         raise NotImplementedError
 
-    def infer(self, key):
+    def infer(self, key: TensorType) -> TensorType:
         made = self.made()
         return made.with_shape((*key_batch(key), *made.shape))
 
-    def vjp(self, g, y, key):
+    def vjp(self, g: Tensor, y: Tensor, key: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, y, key):
+    def jvp(self, tangents: Tangents, y: Tensor, key: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, key):
+    def batch(self, n: Size, batched: tuple[bool, ...], key: Tensor) -> Batched:
         return self(key), True
 
-    def depends(self, key):
+    def depends(self, key: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")
 
 
@@ -46,7 +47,7 @@ class RandomSplit(FromKey):
 
     count: Dim | int
 
-    def made(self):
+    def made(self) -> TensorType:
         return TensorType(uint32, (self.count, 2))
 
 
@@ -56,7 +57,7 @@ class RandomBits(FromKey):
     shape: Shape
     dtype: DType
 
-    def made(self):
+    def made(self) -> TensorType:
         if not self.dtype.name.startswith("uint"):
             raise DTypeMismatch(
                 f"random bits are unsigned integers, not {self.dtype.name}", fix="use tg.uint32"
@@ -70,7 +71,7 @@ class RandomUniform(FromKey):
     shape: Shape
     dtype: DType
 
-    def made(self):
+    def made(self) -> TensorType:
         return floating(self.name, self.dtype, self.shape)
 
 
@@ -80,7 +81,7 @@ class RandomNormal(FromKey):
     shape: Shape
     dtype: DType
 
-    def made(self):
+    def made(self) -> TensorType:
         return floating(self.name, self.dtype, self.shape)
 
 
@@ -89,7 +90,7 @@ class RandomPermutation(FromKey):
 
     size: Dim | int
 
-    def made(self):
+    def made(self) -> TensorType:
         return TensorType(int32, (self.size,))
 
 
@@ -98,7 +99,8 @@ class FromParameters(Op, abstract=True):
     axes begin with the batch axes of the key. At a fixed key whole numbers move in steps, so they
     have no derivative."""
 
-    def infer(self, key, *parameters):
+    @rule
+    def infer(self, key: TensorType, *parameters: TensorType) -> TensorType:
         first = parameters[0]
         floating(self.name, first.dtype, first.shape)
         lead = key_batch(key)
@@ -109,23 +111,26 @@ class FromParameters(Op, abstract=True):
             raise Mismatch(f"the axes of {first} do not begin with those of the key {key}")
         return first
 
-    def vjp(self, g, y, *operands):
+    @rule
+    def vjp(self, g: Tensor, y: Tensor, *operands: Tensor) -> Derivative:
         return (None,) * len(operands)
 
-    def jvp(self, tangents, y, *operands):
+    @rule
+    def jvp(self, tangents: Tangents, y: Tensor, *operands: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, *operands):
+    def batch(self, n: Size, batched: tuple[bool, ...], *operands: Tensor) -> Batched:
         return self(*batched_operands(n, batched, operands)), True
 
-    def depends(self, key, *parameters):
+    @rule
+    def depends(self, key: Pattern, *parameters: Pattern) -> Pattern:
         return parameters[0].emptied()
 
 
 class RandomPoisson(FromParameters):
     """Numbers of the Poisson distribution, one for each `rate`, as floating numbers"""
 
-    def infer(self, key, rate):
+    def infer(self, key: TensorType, rate: TensorType) -> TensorType:
         return super().infer(key, rate)
 
 
@@ -133,7 +138,7 @@ class RandomBinomial(FromParameters):
     """How many of `counts` trials succeed, each with the probability `chances`, as floating
     numbers"""
 
-    def infer(self, key, counts, chances):
+    def infer(self, key: TensorType, counts: TensorType, chances: TensorType) -> TensorType:
         return super().infer(key, counts, chances)
 
 
@@ -147,13 +152,13 @@ class RandomGamma(FromParameters):
 
     log_space: bool = False
 
-    def infer(self, key, alpha):
+    def infer(self, key: TensorType, alpha: TensorType) -> TensorType:
         return super().infer(key, alpha)
 
-    def vjp(self, g, y, key, alpha):
+    def vjp(self, g: Tensor, y: Tensor, key: Tensor, alpha: Tensor) -> Derivative:
         return None, MUL(g, self._slope(alpha, y))
 
-    def jvp(self, tangents, y, key, alpha):
+    def jvp(self, tangents: Tangents, y: Tensor, key: Tensor, alpha: Tensor) -> Derivative:
         return scale(tangents[1], self._slope(alpha, y))
 
     def _slope(self, alpha: Tensor, y: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ class RandomGamma(FromParameters):
         slope = GammaSlope()(alpha, number)
         return slope / number if self.log_space else slope
 
-    def depends(self, key, alpha):
+    def depends(self, key: Pattern, alpha: Pattern) -> Pattern:
         return alpha
 
 
@@ -171,7 +176,7 @@ class GammaSlope(Elementwise):
 
     kinds = FLOATING
 
-    def partials(self, y, alpha, number):
+    def partials(self, y: Tensor, alpha: Tensor, number: Tensor) -> Factors:
         raise Mismatch(
             "a second derivative of random numbers in their shape parameter does not exist here",
             fix="take tg.stop_gradient of alpha, or of the numbers",
@@ -181,7 +186,7 @@ class GammaSlope(Elementwise):
 class RandomFold(Op):
     """A new key made of a key and a number, a uint32 with the batch axes of the key"""
 
-    def infer(self, key, data):
+    def infer(self, key: TensorType, data: TensorType) -> TensorType:
         if data.dtype is not uint32:
             raise DTypeMismatch(
                 f"the number is {data}, and it must be uint32", fix="use tg.cast(data, tg.uint32)"
@@ -193,16 +198,16 @@ class RandomFold(Op):
             )
         return key
 
-    def vjp(self, g, y, key, data):
+    def vjp(self, g: Tensor, y: Tensor, key: Tensor, data: Tensor) -> Derivative:
         return None, None
 
-    def jvp(self, tangents, y, key, data):
+    def jvp(self, tangents: Tangents, y: Tensor, key: Tensor, data: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, key, data):
+    def batch(self, n: Size, batched: tuple[bool, ...], key: Tensor, data: Tensor) -> Batched:
         return self(*batched_operands(n, batched, (key, data))), True
 
-    def depends(self, key, data):
+    def depends(self, key: Pattern, data: Pattern) -> Pattern:
         raise NotImplementedError("a key depends on nothing that is differentiated")
 
 
@@ -214,23 +219,23 @@ class RngBitGenerator(Op):
     dtype: DType
     algorithm: str
 
-    def infer(self, state):
+    def infer(self, state: TensorType) -> tuple[TensorType, ...]:
         if state.dtype is not uint32 or state.shape[-1:] != (4,):
             raise Mismatch(f"the state is {state}, and it must be made of four uint32")
         if not self.dtype.name.startswith("uint"):
             raise DTypeMismatch(f"random bits are unsigned integers, not {self.dtype.name}")
         return state, TensorType(self.dtype, (*state.shape[:-1], *self.shape))
 
-    def vjp(self, *values):
+    def vjp(self, *values: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, *values):
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         return None, None
 
-    def batch(self, n, batched, state):
+    def batch(self, n: Size, batched: tuple[bool, ...], state: Tensor) -> Batched:
         return self(*batched_operands(n, batched, (state,))), (True, True)
 
-    def depends(self, state):
+    def depends(self, state: Pattern) -> Pattern:
         raise NotImplementedError("a state depends on nothing that is differentiated")
 
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tracegraph.core.shapes import element_count, same_shape
-from tracegraph.core.types import DType, TensorType, int16, int32, int64, uint16
+from tracegraph.core.shapes import Size, element_count, same_shape
+from tracegraph.core.sparsity_patterns import Pattern
+from tracegraph.core.types import DType, TensorType, bool_, int16, int32, int64, uint16
 from tracegraph.errors import DTypeMismatch, Mismatch, counted
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import (
     Sum,
@@ -55,28 +56,28 @@ class Reduction(Op, abstract=True):
         """dy/dx, as a tensor of the shape of x; None if it is zero."""
         raise NotImplementedError
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, self.kinds)
         return x.with_shape(without_axes(x, self.axes))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         factor = self.factor(y, x)
         return (None if factor is None else MUL(spread(g, x.type, self.axes), conjugated(factor)),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
         product = scale(tangents[0], self.factor(y, x))
         return None if product is None else Sum(self.axes)(product)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return type(self)(shifted(self.axes, x))(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=self.axes)
 
-    def flops(self, x):
+    def flops(self, x: TensorType) -> Size:
         return steps_of_reduction(x.shape, without_axes(x, self.axes))
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(type(self).reference(x, axis=self.axes))
 
 
@@ -84,9 +85,10 @@ class Extreme(Reduction, abstract=True):
     """The derivative is shared evenly by the elements that are the extreme."""
 
     kinds = REAL_NUMBERS
+    is_largest: ClassVar[bool]
 
-    def factor(self, y, x):
-        is_extreme = Cast(x.dtype)(EQUAL(x, spread(y, x.type, self.axes)))
+    def factor(self, y: Tensor, x: Tensor) -> Tensor:
+        is_extreme = Cast(x.dtype)(IsExtreme(self.axes, self.is_largest)(x))
         return DIV(is_extreme, spread(Sum(self.axes)(is_extreme), x.type, self.axes))
 
 
@@ -94,8 +96,9 @@ class Max(Extreme):
     """The largest element; -inf, or the least integer, if there is none"""
 
     name = "reduce_max"
+    is_largest = True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.max(x, axis=self.axes, initial=lowest(x.dtype))
 
 
@@ -103,9 +106,45 @@ class Min(Extreme):
     """The smallest element; inf, or the greatest integer, if there is none"""
 
     name = "reduce_min"
+    is_largest = False
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.min(x, axis=self.axes, initial=highest(x.dtype))
+
+
+class IsExtreme(Op):
+    """Which elements are the largest along `axes`, or the smallest; none is one of nan
+
+    Comparing x with its maximum may find none: where XLA computes x twice, once for each, it may
+    round the two in different ways. This op always finds one.
+    """
+
+    axes: tuple[int, ...] | None
+    largest: bool
+
+    def infer(self, x: TensorType) -> TensorType:
+        check_kind(self.name, x, REAL_NUMBERS)
+        without_axes(x, self.axes)  # which checks them
+        return x.with_dtype(bool_)
+
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
+        return (None,)
+
+    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
+        return None
+
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
+        return IsExtreme(shifted(self.axes, x), self.largest)(x), True
+
+    def depends(self, p: Pattern) -> Pattern:
+        return p.emptied()
+
+    def flops(self, x: TensorType) -> Size:
+        return 2 * element_count(x.shape)
+
+    def numpy(self, x: np.ndarray) -> np.ndarray:
+        reduce, start = (np.max, lowest) if self.largest else (np.min, highest)
+        return x == reduce(x, axis=self.axes, initial=start(x.dtype), keepdims=True)
 
 
 class Prod(Reduction):
@@ -114,7 +153,7 @@ class Prod(Reduction):
     name = "reduce_prod"
     kinds = NUMERIC
 
-    def factor(self, y, x):
+    def factor(self, y: Tensor, x: Tensor) -> Tensor:
         if self.axes is None:
             row = Reshape((element_count(x.type.shape),))(x)
             return Reshape(x.type.shape)(Prod((0,)).factor(y, row))
@@ -128,7 +167,7 @@ class Prod(Reduction):
         before, after = (shift(CumProd(last, flag)(row), last, flag, 1) for flag in (False, True))
         return Transpose(inverse(order))(Reshape(sizes)(MUL(before, after)))
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.prod(x, axis=self.axes, dtype=x.dtype)
 
 
@@ -137,10 +176,10 @@ class TruthReduction(Reduction, abstract=True):
 
     kinds = frozenset(["bool"])
 
-    def factor(self, y, x):
+    def factor(self, y: Tensor, x: Tensor) -> None:
         return None
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return super().depends(p).emptied()
 
 
@@ -165,7 +204,7 @@ class ArgExtreme(Op, abstract=True):
     dtype: DType
     reference: ClassVar[typing.Any]
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, REAL_NUMBERS | {"bool"})
         check_axis(x, self.axis)
         if self.dtype not in (int16, uint16, int32, int64):
@@ -180,22 +219,22 @@ class ArgExtreme(Op, abstract=True):
             )
         return TensorType(self.dtype, without_axis(x.shape, self.axis))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return type(self)(self.axis + 1, self.dtype)(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=self.axis).emptied()
 
-    def flops(self, x):
+    def flops(self, x: TensorType) -> Size:
         return steps_of_reduction(x.shape, without_axis(x.shape, self.axis))
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return type(self).reference(x, axis=self.axis).astype(self.dtype.numpy_dtype)
 
 
@@ -220,18 +259,18 @@ class Scan(Op, abstract=True):
     #: NumPy's function of the same value.
     reference: ClassVar[typing.Any]
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, self.kinds)
         check_axis(x, self.axis)
         return x
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return type(self)(self.axis + 1, self.reverse)(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.accumulate(self.axis, self.reverse)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return running(type(self).reference, x, self.axis, self.reverse)
 
 
@@ -241,7 +280,7 @@ class CumSum(Scan):
     is_linear = True
     reference = np.add.accumulate
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (CumSum(self.axis, not self.reverse)(g),)
 
 
@@ -250,13 +289,13 @@ class CumProd(Scan):
 
     reference = np.multiply.accumulate
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         # dy[j]/dx[k] = y[k-1] * (x[k+1] * ... * x[j]), and the sum over j obeys a recurrence.
         later = shift(conjugated(x), self.axis, not self.reverse, 0)
         total = Recurrence(self.axis, not self.reverse)(later, g)
         return (MUL(conjugated(shift(y, self.axis, self.reverse, 1)), total),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         before = shift(y, self.axis, self.reverse, 1)
         return Recurrence(self.axis, self.reverse)(x, MUL(before, tangents[0]))
 
@@ -267,13 +306,13 @@ class CumLogsumexp(Scan):
     kinds = frozenset(["floating"])
     reference = np.logaddexp.accumulate
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         total = Recurrence(self.axis, not self.reverse)(
             shift(self._ratio(y), self.axis, not self.reverse, 0), g
         )
         return (MUL(self._share(x, y), total),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return Recurrence(self.axis, self.reverse)(
             self._ratio(y), MUL(self._share(x, y), tangents[0])
         )
@@ -295,7 +334,7 @@ class Recurrence(Op):
     axis: int
     reverse: bool
 
-    def infer(self, a, b):
+    def infer(self, a: TensorType, b: TensorType) -> TensorType:
         check_same_dtype(self.name, a, b)
         check_kind(self.name, a, INEXACT)
         shape = same_shape(a.shape, b.shape)
@@ -307,28 +346,28 @@ class Recurrence(Op):
         check_axis(a, self.axis)
         return a.with_shape(shape)
 
-    def flops(self, a, b):
+    def flops(self, a: TensorType, b: TensorType) -> Size:
         return 2 * element_count(a.shape)
 
-    def vjp(self, g, y, a, b):
+    def vjp(self, g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> Derivative:
         later = shift(conjugated(a), self.axis, not self.reverse, 0)
         total = Recurrence(self.axis, not self.reverse)(later, g)
         return MUL(total, conjugated(shift(y, self.axis, self.reverse, 0))), total
 
-    def jvp(self, tangents, y, a, b):
+    def jvp(self, tangents: Tangents, y: Tensor, a: Tensor, b: Tensor) -> Derivative:
         ta, tb = tangents
         by_a = scale(ta, shift(y, self.axis, self.reverse, 0))
         total = add_all([by_a, tb])
         return None if total is None else self(a, total)
 
-    def batch(self, n, batched, a, b):
+    def batch(self, n: Size, batched: tuple[bool, ...], a: Tensor, b: Tensor) -> Batched:
         a, b = batched_operands(n, batched, (a, b))
         return Recurrence(self.axis + 1, self.reverse)(a, b), True
 
-    def depends(self, a, b):
+    def depends(self, a: Pattern, b: Pattern) -> Pattern:
         return (a | b).accumulate(self.axis, self.reverse)
 
-    def numpy(self, a, b):
+    def numpy(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = (np.moveaxis(x, self.axis, 0) for x in (a, b))
         y = np.zeros_like(b)
         order = range(len(b))

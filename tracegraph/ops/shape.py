@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from tracegraph.core.shapes import (
     same_shape,
     same_size,
 )
+from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op, check_same_dtype
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents, check_same_dtype
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import BroadcastTo, Sum, batched_operands, full, linear_tangent, stack
 from tracegraph.ops.elementwise import SELECT, SUB
@@ -32,7 +33,7 @@ class Reshape(Op):
     is_linear = True
     flops = no_flops
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if isinstance(self.shape, ShapeVariable) or x.rank is None:
             return x.with_shape(self.shape)
         if same_size(element_count(x.shape), element_count(self.shape)) is None:
@@ -43,17 +44,17 @@ class Reshape(Op):
             )
         return x.with_shape(self.shape)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (Reshape(x.type.shape)(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Reshape((n, *self.shape))(x), True
 
-    def depends(self, p):
-        return p.reshape(*self.shape)
+    def depends(self, p: Pattern) -> Pattern:
+        return p.reshape(*cast("tuple[int, ...]", self.shape))
 
-    def numpy(self, x):
-        return x.reshape(self.shape)
+    def numpy(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(cast("tuple[int, ...]", self.shape))
 
 
 class EnsureShape(Movement):
@@ -64,7 +65,7 @@ class EnsureShape(Movement):
     apart: Shape = ()
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         for left, right in zip(self.apart[::2], self.apart[1::2], strict=True):
             if left == right:
                 raise Mismatch(
@@ -82,13 +83,13 @@ class EnsureShape(Movement):
             )
         return x.with_shape(shape)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (EnsureShape(x.type.shape)(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return EnsureShape((n, *self.shape), self.apart)(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
 
@@ -98,7 +99,7 @@ class Transpose(Movement):
     perm: tuple[int, ...]
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if sorted(self.perm) != list(range(len(x.shape))):
             raise Mismatch(
                 f"perm is {list(self.perm)}, which does not order the {len(x.shape)} axes of {x}",
@@ -106,13 +107,13 @@ class Transpose(Movement):
             )
         return x.with_shape(tuple(x.shape[axis] for axis in self.perm))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (Transpose(inverse(self.perm))(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Transpose((0, *(axis + 1 for axis in self.perm)))(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x.transpose(self.perm)
 
 
@@ -124,7 +125,7 @@ class Slice(Movement):
     stride: tuple[int, ...]
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         if not len(self.start) == len(self.stop) == len(self.stride) == len(x.shape):
             raise Mismatch(f"a slice needs one start, stop and stride for each axis of {x}")
         for size, start, stop in zip(x.shape, self.start, self.stop, strict=True):
@@ -137,16 +138,16 @@ class Slice(Movement):
         parts = zip(self.start, self.stop, self.stride, strict=True)
         return x.with_shape(tuple(ceiling_divide(b - a, step) for a, b, step in parts))
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> tuple[Tensor]:
         interior = tuple(step - 1 for step in self.stride)
         parts = zip(x.type.shape, self.start, y.type.shape, interior, strict=True)
         after = tuple(size - start - spread_size(count, gap) for size, start, count, gap in parts)
         return (Pad(self.start, after, interior)(g, full(0, TensorType(g.dtype))),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Slice((0, *self.start), (n, *self.stop), (1, *self.stride))(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return x[tuple(map(slice, self.start, self.stop, self.stride))]
 
 
@@ -162,7 +163,7 @@ class Pad(Movement):
 
     is_linear = True
 
-    def infer(self, x, value):
+    def infer(self, x: TensorType, value: TensorType) -> TensorType:
         check_same_dtype(self.name, x, value)
         if value.shape != ():
             raise Mismatch(
@@ -174,7 +175,7 @@ class Pad(Movement):
         parts = zip(x.shape, self.before, self.after, self.interior, strict=True)
         return x.with_shape(tuple(padded_size(*part) for part in parts))
 
-    def vjp(self, g, y, x, value):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor, value: Tensor) -> Derivative:
         to_x = self._cut(g, x.type)
         inside = total(to_x)
         return to_x, SUB(total(g), inside)
@@ -190,10 +191,10 @@ class Pad(Movement):
         strides = tuple(step + 1 for step in self.interior)
         return Slice((0,) * len(strides), undone.type.shape, strides)(undone)
 
-    def jvp(self, tangents, y, x, value):
+    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor, value: Tensor) -> Derivative:
         return linear_tangent(self, tangents, (x, value))
 
-    def batch(self, n, batched, x, value):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, value: Tensor) -> Batched:
         wide = Pad((0, *self.before), (0, *self.after), (0, *self.interior))
         if not batched[1]:
             return wide(x, value), True
@@ -203,7 +204,7 @@ class Pad(Movement):
         values = BroadcastTo(is_padding.type.shape, (0,))(value)
         return SELECT(is_padding, values, wide(x, full(0, TensorType(x.dtype)))), True
 
-    def numpy(self, x, value):
+    def numpy(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
         spread = [
             (size - 1) * (gap + 1) + 1 if size else 0
             for size, gap in zip(x.shape, self.interior, strict=True)
@@ -212,7 +213,8 @@ class Pad(Movement):
         wide[tuple(slice(None, None, gap + 1) for gap in self.interior)] = x
         sizes = [size + a + b for size, a, b in zip(spread, self.before, self.after, strict=True)]
         result = np.full(sizes, value)
-        into, out_of = [], []
+        into: list[slice] = []
+        out_of: list[slice] = []
         for size, before, after in zip(spread, self.before, self.after, strict=True):
             into.append(
                 slice(max(before, 0), max(before, 0) + size + min(before, 0) + min(after, 0))
@@ -228,7 +230,7 @@ class Concatenate(Movement):
     axis: int
     is_linear = True
 
-    def infer(self, *xs):
+    def infer(self, *xs: TensorType) -> TensorType:
         check_same_dtype(self.name, *xs)
         first = xs[0]
         for x in xs:
@@ -248,21 +250,22 @@ class Concatenate(Movement):
         shape = (*first.shape[: self.axis], total, *first.shape[self.axis + 1 :])
         return first.with_shape(shape)
 
-    def vjp(self, g, y, *xs):
-        pieces, start = [], 0
+    def vjp(self, g: Tensor, y: Tensor, *xs: Tensor) -> Derivative:
+        pieces: list[Tensor] = []
+        start: Size = 0
         for x in xs:
             stop = start + x.type.shape[self.axis]
             pieces.append(slice_axis(g, self.axis, start, stop))
             start = stop
         return tuple(pieces)
 
-    def jvp(self, tangents, y, *xs):
+    def jvp(self, tangents: Tangents, y: Tensor, *xs: Tensor) -> Derivative:
         return linear_tangent(self, tangents, xs)
 
-    def batch(self, n, batched, *xs):
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         return Concatenate(self.axis + 1)(*batched_operands(n, batched, xs)), True
 
-    def numpy(self, *xs):
+    def numpy(self, *xs: np.ndarray) -> np.ndarray:
         return np.concatenate(xs, axis=self.axis)
 
 
@@ -272,16 +275,16 @@ class Reverse(Movement):
     axes: tuple[int, ...]
     is_linear = True
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         return x
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (self(g),)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Reverse(tuple(axis + 1 for axis in self.axes))(x), True
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.flip(x, self.axes)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracegraph.core.shapes import Dim, static_shape
+from tracegraph.core.shapes import Dim, Size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Batched, Derivative, Op, Tangents
+from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import ORDERED, check_kind
 from tracegraph.ops.index import add_along, take_along
@@ -21,27 +22,27 @@ class Sort(Op):
     axis: int
     descending: bool
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, ORDERED)
         check_axis(x, self.axis)
         return x
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (add_along(zeros_of(x), self._order(x), g, self.axis),)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: tuple[Tensor], y: Tensor, x: Tensor) -> Derivative:
         return take_along(tangents[0], self._order(x), self.axis)
 
-    def _order(self, x):
+    def _order(self, x: Tensor) -> Tensor:
         return ArgSort(self.axis, self.descending)(x)
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return Sort(self.axis + 1, self.descending)(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.any(axis=self.axis, keepdims=True).broadcast_to(p.shape)
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         y = np.sort(x, axis=self.axis)
         return np.flip(y, self.axis) if self.descending else y
 
@@ -52,24 +53,24 @@ class ArgSort(Op):
     axis: int
     descending: bool
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> TensorType:
         check_kind(self.name, x, ORDERED)
         check_axis(x, self.axis)
         return x.with_dtype(int32)
 
-    def vjp(self, g, y, x):
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, y, x):
+    def jvp(self, tangents: Tangents, y: Tensor, x: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return ArgSort(self.axis + 1, self.descending)(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> Pattern:
         return p.emptied()
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         if not self.descending:
             return np.argsort(x, axis=self.axis, kind="stable").astype(np.int32)
         # Equal elements must not change places when the order is turned round.
@@ -86,11 +87,11 @@ class TopK(Op):
     name = "top_k"
     k: int
 
-    def infer(self, x):
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         check_kind(self.name, x, ORDERED)
         check_axis(x, len(x.shape) - 1)
         size = x.shape[-1]
-        if isinstance(size, int) and isinstance(self.k, int) and not 0 <= self.k <= size:
+        if isinstance(size, int) and type(self.k) is int and not 0 <= self.k <= size:
             raise Mismatch(
                 f"the {self.k} largest of {size} elements were asked for",
                 fix="give a k between 0 and the size of the last axis",
@@ -98,20 +99,22 @@ class TopK(Op):
         shape = (*x.shape[:-1], self.k)
         return x.with_shape(shape), TensorType(int32, shape)
 
-    def vjp(self, g, _, values, indices, x):
+    def vjp(self, g: Tensor, _: Tensor, values: Tensor, indices: Tensor, x: Tensor) -> Derivative:
         return (add_along(zeros_of(x), indices, g, x.ndim - 1),)
 
-    def jvp(self, tangents, values, indices, x):
+    def jvp(
+        self, tangents: tuple[Tensor], values: Tensor, indices: Tensor, x: Tensor
+    ) -> Derivative:
         return take_along(tangents[0], indices, x.ndim - 1), None
 
-    def batch(self, n, batched, x):
+    def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor) -> Batched:
         return self(x), True
 
-    def depends(self, p):
+    def depends(self, p: Pattern) -> tuple[Pattern, ...]:
         found = p.any(axis=-1, keepdims=True).broadcast_to((*p.shape[:-1], self.k))
         return found, found.emptied()
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         axis = x.ndim - 1
         indices = ArgSort(axis, True).numpy(x)[..., : self.k]
         return np.take_along_axis(x, indices, axis), indices
@@ -122,24 +125,24 @@ class TrueIndices(Op):
 
     size: Dim | int
 
-    def infer(self, mask):
+    def infer(self, mask: TensorType) -> TensorType:
         if not mask.dtype.is_bool or not mask.shape:
             raise DTypeMismatch(f"the mask is {mask}, and it must be a bool tensor with axes")
         return TensorType(int32, (*mask.shape[:-1], self.size))
 
-    def vjp(self, g, y, mask):
+    def vjp(self, g: Tensor, y: Tensor, mask: Tensor) -> Derivative:
         return (None,)
 
-    def jvp(self, tangents, y, mask):
+    def jvp(self, tangents: Tangents, y: Tensor, mask: Tensor) -> Derivative:
         return None
 
-    def batch(self, n, batched, mask):
+    def batch(self, n: Size, batched: tuple[bool, ...], mask: Tensor) -> Batched:
         return self(mask), True
 
-    def depends(self, mask):
+    def depends(self, mask: Pattern) -> Pattern:
         return Pattern.nothing(static_shape((*mask.shape[:-1], self.size)), mask.total)
 
-    def numpy(self, mask):
+    def numpy(self, mask: np.ndarray) -> np.ndarray:
         if not isinstance(self.size, int):
             return NotImplemented
         found = np.zeros((*mask.shape[:-1], self.size), np.int32)

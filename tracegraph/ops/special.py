@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
@@ -21,6 +22,7 @@ from tracegraph.ops.elementwise import (
     EQUAL,
     EXP,
     FLOATING,
+    GREATER,
     GREATER_EQUAL,
     INTEGER,
     LESS,
@@ -35,6 +37,7 @@ from tracegraph.ops.elementwise import (
     Cast,
     Discrete,
     Elementwise,
+    Factors,
     Lgamma,
     Log1p,
     Polygamma,
@@ -65,7 +68,7 @@ class Igamma(Special):
 
     order: int = 0
 
-    def partials(self, y, a, x):
+    def partials(self, y: Tensor, a: Tensor, x: Tensor) -> Factors:
         return Igamma(self.order + 1)(a, x), _gamma_density(a, x, self.order)
 
 
@@ -74,7 +77,7 @@ class Igammac(Special):
 
     order: int = 0
 
-    def partials(self, y, a, x):
+    def partials(self, y: Tensor, a: Tensor, x: Tensor) -> Factors:
         return Igammac(self.order + 1)(a, x), -_gamma_density(a, x, self.order)
 
 
@@ -113,7 +116,7 @@ class Betainc(Special):
     by_a: int = 0
     by_b: int = 0
 
-    def partials(self, y, a, b, x):
+    def partials(self, y: Tensor, a: Tensor, b: Tensor, x: Tensor) -> Factors:
         return (
             Betainc(self.by_a + 1, self.by_b)(a, b, x),
             Betainc(self.by_a, self.by_b + 1)(a, b, x),
@@ -163,7 +166,7 @@ class Zeta(Special):
 
     order: int = 0
 
-    def partials(self, y, x, q):
+    def partials(self, y: Tensor, x: Tensor, q: Tensor) -> Factors:
         by_q = -x * self(x + 1, q)
         if self.order:
             by_q = by_q - float(self.order) * Zeta(self.order - 1)(x + 1, q)
@@ -204,14 +207,14 @@ _NEAR = 0.1
 class BesselI0(Special):
     """The modified Bessel function of the first kind of order 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (BesselI1()(x),)
 
 
 class BesselI1(Special):
     """The modified Bessel function of the first kind of order 1"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (BesselI0()(x) - _over_variable(y, x, 1),)
 
 
@@ -220,7 +223,7 @@ class BesselI0e(Special):
 
     name = "bessel_i0e"
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (BesselI1e()(x) - SIGN(x) * y,)
 
 
@@ -229,7 +232,7 @@ class BesselI1e(Special):
 
     name = "bessel_i1e"
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         ratio = _near_or(ABS(x), EXP(-ABS(x)) * _series_over_variable(x, 1), y, x)
         return (BesselI0e()(x) - ratio - SIGN(x) * y,)
 
@@ -237,42 +240,42 @@ class BesselI1e(Special):
 class BesselJ0(Special):
     """The Bessel function of the first kind of order 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-BesselJ1()(x),)
 
 
 class BesselJ1(Special):
     """The Bessel function of the first kind of order 1"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (BesselJ0()(x) - _over_variable(y, x, -1),)
 
 
 class BesselY0(SteepSpecial):
     """The Bessel function of the second kind of order 0, for x > 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-BesselY1()(x),)
 
 
 class BesselY1(SteepSpecial):
     """The Bessel function of the second kind of order 1, for x > 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (BesselY0()(x) - y / x,)
 
 
 class BesselK0(SteepSpecial):
     """The modified Bessel function of the second kind of order 0, for x > 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-BesselK1()(x),)
 
 
 class BesselK1(SteepSpecial):
     """The modified Bessel function of the second kind of order 1, for x > 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (-BesselK0()(x) - y / x,)
 
 
@@ -281,7 +284,7 @@ class BesselK0e(SteepSpecial):
 
     name = "bessel_k0e"
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (y - BesselK1e()(x),)
 
 
@@ -290,7 +293,7 @@ class BesselK1e(SteepSpecial):
 
     name = "bessel_k1e"
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (y - BesselK0e()(x) - y / x,)
 
 
@@ -300,35 +303,35 @@ class BesselK1e(SteepSpecial):
 class Dawsn(Special):
     """e ** -x**2 times the integral of e ** t**2 from 0 to x"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1 - 2 * x * y,)
 
 
 class Expint(SteepSpecial):
     """The integral of e ** t / t up to x, its principal value for x > 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (EXP(x) / x,)
 
 
 class FresnelCos(Special):
     """The integral of cos(pi t ** 2 / 2) from 0 to x"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (COS((math.pi / 2) * x * x),)
 
 
 class FresnelSin(Special):
     """The integral of sin(pi t ** 2 / 2) from 0 to x"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (SIN((math.pi / 2) * x * x),)
 
 
 class Spence(SteepSpecial):
     """The integral of log(t) / (1 - t) from 1 to x, for x >= 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         below = 1 - x
         near = _polynomial([-1 / (k + 1) for k in range(14)], below)
         return (_near_or(ABS(below), near, LOG(x), below),)
@@ -337,7 +340,7 @@ class Spence(SteepSpecial):
 class Ndtri(SteepSpecial):
     """The x at which the normal distribution function is y, for 0 < y < 1"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (math.sqrt(2 * math.pi) * EXP(0.5 * y * y),)
 
 
@@ -347,7 +350,7 @@ class NextAfter(Special):
     name = "nextafter"
     reference = np.nextafter
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1, zeros_of(y)
 
 
@@ -359,10 +362,10 @@ class JaxDiv(Elementwise):
 
     kinds = NUMERIC
 
-    def partials(self, z, x, y):
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return JaxDiv()(full_like(y, 1), y), -JaxDiv()(z, y)
 
-    def numpy(self, x, y):
+    def numpy(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if np.issubdtype(x.dtype, np.inexact):
             return np.divide(x, y)
         if not y.all():
@@ -373,7 +376,7 @@ class JaxDiv(Elementwise):
 class JaxAbs(Abs):
     """|x|; the derivative at 0 is 1, of complex numbers 0"""
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         one = full_like(x, 1)
         return (SELECT(GREATER_EQUAL(x, zeros_of(x)), one, -one),)
 
@@ -382,10 +385,11 @@ class EvenExtreme(Elementwise, abstract=True):
     """The derivative is shared evenly by the two where they are equal."""
 
     kinds = ORDERED
+    #: Whether its first operand is the extreme alone.
+    is_first: ClassVar[Op]
 
-    def partials(self, z, x, y):
-        number = Cast(z.dtype)
-        x_is, y_is = number(EQUAL(x, z)), number(EQUAL(y, z))
+    def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
+        x_is, y_is = map(Cast(z.dtype), (self.is_first(x, y), self.is_first(y, x)))
         half = full_like(z, 0.5)
         shares = EQUAL(x, y)
         return SELECT(shares, half, x_is), SELECT(shares, half, y_is)
@@ -395,12 +399,14 @@ class JaxMax(EvenExtreme):
     """max(x, y); the derivative is shared where they are equal"""
 
     reference = np.maximum
+    is_first = GREATER
 
 
 class JaxMin(EvenExtreme):
     """min(x, y); the derivative is shared where they are equal"""
 
     reference = np.minimum
+    is_first = LESS
 
 
 class PopulationCount(Discrete):
@@ -408,7 +414,7 @@ class PopulationCount(Discrete):
 
     kinds = INTEGER
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         return np.bitwise_count(x.view(_unsigned(x.dtype))).astype(x.dtype)
 
 
@@ -417,7 +423,7 @@ class LeadingZeros(Discrete):
 
     kinds = INTEGER
 
-    def numpy(self, x):
+    def numpy(self, x: np.ndarray) -> np.ndarray:
         bits = 8 * x.dtype.itemsize
         rest, used = np.array(x.view(_unsigned(x.dtype))), np.zeros(x.shape, np.int64)
         for _ in range(bits):
@@ -433,7 +439,7 @@ class ReducePrecision(Elementwise):
     mantissa_bits: int
     kinds = frozenset(["floating"])
 
-    def partials(self, y, x):
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1,)
 
 

@@ -15,7 +15,6 @@ from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
-from tracegraph.core.shapes import Size
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, float32, int32
 from tracegraph.differentiation.tape import GradientTape
@@ -208,9 +207,9 @@ class Optimizer(Module):
             self._number("the learning rate", float(rate.numpy()), low=0)
         return value
 
-    def build(self, variables: Iterable[Variable]) -> None:
+    def build(self, var_list: Iterable[Variable]) -> None:
         """Makes the state of the variables now rather than at their first step."""
-        for variable in as_list("build", "variables", variables):
+        for variable in as_list("build", "var_list", var_list):
             self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
 
     def _slots_of(self, variable: Variable) -> tuple[Variable, ...]:
@@ -226,10 +225,14 @@ class Optimizer(Module):
         return found
 
     def _new_slot(self, name: str, variable: Variable) -> Variable:
-        shape = self.slot_shape(name, variable)
+        axes = self.slot_axes(name, variable)
+        shape = [variable.shape[axis] for axis in axes]
         value = fill(shape, as_tensor(self.initial_slot(name), variable.dtype))
-        layout = variable.declared_layout if tuple(shape) == tuple(variable.shape) else None
-        return state(value, f"{variable.base_name}_{name}", layout=layout)
+        layout = variable.declared_layout
+        own = None if layout is None else layout.of_axes(axes)
+        slot = state(value, f"{variable.base_name}_{name}", layout=own)
+        variable.share_layouts(slot, axes)
+        return slot
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
@@ -274,7 +277,7 @@ class Optimizer(Module):
         self,
         loss: TensorLike | Callable[[], TensorLike],
         var_list: Iterable[Variable],
-        tape: Any = None,
+        tape: GradientTape | None = None,
     ) -> Variable:
         """Takes one step down: the gradients of `loss`, and `apply_gradients`.
 
@@ -288,11 +291,11 @@ class Optimizer(Module):
         >>> v.numpy()
         array([0.5, 1. ], dtype=float32)
         """
-        seen, variables, tape = recorded_loss(loss, var_list, tape)
+        seen, variables, recorded = recorded_loss(loss, var_list, tape)
         # The loss itself is that of the user; what is scaled is where its derivative begins.
         scaled = self._scale() is not None
         start = cast_to(self.scale_loss(ones_like(seen)), as_tensor(seen).dtype) if scaled else None
-        gradients = tape.gradient(seen, variables, output_gradients=start)
+        gradients = recorded.gradient(seen, variables, output_gradients=start)
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def scale_loss(self, loss: TensorLike) -> Tensor:
@@ -342,11 +345,13 @@ class Optimizer(Module):
             as_list("exclude_from_weight_decay", "var_names", var_names or [])
         )
 
-    def _decays(self, variable: Variable) -> bool:
-        return (
-            bool(self.weight_decay)
-            and variable.actual().ref() not in self._undecayed
-            and not any(re.search(name, variable.name) for name in self._undecayed_names)
+    def _decay_of(self, variable: Variable) -> float | None:
+        """The weight decay of a variable that is not left out of it."""
+        return self.weight_decay
+
+    def _is_undecayed(self, variable: Variable) -> bool:
+        return variable.actual().ref() in self._undecayed or any(
+            re.search(name, variable.name) for name in self._undecayed_names
         )
 
     def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
@@ -416,10 +421,11 @@ class Optimizer(Module):
     def _step(self, gradient: Gradient, variable: Variable, rate: Tensor, factors: Any) -> None:
         slots = self._slots_of(variable)[: len(self.slot_names)]
         old = [x.read_value() for x in (variable, *slots)]
+        decay = None if self._is_undecayed(variable) else self._decay_of(variable)
 
         def updated(gradient: Tensor, value: Tensor, *kept: Tensor) -> Sequence[Tensor]:
-            if self._decays(variable):
-                value = subtract(value, multiply(multiply(value, self.weight_decay), rate))
+            if decay:
+                value = subtract(value, multiply(multiply(value, decay), rate))
             return self.update_step(gradient, value, kept, factors)
 
         if self.sparse_updates:
@@ -445,9 +451,9 @@ class Optimizer(Module):
         is_due = equal(floormod(add(done, 1), self.ema_overwrite_frequency), 0)
         return where(is_due, mean, new)
 
-    def slot_shape(self, name: str, variable: Variable) -> Sequence[Size]:
-        """The shape of a new slot."""
-        return variable.shape
+    def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
+        """The axes of the variable that a new slot has."""
+        return range(variable.ndim)
 
     def initial_slot(self, name: str) -> float:
         """What the elements of a new slot are."""

@@ -90,9 +90,9 @@ class LossScaleOptimizer(Optimizer):
     def learning_rate(self, value: Any) -> None:
         self.inner_optimizer.learning_rate = value
 
-    def build(self, variables: Iterable[Variable]) -> None:
+    def build(self, var_list: Iterable[Variable]) -> None:
         """Makes the state of the variables now rather than at their first step."""
-        self.inner_optimizer.build(variables)
+        self.inner_optimizer.build(var_list)
 
     def exclude_from_weight_decay(
         self,

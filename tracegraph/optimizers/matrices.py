@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from tracegraph.array.arguments import as_count, as_flag, as_list
 from tracegraph.array.shaping import expand_dims
-from tracegraph.core.shapes import Size
 from tracegraph.core.types import DType
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.arithmetic import add, divide, maximum, minimum, multiply, pow, subtract
@@ -68,13 +67,13 @@ class Adafactor(Optimizer):
         self.relative_step = as_flag("Adafactor", "relative_step", relative_step)
         self.slot_names = ("rows", "columns")
 
-    def slot_shape(self, name: str, variable: Variable) -> Sequence[Size]:
-        shape = variable.shape
+    def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
+        axes = [*super().slot_axes(name, variable)]
         if name not in self.slot_names:
-            return super().slot_shape(name, variable)
-        if len(shape) < 2:
-            return shape if name == "rows" else ()
-        return shape[:-1] if name == "rows" else (*shape[:-2], shape[-1])
+            return axes
+        if len(axes) < 2:
+            return axes if name == "rows" else ()
+        return axes[:-1] if name == "rows" else [*axes[:-2], axes[-1]]
 
     def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
         step = cast_to(add(self.updates(), 1), dtype)
@@ -105,22 +104,24 @@ def _rms(x: Tensor) -> Tensor:
 
 
 class Muon(Adam):
-    """Steps of one size along all directions of a matrix: w - learning_rate *
-    sqrt(max(1, rows / columns)) * o(g + momentum * m), with m = momentum * m + g; without
-    `nesterov` it is o(m).
+    """Steps of one size along all directions of a matrix: w - learning_rate * rms_rate *
+    sqrt(max(rows, columns)) * o(g + momentum * m), with m = momentum * m + g; without `nesterov`
+    it is o(m), and with a `rms_rate` of None the step is learning_rate * o.
 
     o brings all singular values near to 1: x / (|x| + 1e-7), and then `ns_steps` times
     muon_a * x + (muon_b * y + muon_c * y @ y) @ x with y = x @ x.T, of x or x.T, whichever is wide.
 
-    Variables of 2 or 3 axes make such steps, the latter by their last two; all others, those with
+    Variables of 2 axes make such steps, and decay by `weight_decay`; all others, those with
     "embedding" in their name unless `exclude_embeddings` is False, and those whose name has one of
-    the regular expressions `exclude_layers` in it, make those of `AdamW`, with adam_lr_ratio *
-    learning_rate. The outputs of a network should be among them.
+    the regular expressions `exclude_layers` in it, make those of `Adam`, with adam_lr_ratio *
+    learning_rate, and decay by adam_weight_decay * learning_rate. The outputs of a network should
+    be among them.
 
-    Source: Jordan et al., "Muon: An Optimizer for Hidden Layers in Neural Networks" (2024).
+    Source: Jordan et al., "Muon: An Optimizer for Hidden Layers in Neural Networks" (2024);
+    `rms_rate`: Liu et al., "Muon is Scalable for LLM Training" (2025).
 
     >>> v = tg.Variable([[1.0, 0.0], [0.0, 1.0]])
-    >>> optimizer = tg.optimizers.Muon(0.1, weight_decay=None, ns_steps=20)
+    >>> optimizer = tg.optimizers.Muon(0.1, weight_decay=None, ns_steps=20, rms_rate=None)
     >>> _ = optimizer.apply_gradients([(tg.constant([[5.0, 0.0], [0.0, 3.0]]), v)])
     >>> v.numpy().round(1) + 0.0
     array([[0.9, 0. ],
@@ -136,23 +137,27 @@ class Muon(Adam):
         learning_rate: Rate = 0.001,
         adam_beta_1: float = 0.9,
         adam_beta_2: float = 0.999,
+        adam_weight_decay: float | None = 0.004,
         epsilon: float = 1e-7,
-        weight_decay: float | None = 0.1,
+        weight_decay: float | None = 0.004,
+        *,
         exclude_layers: Iterable[str] | None = None,
         exclude_embeddings: bool = True,
         muon_a: float = 3.4445,
         muon_b: float = -4.7750,
         muon_c: float = 2.0315,
-        adam_lr_ratio: float = 0.1,
+        adam_lr_ratio: float = 1.0,
         momentum: float = 0.95,
-        ns_steps: int = 6,
+        ns_steps: int = 5,
         nesterov: bool = True,
+        rms_rate: float | None = 0.2,
         **shared: Unpack[SharedButDecay],
     ) -> None:
         super().__init__(
             learning_rate, adam_beta_1, adam_beta_2, epsilon, weight_decay=weight_decay, **shared
         )
         self.adam_beta_1, self.adam_beta_2 = self.beta_1, self.beta_2
+        self.adam_weight_decay = self._optional("adam_weight_decay", adam_weight_decay)
         self.exclude_layers = tuple(as_list("Muon", "exclude_layers", exclude_layers or []))
         self.exclude_embeddings = as_flag("Muon", "exclude_embeddings", exclude_embeddings)
         self.muon_a = self._number("muon_a", muon_a)
@@ -162,18 +167,22 @@ class Muon(Adam):
         self.momentum = self._number("momentum", momentum, low=0, high=1)
         self.ns_steps = as_count("Muon", "ns_steps", ns_steps)
         self.nesterov = as_flag("Muon", "nesterov", nesterov)
+        self.rms_rate = self._optional("rms_rate", rms_rate)
 
-    def slot_shape(self, name: str, variable: Variable) -> Sequence[Size]:
+    def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
         is_needed = name != "velocity" or self._is_of_adam(variable)
-        return super().slot_shape(name, variable) if is_needed else ()
+        return super().slot_axes(name, variable) if is_needed else ()
 
     def _is_of_adam(self, variable: Variable) -> bool:
         name = variable.name
         return (
-            len(variable.shape) not in (2, 3)
+            len(variable.shape) != 2
             or (self.exclude_embeddings and "embedding" in name.lower())
             or any(re.search(keyword, name) for keyword in self.exclude_layers)
         )
+
+    def _decay_of(self, variable: Variable) -> float | None:
+        return self.adam_weight_decay if self._is_of_adam(variable) else self.weight_decay
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Any:
         return rate, super().step_factors(multiply(rate, self.adam_lr_ratio), dtype)
@@ -191,8 +200,9 @@ class Muon(Adam):
         momentum, unused = slots
         m = add(multiply(momentum, self.momentum), gradient)
         ahead = add(gradient, multiply(m, self.momentum)) if self.nesterov else m
-        rows, columns = value.shape[:2]
-        rate = multiply(factors[0], max(1, rows / columns) ** 0.5)
+        rate = factors[0]
+        if self.rms_rate is not None:
+            rate = multiply(rate, self.rms_rate * max(value.shape) ** 0.5)
         return subtract(value, multiply(rate, self._orthogonal(ahead))), m, unused
 
     def _orthogonal(self, x: Tensor) -> Tensor:

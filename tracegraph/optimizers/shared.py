@@ -49,17 +49,20 @@ DEFAULTS = Shared(
 
 def takes_shared(init: Init) -> Init:
     """An `__init__` that ends in `**shared: Unpack[Shared]`, as users see it: with each of these
-    arguments in its signature, and by position too. Raises TypeError for what does not fit."""
+    arguments in its signature, and by position too. Arguments of its own that are for keywords
+    alone come behind those that Keras has. Raises TypeError for what does not fit."""
     *own, _ = inspect.signature(init).parameters.values()
     names = {parameter.name for parameter in own}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     annotations: dict[str, Any] = Shared.__annotations__
-    shared = [
+    *shared, ours = [
         inspect.Parameter(name, kind, default=default, annotation=annotations[name].__forward_arg__)
         for name, default in DEFAULTS.items()
         if name not in names
     ]
-    signature = inspect.Signature([*own, *shared])
+    first = [parameter for parameter in own if parameter.kind is kind]
+    last = [parameter.replace(kind=kind) for parameter in own if parameter.kind is not kind]
+    signature = inspect.Signature([*first, *shared, *last, ours])
 
     @functools.wraps(init)
     def __init__(*args: Any, **kwargs: Any) -> None:

@@ -104,6 +104,15 @@ def _reduction(neutral: Callable[[Any], Any]) -> Rule:
     return rule
 
 
+def _is_extreme(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    (x,) = xs
+    axes = range(x.ndim) if op.axes is None else op.axes
+    neutral = lowest if op.largest else highest
+    return _same(
+        padding, op, [padding.masked(x, axes, neutral(x.dtype.numpy_dtype))], padding.of(x)
+    )
+
+
 def _arg_extreme(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     x = padding.compact(xs[0], op.axis)
     is_max = isinstance(op, reduce.ArgMax)
@@ -292,8 +301,10 @@ def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     (type,) = op.output_types((x, value))
     plain = padding.plain(type.shape)
     layouts = [plain[a] if a in padded_axes else layout for a, layout in enumerate(layouts)]
-    rest = [[0 if a in moving else n for a, n in enumerate(part)] for part in (op.before, op.after)]
-    y = Pad(*map(tuple, rest), op.interior)(x, value)
+    before, after = (
+        tuple(0 if a in moving else n for a, n in enumerate(part)) for part in (op.before, op.after)
+    )
+    y = Pad(before, after, op.interior)(x, value)
     if moving:
         places = [padding.value(n if a in moving else 0) for a, n in enumerate(op.before)]
         y = index.UPDATE_SLICE(BroadcastTo(type.shape, ())(value), y, *places)
@@ -466,11 +477,15 @@ def _scatter(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     for axis in (*range(op.axis), *range(op.axis + count, x.ndim)):
         place = axis if axis < op.axis else axis - count + len(rows)
         (x, updates), layouts[axis] = padding.together([x, updates], [axis, place])
-    return _same(padding, op, [x, indices, updates], layouts)
+    outputs = current().add(op, (x, indices, updates))
+    of_each = layouts, padding.of(updates)
+    return [padding.note(y, layout) for y, layout in zip(outputs, of_each, strict=False)]
 
 
 def _neutral(op: Op) -> Callable[[Any], Any]:
     """What changes nothing where it is written."""
+    if isinstance(op, index.ScatterIsExtreme):
+        return lowest if op.largest else highest
     if type(op) not in _SCATTER_NEUTRAL:
         raise Refusal("an open number of elements is written, each at the nearest place")
     return _SCATTER_NEUTRAL[type(op)]
@@ -671,6 +686,7 @@ RULES: dict[type, Rule] = {
     reduce.Min: _reduction(highest),
     reduce.All: _reduction(lambda dtype: True),
     reduce.Any: _reduction(lambda dtype: False),
+    reduce.IsExtreme: _is_extreme,
     reduce.ArgExtreme: _arg_extreme,
     reduce.CumSum: _scan(0),
     reduce.CumProd: _scan(1),
@@ -689,6 +705,7 @@ RULES: dict[type, Rule] = {
     Conv: _conv,
     index.GatherNd: _gather,
     index.Scatter: _scatter,
+    index.ScatterIsExtreme: _scatter,
     index.DynamicSlice: _dynamic_slice,
     index.DynamicUpdateSlice: _dynamic_update,
     Sort: _sorting,

@@ -177,8 +177,8 @@ def _cast(op: ops.Cast, x: Tensor) -> Tensor | None:
 def _broadcast_to(op: BroadcastTo, x: Tensor) -> Tensor | None:
     if op.shape == x.type.shape:
         return x
-    if _is(x, BroadcastTo) and isinstance(x.type.shape, tuple):
-        inner: Any = _op(x)
+    inner = None if x.node is None else x.node.op
+    if isinstance(inner, BroadcastTo) and isinstance(x.type.shape, tuple):
         return BroadcastTo(op.shape, tuple(op.axes[axis] for axis in inner.axes))(_operand(x))
     return None
 

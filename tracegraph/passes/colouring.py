@@ -338,7 +338,8 @@ def _smallest_last(near: Callable[[int], Iterable[int]], degrees: list[int]) -> 
     buckets: Lists = [[] for _ in range(max(degrees, default=0) + 1)]
     for v in reversed(range(len(degrees))):
         buckets[degrees[v]].append(v)
-    is_gone, order, smallest = bytearray(len(degrees)), [], 0
+    is_gone, smallest = bytearray(len(degrees)), 0
+    order: list[int] = []
     while len(order) < len(degrees):
         while not buckets[smallest]:
             smallest += 1

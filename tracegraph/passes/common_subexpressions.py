@@ -146,7 +146,9 @@ def live_nodes_and_outputs(
     """The live nodes, and the outputs with those that give sizes their values."""
     ends = set(outputs)
     while True:
-        live, kept, left_out = set(ends), [], []
+        live = set(ends)
+        kept: list[Node] = []
+        left_out: list[Node] = []
         for node in reversed(nodes):
             if not live.isdisjoint(node.outputs):
                 kept.append(node)
@@ -154,7 +156,7 @@ def live_nodes_and_outputs(
             elif any(not y.type.is_static for y in node.outputs) and node.op.cuts_runs:
                 left_out.append(node)
         kept.reverse()
-        more = _sizes_given(left_out, kept, ends) if left_out else set()
+        more = _sizes_given(left_out, kept, ends) if left_out else set[Tensor]()
         if not more:
             return kept, ends
         ends |= more
@@ -164,8 +166,8 @@ def _sizes_given(
     left_out: Iterable[Node], kept: Sequence[Node], ends: Iterable[Tensor]
 ) -> set[Tensor]:
     """Outputs of nodes that are left out which give sizes in the others their values."""
-    used = set().union(*map(names_used, kept), *(bound_names(y.type) for y in ends))
-    known = set().union(*map(names_chosen, kept))
+    used = set[str]().union(*map(names_used, kept), *(bound_names(y.type) for y in ends))
+    known = set[str]().union(*map(names_chosen, kept))
     return {
         y
         for node in left_out

@@ -81,7 +81,7 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
     by_stride: dict[tuple[int, ...], list[_Sliced]] = {}
     for taken in slices:
         by_stride.setdefault(taken.op.stride, []).append(taken)
-    terms = []
+    terms: list[Tensor | None] = []
     for stride, group in by_stride.items():
         if all(step == 1 for step in stride):
             terms.append(

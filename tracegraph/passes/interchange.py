@@ -90,12 +90,12 @@ class _Interchange:
         node = x.node
         if node is None or type(node.op) is not BroadcastTo:
             return None
-        op: Any = node.op
+        op = node.op
         if is_joined:
             return None if 0 in op.axes else self.plain[x]
         if 0 in op.axes and 1 in op.axes:
             return None
-        axes = tuple({0: 1, 1: 0}.get(axis, axis) for axis in op.axes)
+        axes = tuple(1 - axis if axis < 2 else axis for axis in op.axes)
         return BroadcastTo(_swapped(op.shape), axes)(self.plain[node.inputs[0]])
 
 
@@ -104,7 +104,7 @@ _Rule = Callable[[_Interchange, Node], "_Moved | None"]
 
 def _elementwise(state: _Interchange, node: Node) -> _Moved | None:
     is_joined = _is_joined(state, node)
-    inputs = []
+    inputs: list[Tensor] = []
     for x in node.inputs:
         exchanged = state.exchanged(x, is_joined)
         if exchanged is None:
@@ -179,8 +179,10 @@ def _by_axes(state: _Interchange, node: Node) -> _Moved | None:
     if given is None or given.is_joined or pair != state.pair or _moves_pair(node.op):
         return None
     op = type(node.op)(*map(_swapped, node.op.attributes))
-    others = [state.plain.get(x) for x in node.inputs[1:]]
-    return None if None in others else _Moved(op(given.value, *others), False)
+    others = [state.plain[x] for x in node.inputs[1:] if x in state.plain]
+    if len(others) < len(node.inputs) - 1:
+        return None
+    return _Moved(op(given.value, *others), False)
 
 
 def _moves_pair(op: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from tracegraph.errors import GradientError, RegistrationError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import operand_text
@@ -102,7 +102,7 @@ def cotangents_of(node: Node, seeds: list[Tensor | None]) -> tuple[Tensor | None
 
 
 def _as_tuple(found: Any) -> tuple[Any, ...]:
-    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+    return tuple(cast("Iterable[Any]", found)) if isinstance(found, (tuple, list)) else (found,)
 
 
 def _checked(node: Node, found: tuple[Any, ...]) -> tuple[Tensor | None, ...]:

@@ -56,7 +56,8 @@ def element_sources(graph: Graph, places: Sequence[int] | None = None) -> Source
     of all differentiable inputs if None. The patterns are those of the Jacobian."""
     if places is None:
         places = [i for i, x in enumerate(graph.inputs) if x.type.dtype.is_differentiable]
-    sources, start = {}, 0
+    sources: Sources = {}
+    start = 0
     for place in places:
         shape = static_shape(graph.inputs[place].type.shape)
         size = math.prod(shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 from tracegraph.core.shapes import (
     Dim,
@@ -61,8 +61,8 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     """The open sizes and shapes in a graph that neither an input nor an effect gives a value;
     those in the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
-    used = set().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
-    known = set().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
+    used = set[str]().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
+    known = set[str]().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
     return sorted(used - known)
@@ -72,7 +72,7 @@ def names_chosen(node: Node) -> set[str]:
     """The sizes and shapes that only the run of a node knows."""
     if not node.op.cuts_runs:
         return set()
-    given = set().union(*(_names_in(x.type) for x in node.inputs))
+    given = set[str]().union(*(_names_in(x.type) for x in node.inputs))
     return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in node.outputs)) - given
 
 
@@ -88,7 +88,8 @@ def _names_in(value: Any) -> set[str]:
         return {str(value)}
     if isinstance(value, TensorType):
         return _names_in(value.shape)
-    return set().union(*map(_names_in, value)) if isinstance(value, tuple) else set()
+    items = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
+    return set[str]().union(*map(_names_in, items))
 
 
 def _bind_shape(expected: Shape, given: Shape, sizes: dict[str, Any]) -> None:
@@ -153,8 +154,9 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
         if isinstance(value, Graph):
             return done[value]
         if isinstance(value, tuple):
-            items = tuple(map(changed, value))
-            return value if all(map(operator.is_, items, value)) else items
+            old = cast("tuple[Any, ...]", value)
+            new = tuple(map(changed, old))
+            return old if all(map(operator.is_, new, old)) else new
         return substituted(value, sizes)
 
     def with_names(op: Any) -> Any:

@@ -35,7 +35,7 @@ def subgraph_between(
     nodes = live_nodes((*_nodes_of(integers, _is_made_of_integers), *moved, *path), [y])
     inputs = (x, *_read(nodes, x, y))
     factors += [z for node in moved for z in node.inputs]
-    known = {}
+    known: dict[int, np.ndarray] = {}
     for place, z in enumerate(inputs):
         value = None if z is x else _known(z, value_of, set(factors))
         if value is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tracegraph.core.shapes import Size
 from tracegraph.core.source import sourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
@@ -14,7 +13,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.common_subexpressions import live_nodes
 
 
-def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:
+def vectorise(graph: Graph, batched: tuple[bool, ...], n: Size) -> tuple[Graph, tuple[bool, ...]]:
     """The graph of n instances, and which of its outputs have the loop axis.
 
     Inputs with `batched` get a leading axis of size n; the others are shared by all instances,
@@ -29,7 +28,7 @@ def vectorise(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, t
     return graph.cached(("vectorise", batched, n), make)
 
 
-def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph, tuple[bool, ...]]:
+def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Size) -> tuple[Graph, tuple[bool, ...]]:
     with Builder(f"{graph.name}_pfor") as builder:
         env: dict[Tensor, tuple[Tensor, bool]] = {}
         for x, is_batched in zip(graph.inputs, batched, strict=True):
@@ -43,7 +42,7 @@ def _vectorised(graph: Graph, batched: tuple[bool, ...], n: Any) -> tuple[Graph,
         return result, tuple(is_batched for _, is_batched in outputs)
 
 
-def widen(nodes: tuple[Node, ...], env: dict[Tensor, tuple[Tensor, bool]], n: Any) -> None:
+def widen(nodes: tuple[Node, ...], env: dict[Tensor, tuple[Tensor, bool]], n: Size) -> None:
     """Appends `nodes` to the current builder, n instances at once where `env` says batched."""
     add = current().add
     for node in nodes:
@@ -61,8 +60,8 @@ def widen(nodes: tuple[Node, ...], env: dict[Tensor, tuple[Tensor, bool]], n: An
 
 
 def _batched(
-    node: Node, n: Any, batched: tuple[bool, ...], inputs: tuple[Tensor, ...]
-) -> tuple[tuple[Tensor, ...], Any]:
+    node: Node, n: Size, batched: tuple[bool, ...], inputs: tuple[Tensor, ...]
+) -> tuple[tuple[Tensor, ...], bool | tuple[bool, ...]]:
     try:
         outputs, is_batched = node.op.batch(n, batched, *inputs)
     except MissingRule as missing:

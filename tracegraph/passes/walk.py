@@ -25,7 +25,7 @@ from tracegraph.passes.registry import cotangents_of
 def path_between(nodes: Sequence[Node], xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Node]:
     """The nodes that depend on some x through differentiable values, and some y on them."""
     reached = set(xs)
-    ahead = []
+    ahead: list[Node] = []
     for node in nodes:
         outputs = node.depending(reached)
         if outputs:

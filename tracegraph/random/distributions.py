@@ -85,16 +85,18 @@ def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None)
 def categorical(
     logits: TensorLike,
     num_samples: int | Tensor,
-    dtype: DTypeLike = int64,
+    dtype: DTypeLike | None = None,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each row of logits[batch, classes], `num_samples` classes with probability softmax(row).
+    """For each row of logits[batch, classes], `num_samples` classes with probability softmax(row),
+    in int64 by default.
 
     >>> tg.random.categorical([[0.0, -1e9]], 3).numpy()
     array([[0, 0, 0]])
     """
-    return draw_categorical(generator_of(seed).next_key(), logits, num_samples, dtype)
+    key = generator_of(seed).next_key()
+    return draw_categorical(key, logits, num_samples, dtype or int64)
 
 
 def gamma(

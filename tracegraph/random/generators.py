@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import threading
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse, refuse_kind
 from tracegraph.array.shaping import cut
+from tracegraph.core.settings import settings
 from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
 from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -37,14 +40,22 @@ def _key_of(seed: int) -> np.ndarray:
     return np.array([seed >> 32 & _MASK, seed & _MASK], np.uint32)
 
 
+_drawn = itertools.count()
+
+
 def _fresh_seed() -> int:
-    return int.from_bytes(os.urandom(8), "little")
+    """A seed by chance. Processes that are joined draw the same ones, in the same order."""
+    if settings.common_seed is None:
+        return int.from_bytes(os.urandom(8), "little")
+    words = f"{settings.common_seed} {next(_drawn)}".encode()
+    return int.from_bytes(hashlib.sha256(words).digest()[:8], "little")
 
 
 class Generator(Module):
     """A source of random numbers; `state` is a Variable, a key of two uint32.
 
     Make one with `Generator.from_seed(1)` or `Generator.from_non_deterministic_state()`.
+    `Generator(other)` continues from where another is, and `Generator(state=...)` from a state.
 
     >>> generator = tg.random.Generator.from_seed(1)
     >>> first = generator.normal([2]).numpy()
@@ -53,8 +64,19 @@ class Generator(Module):
     True
     """
 
-    def __init__(self, state: TensorLike, alg: str | int | None = None) -> None:
+    def __init__(
+        self,
+        copy_from: Generator | None = None,
+        state: TensorLike | None = None,
+        alg: str | int | None = None,
+    ) -> None:
         super().__init__("generator")
+        if isinstance(copy_from, Generator) and state is None:
+            state = copy_from.key
+        elif copy_from is not None:
+            given = "both" if isinstance(copy_from, Generator) else shown(copy_from)
+            fact = f"Generator: it copies a generator or takes a state, and was given {given}"
+            fail(DTypeError, fact, fix="use Generator.from_seed(1), or Generator(state=...)")
         start = _as_state(state)
         self._state_variable = Variable(start, trainable=False, name="state", dtype=uint32)
         self._state_variable.is_random_state = True
@@ -62,17 +84,17 @@ class Generator(Module):
     @classmethod
     def from_seed(cls, seed: int, alg: str | int | None = None) -> Generator:
         """A generator that gives the same numbers for the same integer seed."""
-        return cls(_key_of(_int_seed(seed)))
+        return cls(state=_key_of(_int_seed(seed)))
 
     @classmethod
     def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
         """A generator that gives other numbers each time."""
-        return cls(_key_of(_fresh_seed()))
+        return cls(state=_key_of(_fresh_seed()))
 
     @classmethod
     def from_state(cls, state: TensorLike, alg: str | int | None = None) -> Generator:
         """A generator that continues from the state of another."""
-        return cls(state)
+        return cls(state=state)
 
     @property
     def state(self) -> Variable:
@@ -110,7 +132,7 @@ class Generator(Module):
         """`count` new generators, each independent of the others and of this one."""
         count = as_count("Generator.split", "count", count)
         keys = RandomSplit(count)(self.next_key())
-        return [type(self)(_row(keys, k)) for k in range(count)]
+        return [type(self)(state=_row(keys, k)) for k in range(count)]
 
     def next_key(self) -> Tensor:
         """A key that is used once; the state moves on."""
@@ -217,7 +239,7 @@ def generator_of(op_seed: Any = None) -> Generator:
         found = _Global.generators.get(number)
         if found is None:
             with init_scope():
-                found = _Global.generators[number] = Generator(_key_for(number))
+                found = _Global.generators[number] = Generator(state=_key_for(number))
         return found
 
 

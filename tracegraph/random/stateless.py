@@ -30,7 +30,7 @@ def stateless_normal(
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = float32,
     name: str | None = None,
-    alg: str | int | None = None,
+    alg: str | int | None = "auto_select",
 ) -> Tensor:
     """`normal` as a function of a seed, which is two integers.
 
@@ -48,7 +48,7 @@ def stateless_truncated_normal(
     stddev: TensorLike = 1.0,
     dtype: DTypeLike = float32,
     name: str | None = None,
-    alg: str | int | None = None,
+    alg: str | int | None = "auto_select",
 ) -> Tensor:
     """`truncated_normal` as a function of a seed, which is two integers.
 
@@ -65,7 +65,7 @@ def stateless_uniform(
     maxval: TensorLike | None = None,
     dtype: DTypeLike = float32,
     name: str | None = None,
-    alg: str | int | None = None,
+    alg: str | int | None = "auto_select",
 ) -> Tensor:
     """`uniform` as a function of a seed, which is two integers.
 
@@ -159,7 +159,7 @@ def stateless_categorical(
     return draw_categorical(stateless_key(seed), logits, num_samples, dtype)
 
 
-def split(seed: TensorLike, num: int = 2, alg: str | int | None = None) -> Tensor:
+def split(seed: TensorLike, num: int = 2, alg: str | int | None = "auto_select") -> Tensor:
     """`num` new seeds for the `stateless_*` functions, made of one: a tensor [num, 2].
 
     >>> tg.random.split([1, 2]).shape
@@ -168,7 +168,7 @@ def split(seed: TensorLike, num: int = 2, alg: str | int | None = None) -> Tenso
     return RandomSplit(as_count("split", "num", num))(stateless_key(seed))
 
 
-def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = None) -> Tensor:
+def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = "auto_select") -> Tensor:
     """A new seed made of a seed and an integer.
 
     >>> tg.random.fold_in([1, 2], 3).shape

@@ -73,12 +73,7 @@ class SavedFunction(Function):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
         """The same traces with the copies of their Variables."""
-        new = SavedFunction(
-            self._name,
-            self.function_spec,
-            self._records,
-            input_signature=self._options["input_signature"],
-        )
+        new = SavedFunction(self._name, self.function_spec, self._records, **self._options)
         memo[id(self)] = new
         for concrete in self.traces:
             new.add(copy.deepcopy(concrete, memo))
@@ -104,7 +99,8 @@ class SavedConcreteFunction(ConcreteFunction):
             v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
         )
         traced = dataclasses.replace(self.traced, variables=variables)
-        new = SavedConcreteFunction(self.request, traced, self.results, self._stand_ins)
+        parts = self.request, traced, self.results, self._stand_ins
+        new = SavedConcreteFunction(*parts, self.run_options)
         memo[id(self)] = new
         return new
 
@@ -151,7 +147,8 @@ class SignatureFunction(ConcreteFunction):
         program: Path | None = None,
     ) -> None:
         results = _NamedResults(concrete.results, tuple(outputs))
-        super().__init__(concrete.request, concrete.traced, results, concrete._stand_ins)
+        parts = concrete.request, concrete.traced, results, concrete._stand_ins
+        super().__init__(*parts, concrete.run_options)
         self._executions = concrete._executions  # what is compiled for one serves both
         self.name = name
         #: The function as it was traced, which takes and returns the structures that it did.

@@ -101,6 +101,7 @@ class SaveOptions:
 
     def __init__(
         self,
+        *,
         experimental_custom_gradients: bool = True,
         locations: bool = True,
         save_debug_info: bool = False,
@@ -153,7 +154,7 @@ class LoadOptions:
 
     verify: bool
 
-    def __init__(self, verify: bool = False, **elsewhere: Any) -> None:
+    def __init__(self, *, verify: bool = False, **elsewhere: Any) -> None:
         _check_elsewhere(LoadOptions, elsewhere)
         vars(self).update(verify=as_flag("LoadOptions", "verify", verify))
 

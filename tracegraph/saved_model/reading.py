@@ -43,6 +43,7 @@ from tracegraph.saved_model.schema.checks import read_check
 from tracegraph.saved_model.schema.open_sizes import LoadedSizes
 from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
+from tracegraph.saved_model.schema.run_options import RUN_OPTIONS, read_run_options
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
 from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
@@ -53,15 +54,15 @@ from tracegraph.tracing.trace import Traced
 
 @api_boundary
 def load(
-    path: str | os.PathLike[str],
-    tags: Any = None,
+    export_dir: str | os.PathLike[str],
+    tags: object = None,
     options: LoadOptions | None = None,
     compiled: bool = False,
 ) -> LoadedModule:
     """What `tg.saved_model.save` saved, as a `tg.Module`.
 
-    - `path`: the directory. It is not trusted: nothing in it is run or imported, and whatever is
-      wrong with it is a LoadError.
+    - `export_dir`: the directory. It is not trusted: nothing in it is run or imported, and whatever
+      is wrong with it is a LoadError.
     - `tags`: accepted, as in TensorFlow; there is one graph per directory.
     - `options`: a `tg.saved_model.LoadOptions`.
     - `compiled`: whether programs are taken from beside the model, where `f.precompile` has put
@@ -75,7 +76,7 @@ def load(
 
     Raises LoadError (a ValueError) that names the file and the place in it.
     """
-    folder = as_path("tg.saved_model.load", path)
+    folder = as_path("tg.saved_model.load", export_dir)
     chosen = as_options(LoadOptions, options)
     takes_programs = as_flag("load", "compiled", compiled)
 
@@ -305,16 +306,18 @@ class Loader:
     # Functions.
 
     def _function(self, entry: Entry) -> Any:
-        name_, parameters_, traces, declared, concrete = entry.fields(
-            "name", "parameters", "traces", optional=("input_signature", "is_concrete")
+        name_, parameters_, traces, declared, concrete, run = entry.fields(
+            *("name", "parameters", "traces"),
+            optional=("input_signature", "is_concrete", RUN_OPTIONS),
         )
         name = name_.label()
         parameters = read_parameters(parameters_, self._defaults)
         specs = self._plain.read(declared)
         if type(specs) not in (tuple, list, type(None)):
             declared.fail("an input_signature is a tuple or a list")
+        options = {"input_signature": specs, **read_run_options(run)}
         try:
-            function = SavedFunction(name, parameters, self._records, input_signature=specs)
+            function = SavedFunction(name, parameters, self._records, **options)
         except TraceError as error:
             declared.fail(fact_of(error), cause=error)
         found = [self._trace(trace, function) for trace in traces.items()]
@@ -363,7 +366,8 @@ class Loader:
         self._sizes.check(graph_, graph)
         check_inputs(entry, traced, request)
         check_outputs(entry, traced, packed)
-        return SavedConcreteFunction(request, traced, packed.results, stand_ins)
+        options = function.run_options.of_trace(traced)
+        return SavedConcreteFunction(request, traced, packed.results, stand_ins, options)
 
     def _traced_variable(
         self, entry: Entry, given: Mapping[int, Variable], stand_ins: dict[int, StandIn]

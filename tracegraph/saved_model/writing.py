@@ -52,6 +52,7 @@ from tracegraph.saved_model.schema.checks import written_check
 from tracegraph.saved_model.schema.open_sizes import SizeRow, name_sizes
 from tracegraph.saved_model.schema.parameters import written_parameters
 from tracegraph.saved_model.schema.replicas import written_replicas
+from tracegraph.saved_model.schema.run_options import written_run_options
 from tracegraph.saved_model.schema.source_lines import LINES, written_lines
 from tracegraph.saved_model.schema.structures import written_arguments, written_results
 from tracegraph.saved_model.signatures import (
@@ -76,7 +77,7 @@ _INLINE_BYTES = 1024
 @api_boundary
 def save(
     obj: Any,
-    path: str | os.PathLike[str],
+    export_dir: str | os.PathLike[str],
     signatures: Any = None,
     options: SaveOptions | None = None,
 ) -> None:
@@ -86,8 +87,8 @@ def save(
       reached through attributes, lists and dicts: modules, Variables, tensors, plain values, and
       every function with all its traces; one that has an `input_signature` is traced if it was
       not. Variables that a function uses are saved with it wherever they belong.
-    - `path`: a directory that does not exist, is empty, or was saved to before. A save that is
-      interrupted leaves what was there, or the new state.
+    - `export_dir`: a directory that does not exist, is empty, or was saved to before. A save that
+      is interrupted leaves what was there, or the new state.
     - `signatures`: a function, or a dict of functions by name, that are called with tensors by
       name and return a dict of tensors; a single one is called `serving_default`.
     - `options`: a `tg.saved_model.SaveOptions`.
@@ -103,7 +104,7 @@ def save(
     >>> tg.saved_model.load("double")(tg.constant([1.5])).numpy()
     array([3.], dtype=float32)
     """
-    path = as_path("tg.saved_model.save", path)
+    path = as_path("tg.saved_model.save", export_dir)
     chosen = as_options(SaveOptions, options)
     if not isinstance(obj, (Module, Function, ConcreteFunction)) and type(obj) not in (dict, list):
         fail(
@@ -401,6 +402,7 @@ class _Saver:
             "parameters": self._parameters(concrete.request.signature.parameters),
             "traces": [self._trace(concrete, path)],
             "is_concrete": True,
+            **written_run_options(concrete.run_options),
         }
 
     def _all_traces(self, function: Function, path: str) -> dict[str, Any]:
@@ -413,6 +415,7 @@ class _Saver:
             "parameters": self._parameters(function.function_spec),
             "input_signature": None if declared is None else encoded(declared),
             "traces": traces,
+            **written_run_options(function.run_options),
         }
 
     def _parameters(self, signature: inspect.Signature) -> list[Any]:

@@ -32,15 +32,15 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
 from tracegraph.signal.windows import hann_window
 from tracegraph.tracing.index_checks import value_at_hand
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
 Window = Callable[..., Any]
 
 
 def frame(
     signal: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
+    frame_length: SizeLike,
+    frame_step: SizeLike,
     pad_end: bool = False,
     pad_value: TensorLike = 0,
     axis: int = -1,
@@ -91,7 +91,7 @@ def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None) -> Tensor:
+def overlap_and_add(signal: TensorLike, frame_step: SizeLike, name: str | None = None) -> Tensor:
     """The signal[..., frames, elements] as one, [..., (frames - 1) * frame_step + elements].
 
     Each frame stands `frame_step` behind the one before, and what overlaps is added. Raises
@@ -118,9 +118,9 @@ def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None
 
 def stft(
     signals: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
+    frame_length: SizeLike,
+    frame_step: SizeLike,
+    fft_length: ShapeLike | None = None,
     window_fn: Window | None = hann_window,
     pad_end: bool = False,
     name: str | None = None,
@@ -150,9 +150,9 @@ def _fft_length(op: str, given: Any, length: int) -> int:
 
 def inverse_stft(
     stfts: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
+    frame_length: SizeLike,
+    frame_step: SizeLike,
+    fft_length: ShapeLike | None = None,
     window_fn: Window | None = hann_window,
     name: str | None = None,
 ) -> Tensor:
@@ -169,7 +169,7 @@ def inverse_stft(
     op = "inverse_stft"
     length, step = _steps(op, frame_length, frame_step)
     size = _fft_length(op, fft_length, length)
-    frames = irfft(stfts, [size])
+    frames = irfft(as_tensor(stfts), [size])
     last = rank_of(op, frames) - 1
     if size >= length:
         frames = cut(frames, last, 0, length)
@@ -182,7 +182,7 @@ def inverse_stft(
 
 
 def inverse_stft_window_fn(
-    frame_step: Any, forward_window_fn: Window = hann_window, name: str | None = None
+    frame_step: SizeLike, forward_window_fn: Window = hann_window, name: str | None = None
 ) -> Window:
     """The window function by which `tg.signal.inverse_stft` undoes `tg.signal.stft`.
 

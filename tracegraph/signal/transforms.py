@@ -15,11 +15,11 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.array.creation import zeros
+from tracegraph.array.creation import is_tensor, zeros
 from tracegraph.array.joining import concat
 from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, reverse, roll
-from tracegraph.core.types import TensorType, float64, int64
+from tracegraph.core.types import TensorType, complex64, complex128, float32, float64, int64
 from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.unary import cos, sin, sqrt
@@ -30,13 +30,14 @@ from tracegraph.ops.elementwise import COMPLEX, REAL, complex_of
 from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
 from tracegraph.ops.index import move_axis
 from tracegraph.ops.shape import Pad
-from tracegraph.typing import Axis, TensorLike
+from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def fft(input: TensorLike, name: str | None = None) -> Tensor:
     """y[..., k] = sum_j x[..., j] e ** (-2 pi i j k / n), of a complex tensor.
 
-    Raises DTypeError for real tensors (see `tg.signal.rfft`), ShapeError for scalars.
+    Raises DTypeError for real tensors (see `tg.signal.rfft`), ShapeError for scalars. Real numbers
+    of a list or an array become complex.
 
     >>> tg.signal.fft(tg.constant([1.0, 0.0, -1.0, 0.0], tg.complex64)).numpy().real
     array([0., 2., 0., 2.], dtype=float32)
@@ -92,10 +93,24 @@ def ifft3d(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _transformed(op: str, input: Any, count: int, inverse: bool) -> Tensor:
-    x = as_tensor(input)
+    x = _as_complex(input)
     axes = _last_axes(op, x, count)
     y = Fft(axes, inverse)(x)
     return _divided(y, [x.type.shape[axis] for axis in axes]) if inverse else y
+
+
+def _as_complex(value: Any) -> Tensor:
+    """A tensor as it is; real numbers of a list or an array as complex ones."""
+    x = as_tensor(value)
+    if is_tensor(value) or x.dtype.is_complex:
+        return x
+    return cast_to(x, complex128 if x.dtype is float64 else complex64)
+
+
+def _as_floating(value: Any) -> Tensor:
+    """A tensor as it is; integers of a list or an array as float32."""
+    x = as_tensor(value)
+    return cast_to(x, float32) if x.dtype.is_integer and not is_tensor(value) else x
 
 
 def _last_axes(op: str, x: Tensor, count: int) -> tuple[int, ...]:
@@ -115,7 +130,9 @@ def _divided(x: Tensor, sizes: Sequence[Any]) -> Tensor:
     return x
 
 
-def rfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def rfft(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """The first n // 2 + 1 elements of the transform of a real tensor along the last axis.
 
     - `fft_length`: n, in a list; the axis is cut or filled up with zeros to it. By default it is
@@ -129,7 +146,9 @@ def rfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = No
     return _of_real("rfft", input_tensor, fft_length, 1)
 
 
-def irfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def irfft(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """The inverse of `tg.signal.rfft`: a real tensor of n elements along the last axis.
 
     - `fft_length`: n, in a list; the axis is cut or filled up with zeros to n // 2 + 1. By default
@@ -141,7 +160,9 @@ def irfft(input_tensor: TensorLike, fft_length: Any = None, name: str | None = N
     return _to_real("irfft", input_tensor, fft_length, 1)
 
 
-def rfft2d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def rfft2d(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """`tg.signal.rfft` along the last axis, and `tg.signal.fft` along the one before it.
 
     - `fft_length`: two sizes, to which the axes are cut or filled up with zeros.
@@ -153,7 +174,9 @@ def rfft2d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = 
     return _of_real("rfft2d", input_tensor, fft_length, 2)
 
 
-def irfft2d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def irfft2d(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """The inverse of `tg.signal.rfft2d`.
 
     >>> tg.signal.irfft2d(tg.signal.rfft2d([[1.0, 2.0], [3.0, 4.0]])).numpy().round(4)
@@ -163,7 +186,9 @@ def irfft2d(input_tensor: TensorLike, fft_length: Any = None, name: str | None =
     return _to_real("irfft2d", input_tensor, fft_length, 2)
 
 
-def rfft3d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def rfft3d(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """`tg.signal.rfft` along the last axis, and `tg.signal.fft` along the two before it.
 
     >>> tg.signal.rfft3d(tg.ones([1, 1, 2])).numpy().real.tolist()
@@ -172,7 +197,9 @@ def rfft3d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = 
     return _of_real("rfft3d", input_tensor, fft_length, 3)
 
 
-def irfft3d(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+def irfft3d(
+    input_tensor: TensorLike, fft_length: ShapeLike | None = None, name: str | None = None
+) -> Tensor:
     """The inverse of `tg.signal.rfft3d`.
 
     >>> tg.signal.irfft3d(tg.ones([1, 1, 2], tg.complex64)).numpy().tolist()
@@ -182,21 +209,23 @@ def irfft3d(input_tensor: TensorLike, fft_length: Any = None, name: str | None =
 
 
 def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
-    x = as_tensor(input)
+    x = _as_floating(input)
     axes = _last_axes(op, x, count)
     sizes = _lengths(op, fft_length, [x.type.shape[axis] for axis in axes])
     if 0 in sizes:
-        return zeros(list(x.type.shape), complex_of(x.dtype))
+        last = half_size(sizes[-1]) if sizes[-1] else 0
+        return zeros([*x.type.shape[:-1], last], complex_of(x.dtype))
     y = Rfft()(resized(x, axes, sizes))
     return Fft(axes[:-1], False)(y) if count > 1 else y
 
 
 def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
-    z = as_tensor(input)
+    z = _as_complex(input)
     axes = _last_axes(op, z, count)
     own = [z.type.shape[axis] for axis in axes]
     if fft_length is None and 0 in own:
-        return zeros(list(z.type.shape), z.dtype.real)
+        last = 2 * (own[-1] - 1) if own[-1] else 0
+        return zeros([*z.type.shape[:-1], last], z.dtype.real)
     sizes = _lengths(op, fft_length, [*own[:-1], 2 * (own[-1] - 1)])
     z = resized(z, axes, (*sizes[:-1], half_size(sizes[-1])))
     if count > 1:

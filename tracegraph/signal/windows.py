@@ -12,11 +12,14 @@ from tracegraph.array.creation import from_numpy
 from tracegraph.core.types import TensorType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike, SizeLike
 
 
 def hann_window(
-    window_length: Any, periodic: bool = True, dtype: DTypeLike = float32, name: str | None = None
+    window_length: SizeLike,
+    periodic: bool = True,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
     """0.5 - 0.5 cos(2 pi k / n), where n is the length, or one less if not `periodic` or odd.
 
@@ -30,7 +33,10 @@ def hann_window(
 
 
 def hamming_window(
-    window_length: Any, periodic: bool = True, dtype: DTypeLike = float32, name: str | None = None
+    window_length: SizeLike,
+    periodic: bool = True,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
     """0.54 - 0.46 cos(2 pi k / n), where n is the length, or one less if not `periodic` or odd.
 
@@ -55,7 +61,7 @@ def _raised_cosine(
 
 
 def kaiser_window(
-    window_length: Any, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
+    window_length: SizeLike, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
     """Kaiser's window, which is narrow for a large `beta`.
 
@@ -68,7 +74,7 @@ def kaiser_window(
 
 
 def kaiser_bessel_derived_window(
-    window_length: Any, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
+    window_length: SizeLike, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
     """Kaiser's window, summed up so that the squares of its two halves add up to 1.
 
@@ -87,7 +93,7 @@ def kaiser_bessel_derived_window(
 
 
 def vorbis_window(
-    window_length: Any, dtype: DTypeLike = float32, name: str | None = None
+    window_length: SizeLike, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
     """sin(pi / 2 sin(pi (k + 1 / 2) / n) ** 2), of which the squares of the two halves add up to 1.
 

@@ -500,7 +500,7 @@ def size_names(spec: TensorSpec | None) -> list[str]:
 class InputSignature:
     """The `input_signature` of a function: nested TensorSpecs for its first parameters."""
 
-    def __init__(self, specs: Any, signature: Signature) -> None:
+    def __init__(self, specs: Any, signature: Signature, is_padded: bool = False) -> None:
         place = signature.place
         if not isinstance(specs, (tuple, list)):
             fail(
@@ -511,6 +511,8 @@ class InputSignature:
             )
         self.specs = tuple(specs)
         self._signature = signature
+        #: Whether arguments are padded, so that only then devices must divide their sizes.
+        self._is_padded = is_padded
         leaves, self.structure = nest.flatten_structure(self.specs)
         for leaf in leaves:
             if not isinstance(leaf, TensorSpec):
@@ -622,6 +624,8 @@ class InputSignature:
     def _laid_out(self, value: Tensor, layout: Layout, name: str) -> Tensor:
         """An argument with the layout that is declared for it, if there are the devices. While
         something is being traced the graph of the function sees to that."""
+        if self._is_padded:
+            return value
         backend.layouts().check_layout(
             f"{self._signature.name}: argument {name!r}", value.type, layout
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -33,7 +33,13 @@ from tracegraph.eager.slots import (
     store,
     store_if_same,
 )
-from tracegraph.eager.tensor_methods import device_of, host_array, shape_text, tell_tapes
+from tracegraph.eager.tensor_methods import (
+    device_of,
+    host_array,
+    shape_text,
+    tell_tapes,
+    value_repr,
+)
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -146,7 +152,8 @@ class Variable(Slot, TensorMethods):
       `tg.distribute.Layout`. What a function returns as initial value is made in place: each
       device computes what it holds. By default that of the initial value.
     - `memory_kind`: the memory that keeps the value, as JAX calls it, such as "pinned_host": that
-      of the host. Programs copy it to the device, and what they assign back.
+      of the host. Programs copy it to the device, and what they assign back. By default what a
+      NamedSharding given as `layout` says.
 
     Raises ValueError without an initial value, and where a traced function creates a Variable on
     a call that is not its first or from one of its arguments.
@@ -157,7 +164,7 @@ class Variable(Slot, TensorMethods):
     """
 
     __slots__ = (
-        *("__weakref__", "_layout", "_layout_elsewhere", "_stands_for", "_trainable"),
+        *("__weakref__", "_layout", "_layout_elsewhere", "_sharers", "_stands_for", "_trainable"),
         *("aggregation", "base_name"),
         *("constraint", "handle", "has_plain_name", "is_identified", "is_random_state", "number"),
         *("regularizer", "synchronization", "tensor_type"),
@@ -171,11 +178,11 @@ class Variable(Slot, TensorMethods):
         initial_value: TensorLike | Callable[[], TensorLike] | None = None,
         trainable: bool | None = None,
         validate_shape: bool = True,
-        caching_device: Any = None,
+        caching_device: object = None,
         name: str | None = None,
-        variable_def: Any = None,
+        variable_def: object = None,
         dtype: DTypeLike | None = None,
-        import_scope: Any = None,
+        import_scope: object = None,
         constraint: Callable[[Tensor], TensorLike] | None = None,
         synchronization: VariableSynchronization | None = None,
         aggregation: VariableAggregation | None = None,
@@ -205,8 +212,9 @@ class Variable(Slot, TensorMethods):
         # A table of layouts may wait for it: it is then made in place.
         is_left = bool(waiting) and value.node is not None
         self.place = None if self._layout is not None else device_scope.device
-        if memory_kind is not None:
-            self.place = MemoryPlace(self.place, _checked_kind(memory_kind))
+        kind = _memory_kind_in(layout) if memory_kind is None else memory_kind
+        if kind is not None:
+            self.place = MemoryPlace(self.place, _checked_kind(kind))
         store((self,), (_content(value) if is_left else device_buffer(value),))
         if trace is not None:
             trace.created.append(weakref.ref(self))
@@ -235,6 +243,8 @@ class Variable(Slot, TensorMethods):
         self.is_random_state = False
         #: How the value is divided among devices, where it is said; every later one is, too.
         self._layout: Layout | None = None
+        #: The Variables that take its layouts, and which of its axes they have.
+        self._sharers: list[tuple[weakref.ref[Variable], tuple[int, ...]]] = []
         #: What a file says of that, where the devices for it are not here.
         self._layout_elsewhere: Layout | None = None
         self.tensor_type = type
@@ -393,6 +403,15 @@ class Variable(Slot, TensorMethods):
             self.place = None if kind is None else MemoryPlace(None, kind)
             note_pending()
             store((self,), (device_buffer(value),))
+        for other, axes in self._sharers:
+            variable = other()
+            if variable is not None:
+                variable.take_layout(layout.of_axes(axes))
+
+    def share_layouts(self, other: Variable, axes: Iterable[int]) -> None:
+        """Gives the layouts that this Variable will take to another one, too, which has these axes
+        of it, as what an optimizer keeps for it has."""
+        self._sharers.append((weakref.ref(other), tuple(axes)))
 
     def _placed(self, value: Tensor, layout: Layout | None = None) -> Tensor:
         """The value on the devices of the layout, in a buffer of its own."""
@@ -669,8 +688,7 @@ class Variable(Slot, TensorMethods):
         head = f"<tg.Variable {self.name!r} shape={shape} dtype={self.dtype.name}"
         if current_trace() is not None:
             return f"{head}>"
-        array = host_array(self.made_tensor())
-        return f"{head}, numpy={array[()] if array.ndim == 0 else np.array_repr(array)}>"
+        return f"{head}, {value_repr(self.made_tensor())}>"
 
     __str__ = __repr__
 
@@ -755,6 +773,12 @@ def _rebuild(
     return new
 
 
+def _memory_kind_in(layout: Any) -> str | None:
+    """The memory that a sharding of JAX's names, but for that of the device."""
+    kind = getattr(layout, "memory_kind", None)
+    return None if kind == "device" else kind
+
+
 def _checked_kind(kind: Any) -> str:
     """A kind of memory that is here. Raises SignatureError for others."""
     kinds = backend.memory_kinds()
@@ -837,7 +861,8 @@ def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> 
     The values must be of the variables' types, and no two of them one tensor.
     """
     pairs = zip(variables, values, strict=True)
-    buffers = tuple([device_buffer(variable._laid_out(value)) for variable, value in pairs])
+    with at_top_level():
+        buffers = tuple([device_buffer(variable._laid_out(value)) for variable, value in pairs])
     with state_lock:
         store(variables, buffers)
 

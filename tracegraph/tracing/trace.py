@@ -16,6 +16,7 @@ from tracegraph.core.shapes import dim_names
 from tracegraph.core.source import Source, here, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import TOKEN
+from tracegraph.eager import backend
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureError, TraceError, fail
@@ -67,7 +68,7 @@ class CheckReport:
 
     def fail(self, operands: Sequence[Any]) -> NoReturn:
         """Raises the error of the check, for the values of its operands."""
-        arrays = [np.asarray(x) for x in operands]
+        arrays = [*map(backend.on_host, operands)]
         first = len(arrays) - len(self.loops)
         arrays, steps = arrays[:first], arrays[first:]
         around = [*zip(reversed(steps), reversed(self.loops), strict=True)]

@@ -96,7 +96,7 @@ class Checkpoint(Group):
     # Writing.
 
     @api_boundary
-    def write(self, file_prefix: str | os.PathLike[str]) -> str:
+    def write(self, file_prefix: str | os.PathLike[str], options: object = None) -> str:
         """Writes the values to the directory `file_prefix` and returns its path; see `read`.
 
         A checkpoint that is there is replaced in one step: who reads, or finds what was left by a
@@ -106,6 +106,7 @@ class Checkpoint(Group):
         OSError where the system takes no more; what was there is whole then.
         """
         _refuse_while_tracing("write")
+        check_options("write", options)
         path = as_path("Checkpoint.write", file_prefix)
         graph = ObjectGraph(self)
         if graph.strangers:
@@ -114,13 +115,14 @@ class Checkpoint(Group):
         return path
 
     @api_boundary
-    def save(self, file_prefix: str | os.PathLike[str]) -> str:
+    def save(self, file_prefix: str | os.PathLike[str], options: object = None) -> str:
         """Writes the values to the directory `file_prefix-1`, the next time `file_prefix-2` and so
         on, and returns its path. It is then the `tg.train.latest_checkpoint` of its directory.
 
         `tg.train.CheckpointManager` saves, too, and removes old ones.
         """
         _refuse_while_tracing("save")
+        check_options("save", options)
         prefix = as_path("Checkpoint.save", file_prefix)
         directory, name = os.path.split(prefix)
         check_file_name(f"{name}-1")
@@ -133,10 +135,11 @@ class Checkpoint(Group):
 
     @api_boundary
     def read(
-        self, save_path: str | os.PathLike[str] | None
+        self, save_path: str | os.PathLike[str] | None, options: object = None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
         """Restores values that `write` or `save` wrote; see `restore`."""
         _refuse_while_tracing("read")
+        check_options("read", options)
         if save_path is None:
             return InitializationOnlyStatus()
         restoration = Restoration(open_checkpoint(as_path("Checkpoint.read", save_path)))
@@ -145,7 +148,7 @@ class Checkpoint(Group):
 
     @api_boundary
     def restore(
-        self, save_path: str | os.PathLike[str] | None
+        self, save_path: str | os.PathLike[str] | None, options: object = None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
         """Gives the Variables the values that they had when they were saved.
 
@@ -155,6 +158,7 @@ class Checkpoint(Group):
         it. A list that grows is looked at when an attribute of its Module is assigned next.
 
         - `save_path`: what `save` returned, or None, for which nothing is done.
+        - `options`: None, as in `save`, `read` and `write`: there are no options.
 
         The result tells how well it went: `assert_consumed()` raises AssertionError unless all
         values and Variables have found each other, `assert_existing_objects_matched()` unless all
@@ -176,7 +180,7 @@ class Checkpoint(Group):
         """
         if save_path is not None:
             _ = self.save_counter  # which gets its value too
-        return self.read(save_path)
+        return self.read(save_path, options)
 
     def __repr__(self) -> str:
         return f"<tg.train.Checkpoint of {', '.join(self._group_members()) or 'nothing'}>"
@@ -202,6 +206,13 @@ def _refuse_object(name: str, value: Any) -> None:
         fix="give tg.Modules and tg.Variables, or lists and dicts of them; wrap a number: "
         "tg.Variable(0)",
     )
+
+
+def check_options(method: str, options: Any) -> None:
+    """Raises SignatureError for options: TensorFlow's are about devices and formats."""
+    if options is not None:
+        fact = f"Checkpoint.{method}: options is {shown(options)}, and there are none"
+        fail(SignatureError, fact, fix="leave it out")
 
 
 def _refuse_while_tracing(method: str) -> None:

@@ -14,7 +14,7 @@ from tracegraph.archive.directory import as_path, check_file_name, removing
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.state.variable import Variable
-from tracegraph.train.checkpoint import Checkpoint, count_save
+from tracegraph.train.checkpoint import Checkpoint, check_options, count_save
 from tracegraph.train.checkpoint_files import remove_checkpoint, remove_torn
 from tracegraph.train.checkpoint_state import CheckpointState, is_whole, read_state
 from tracegraph.train.preemption import Preemption
@@ -32,6 +32,7 @@ class CheckpointManager:
     - `step_counter`, `checkpoint_interval`: a Variable that counts steps, and after how many of
       them `save` saves; calls that come sooner do nothing.
     - `init_fn`: what `restore_or_initialize` calls where there is nothing to restore.
+    - `last_checkpoint_step`: the step of the last checkpoint, from which the interval counts.
     - `preemption_signals`: signals by which a scheduler says that it will end the process, such as
       `[signal.SIGTERM]`. When one comes, a checkpoint is saved, a line on stderr says where, and
       the signal does what it did before. Of several processes all save, in the next call of `save`
@@ -64,6 +65,7 @@ class CheckpointManager:
         step_counter: Variable | None = None,
         checkpoint_interval: int | None = None,
         init_fn: Callable[[], Any] | None = None,
+        last_checkpoint_step: int | None = None,
         preemption_signals: Iterable[int] = (),
     ) -> None:
         if not isinstance(checkpoint, Checkpoint):
@@ -82,7 +84,7 @@ class CheckpointManager:
         self._step_counter = step_counter
         self._interval = checkpoint_interval
         self._init_fn = init_fn
-        self._last_step: int | None = None
+        self._last_step = last_checkpoint_step
         self._state = self._recovered()
         signals = [*preemption_signals]
         self._preemption = Preemption(signals, self._saved_now) if signals else None
@@ -128,18 +130,23 @@ class CheckpointManager:
 
     @api_boundary
     def save(
-        self, checkpoint_number: int | Variable | None = None, check_interval: bool = True
+        self,
+        checkpoint_number: int | Variable | None = None,
+        check_interval: bool = True,
+        options: object = None,
     ) -> str | None:
         """Saves a checkpoint, removes the oldest, and returns the path of the new one.
 
         - `checkpoint_number`: the number in its name, instead of how often it was saved.
         - `check_interval`: False to save even if the last checkpoint is not so many steps ago.
+        - `options`: None: there are none.
 
         Threads and signal handlers may save at any moment, also while another save is under way:
         each saves under a number of its own, and the one that began last is the latest.
 
         Returns None, and saves nothing, where the interval has not passed.
         """
+        check_options("save", options)
         if self._preemption is not None and self._preemption.is_due():
             self._preemption.save_and_end()
         step = self._step()

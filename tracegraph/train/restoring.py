@@ -247,7 +247,8 @@ class Restoration:
             saved = self.saved.objects[number]
             labels = {(self.saved.key(row[0]), row[1]) for row in saved.slots}
             for older in deferred.records(owner):
-                older.give_way(saved.parts.keys(), labels)
+                if isinstance(older, _Waiting):
+                    older.give_way(saved.parts.keys(), labels)
             inside = parts_with_names(owner, saved.parts)
             missing = {name: n for name, n in saved.parts.items() if name not in inside}
             rows = [row for row in saved.slots if not self.has_found(row[2])]

@@ -78,7 +78,7 @@ def _section(name: str, changes: list[Change]) -> Iterator[str]:
         yield f"  ... and {len(changes) - _SHOWN:,} more"
 
 
-def diff(before: Any, after: Any) -> GraphDiff:
+def diff(before: object, after: object) -> GraphDiff:
     """What differs between two graphs: of graphs themselves, of concrete functions, or of functions
     that have one trace.
 

@@ -68,12 +68,12 @@ class LinearOperatorToeplitz(LinearOperator):
         self._promise(self._col.dtype, arguments, is_square=square)
 
     @property
-    def col(self) -> Any:
+    def col(self) -> Tensor:
         """The first columns."""
         return self._col
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Tensor:
         """The first rows."""
         return self._row
 

@@ -24,7 +24,7 @@ from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce
 from tracegraph.math.unary import abs as absolute, log, real
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.module import Module
-from tracegraph.typing import TensorLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 
 class LinearOperator(Module):
@@ -61,8 +61,8 @@ class LinearOperator(Module):
 
     def __init__(
         self,
-        dtype: Any,
-        graph_parents: Any = None,
+        dtype: DTypeLike,
+        graph_parents: object = None,
         is_non_singular: bool | None = None,
         is_self_adjoint: bool | None = None,
         is_positive_definite: bool | None = None,
@@ -258,7 +258,7 @@ class LinearOperator(Module):
         return self.range_dimension if is_adjoint else self.domain_dimension
 
     def matmul(
-        self, x: Any, adjoint: bool = False, adjoint_arg: bool = False, name: str = "matmul"
+        self, x: TensorLike, adjoint: bool = False, adjoint_arg: bool = False, name: str = "matmul"
     ) -> Any:
         """The product of the matrices [..., m, n] and x[..., n, k]; the leading axes broadcast.
 

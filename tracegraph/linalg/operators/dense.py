@@ -41,7 +41,7 @@ class LinearOperatorFullMatrix(LinearOperator):
         self._promise(self._matrix.dtype, arguments)
 
     @property
-    def matrix(self) -> Any:
+    def matrix(self) -> Tensor:
         """The matrices that the operator was made of."""
         return self._matrix
 
@@ -83,7 +83,7 @@ class LinearOperatorLowerTriangular(LinearOperator):
         self._promise(self._tril.dtype, arguments, is_square=square)
 
     @property
-    def tril(self) -> Any:
+    def tril(self) -> Tensor:
         """The matrices that the operator was made of."""
         return self._tril
 

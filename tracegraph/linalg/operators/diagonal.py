@@ -27,7 +27,7 @@ from tracegraph.math.logic import equal, not_equal
 from tracegraph.math.reduction import reduce_prod
 from tracegraph.math.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
-from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
+from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
 
 class Diagonal(LinearOperator):
@@ -119,7 +119,7 @@ class LinearOperatorDiag(Diagonal):
         )
 
     @property
-    def diag(self) -> Any:
+    def diag(self) -> Tensor:
         """The diagonals that the operator was made of."""
         return self._diag
 
@@ -169,7 +169,7 @@ class LinearOperatorIdentity(Diagonal, _Sized):
 
     def __init__(
         self,
-        num_rows: Any,
+        num_rows: SizeLike,
         batch_shape: ShapeLike | None = None,
         dtype: DTypeLike | None = None,
         is_non_singular: bool = True,
@@ -227,7 +227,7 @@ class LinearOperatorScaledIdentity(Diagonal):
 
     def __init__(
         self,
-        num_rows: Any,
+        num_rows: SizeLike,
         multiplier: TensorLike,
         is_non_singular: bool | None = None,
         is_self_adjoint: bool | None = None,
@@ -248,7 +248,7 @@ class LinearOperatorScaledIdentity(Diagonal):
         )
 
     @property
-    def multiplier(self) -> Any:
+    def multiplier(self) -> Tensor:
         """The number, or one for each matrix."""
         return self._multiplier
 
@@ -303,8 +303,8 @@ class LinearOperatorZeros(_Sized):
 
     def __init__(
         self,
-        num_rows: Any,
-        num_columns: Any = None,
+        num_rows: SizeLike,
+        num_columns: SizeLike | None = None,
         batch_shape: ShapeLike | None = None,
         dtype: DTypeLike | None = None,
         is_non_singular: bool | None = False,

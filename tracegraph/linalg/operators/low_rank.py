@@ -114,17 +114,17 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         return self._base_operator
 
     @property
-    def u(self) -> Any:
+    def u(self) -> Tensor:
         """The columns U."""
         return self._u
 
     @property
-    def v(self) -> Any:
+    def v(self) -> Tensor:
         """The columns V, which are U unless they were given."""
         return self._u if self._v is None else self._v
 
     @property
-    def diag_update(self) -> Any:
+    def diag_update(self) -> Tensor | None:
         """The diagonal of D, or None for ones."""
         return self._diag_update
 

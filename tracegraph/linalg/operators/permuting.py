@@ -56,7 +56,7 @@ class LinearOperatorPermutation(LinearOperator):
         self._promise(as_dtype(dtype), arguments, is_non_singular=fact, is_square=fact)
 
     @property
-    def perm(self) -> Any:
+    def perm(self) -> Tensor:
         """The numbers of the rows."""
         return self._perm
 
@@ -143,7 +143,7 @@ class LinearOperatorHouseholder(LinearOperator):
         self._promise(self._reflection_axis.dtype, arguments, **facts)
 
     @property
-    def reflection_axis(self) -> Any:
+    def reflection_axis(self) -> Tensor:
         """The axes of the reflections, as they were given."""
         return self._reflection_axis
 
