@@ -181,6 +181,30 @@ def test_a_handler_in_an_undecorated_loop_loses_nothing(name, tmp_path):
     assert values_of(variables) == [1 + actions.added] * 3
 
 
+def test_a_handler_between_a_node_and_its_tape_leaves_its_values(monkeypatch):
+    record = tg.GradientTape.record
+    struck = []
+
+    def record_struck(tape, node):
+        if not struck and node.op.name == "tanh":
+            struck.append(node.op.name)
+            signal.raise_signal(signal.SIGUSR1)
+        record(tape, node)
+
+    x = tg.Variable([0.1, 0.2])
+    other = tg.constant([3.0]) * 2.0
+    old = signal.signal(signal.SIGUSR1, lambda *_: other.numpy())  # runs all that is pending
+    monkeypatch.setattr(tg.GradientTape, "record", record_struck)
+    try:
+        with tg.GradientTape() as tape:
+            y = tg.reduce_sum(tg.tanh(x * 3.0))
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert struck == ["tanh"]
+    expected = 3.0 * (1.0 - np.tanh([0.3, 0.6]) ** 2)
+    np.testing.assert_allclose(tape.gradient(y, x).numpy(), expected, rtol=1e-5)
+
+
 def test_a_handler_while_a_step_is_traced_and_compiled():
     random.seed(5)
     v, w = tg.Variable(tg.zeros([4])), tg.Variable(0.0)

@@ -79,7 +79,10 @@ class Builder:
         except Mismatch as mismatch:
             raise_mismatch(op.name, inputs, mismatch, source or here())
         node = Node(op, inputs, source or here(self.frames), self)
-        outputs = node.outputs = tuple([pending_tensor(type, node) for type in types])
+        # The list holds them as long as this call: an interrupt that runs the pending nodes
+        # must not take values that a recorder is to see for ones that nobody has.
+        made = [pending_tensor(type, node) for type in types]
+        outputs = node.outputs = tuple(made)
         self.nodes.append(node)
         if self.reuse is not None:
             self.reuse.enter(node)
