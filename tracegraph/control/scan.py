@@ -192,7 +192,7 @@ class Scan(Loop):
             return self.body
         return plan.forward.with_outputs((*plan.forward.outputs, *missing))
 
-    def _residual_places(self) -> list[tuple[str, int]]:
+    def residual_places(self) -> list[tuple[str, int]]:
         """Where the residuals are among the inputs and the outputs of this op."""
         body = self.body
         places = {y: ("output", i) for i, y in enumerate(body.outputs) if i >= self.states}
@@ -222,10 +222,10 @@ class Scan(Loop):
         self, gs: Sequence[Tensor | None], ys: Sequence[Tensor], xs: Sequence[Tensor]
     ) -> tuple[Tensor | None, ...]:
         """The cotangents of the inputs, from those of the outputs of the op, a forward form."""
-        present = self._states_with_cotangents(tuple(g is not None for g in gs))
+        present = self.states_with_cotangents(tuple(g is not None for g in gs))
         back: BackwardStep = self.body.cached(
             ("scan_backward", self.constants, self.states, present),
-            lambda: BackwardStep(self, present, self._residual_places()),
+            lambda: BackwardStep(self, present, self.residual_places()),
         )
         values = {"input": xs, "output": ys}
         residuals = [values[kind][i] for kind, i in back.residuals]
@@ -236,7 +236,7 @@ class Scan(Loop):
             [
                 *itertools.compress(residuals, back.is_constant),
                 *(seeds[i] for i in back.states),
-                *(full(0, _type_of_sum(xs[i].type)) for i in back.summed),
+                *(full(0, type_of_sum(xs[i].type)) for i in back.summed),
                 *itertools.compress(residuals, back.is_stacked),
                 *(g for g in gs[self.states :] if g is not None),
             ],
@@ -246,7 +246,7 @@ class Scan(Loop):
             cotangents[i] = g
         return tuple(cotangents)
 
-    def _states_with_cotangents(self, present: Flags) -> Flags:
+    def states_with_cotangents(self, present: Flags) -> Flags:
         """The outputs of a step that have cotangents, in whatever step."""
         while True:
             _, places = backward_graph(self.body, present)
@@ -369,7 +369,13 @@ class BackwardStep:
     at once behind the loop.
     """
 
-    def __init__(self, scan: Scan, present: Flags, residuals: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        scan: Scan,
+        present: Flags,
+        residuals: Sequence[tuple[str, int]],
+        takes_out_products: bool = True,
+    ) -> None:
         step, places = backward_graph(scan.body, present)
         self.residuals = residuals
         self.is_constant = [kind == "input" and i < scan.constants for kind, i in residuals]
@@ -384,7 +390,7 @@ class BackwardStep:
             *itertools.compress(step.inputs, self.is_stacked),
             *(found[i] for i in self._rows),
         ]
-        self._factors = _Factors(by_constant, self._stacked)
+        self._factors = _Factors(by_constant if takes_out_products else {}, self._stacked)
         self.summed = [i for i in by_constant if i not in self._factors.products]
         self._dtypes = {i: scan.body.inputs[i].dtype for i in self.summed}
         self.constants = sum(self.is_constant)
@@ -398,7 +404,7 @@ class BackwardStep:
             rows = [*zip(step.inputs[:count], self.is_constant, strict=True)]
             env.update((x, builder.input_like(x)) for x, flag in rows if flag)
             env.update((x, builder.input_like(x)) for x in step.inputs[count : count + states])
-            types = [_type_of_sum(scan.body.inputs[i].type) for i in self.summed]
+            types = [type_of_sum(scan.body.inputs[i].type) for i in self.summed]
             sums = [builder.input(type, "sum") for type in types]
             env.update((x, builder.input_like(x)) for x, flag in rows if not flag)
             env.update((x, builder.input_like(x)) for x in step.inputs[count + states :])
@@ -433,7 +439,7 @@ class BackwardStep:
         return [*pairs, *self._factors.multiplied(stacked)]
 
 
-def _type_of_sum(type: TensorType) -> TensorType:
+def type_of_sum(type: TensorType) -> TensorType:
     """The type in which numbers of a type are added up from step to step."""
     is_narrow = type.dtype.is_floating and type.dtype.size < float32.size
     return type.with_dtype(float32) if is_narrow else type

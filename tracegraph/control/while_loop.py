@@ -21,8 +21,9 @@ be. There it is the transpose of the cotangents.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracegraph.control.branch import (
     all_rows,
@@ -57,7 +58,7 @@ from tracegraph.ops.elementwise import ADD, Add, Cast, Less, LogicalAnd
 from tracegraph.ops.reduce import Any as AnyOf, Max
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
-from tracegraph.passes.simplify import simplify
+from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
@@ -77,6 +78,16 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     types = (x for x in states if x.is_static and x is not TOKEN)
     one = sum(x.dtype.size * element_count(x.shape) for x in types)
     return min(max(size // max(one, 1), 2), _MOST)
+
+
+class Counter(NamedTuple):
+    """The input `place` of a loop as an integer state that grows by `growth` in each step, while it
+    is less than `bound`, a constant of the condition or its input `fixed`."""
+
+    place: int
+    growth: int
+    bound: Tensor
+    fixed: int | None
 
 
 class While(Loop):
@@ -122,19 +133,20 @@ class While(Loop):
 
     @property
     def may_never_end(self) -> bool:
-        tests = _conjunction(self.condition.outputs[0])
-        return not any(map(self._bounds, tests)) or super().may_never_end
+        return not any(True for _ in self.counters()) or super().may_never_end
 
-    def _bounds(self, test: Tensor) -> bool:
-        """Whether it asks that an integer state, which grows by a constant in each step, is less
-        than something that stays as it is."""
-        if test.node is None or type(test.node.op) is not Less:
-            return False
-        counter, bound = test.node.inputs
+    def counters(self) -> Iterator[Counter]:
+        """The states by which the condition bounds the number of steps."""
         places = {x: i for i, x in enumerate(self.condition.inputs)}
-        is_fixed = _is_constant(bound) or places.get(bound, self.constants) < self.constants
-        place = places.get(counter, 0)
-        return is_fixed and place >= self.constants and _grows(self.body, place, self.constants)
+        for test in _conjunction(self.condition.outputs[0]):
+            if test.node is None or type(test.node.op) is not Less:
+                continue
+            counter, bound = test.node.inputs
+            place, fixed = places.get(counter, 0), places.get(bound)
+            is_fixed = _is_constant(bound) if fixed is None else fixed < self.constants
+            growth = _growth(self.body, place, self.constants)
+            if is_fixed and growth:
+                yield Counter(place, growth, bound, fixed)
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = Call(self.condition).infer(*types)
@@ -289,16 +301,18 @@ def _is_constant(x: Tensor) -> bool:
     return x.node is not None and type(x.node.op) is Constant
 
 
-def _grows(body: Graph, place: int, constants: int) -> bool:
-    """Whether the state that is that input of a body is an integer, and gets a positive constant
-    more in each step."""
+def _growth(body: Graph, place: int, constants: int) -> int:
+    """The positive constant that an integer state, which is that input of a body, gets more in each
+    step; 0 if it does something else."""
+    if place < constants:
+        return 0
     x, y = body.inputs[place], body.outputs[place - constants]
     if y.node is None or type(y.node.op) is not Add or not x.dtype.is_integer:
-        return False
+        return 0
     if all(z is not x for z in y.node.inputs):
-        return False
+        return 0
     others = [z.node.op for z in y.node.inputs if z is not x and z.node is not None]
-    return any(isinstance(op, Constant) and op.value > 0 for op in others)
+    return max((int(op.value) for op in others if isinstance(op, Constant)), default=0)
 
 
 def _grown(
@@ -375,6 +389,7 @@ class WhileGradient(Loop):
     takes_zero_cotangents = True
     transpose_reads_cotangents = True
     repetitions = None
+    can_prune = True
 
     @property
     def states(self) -> int:
@@ -432,7 +447,7 @@ class WhileGradient(Loop):
         inputs = interleaved(self.ends, given, xs, tangents)
         constants = self.constants + sum(given[: self.constants])
         # The transpose by the cotangents: the tangents of the loop, which runs as often.
-        found = run_for(pushed, constants, trips, inputs)[self.states :]
+        found = run_for(pushed, constants, trips, inputs, self.checkpoints)[self.states :]
         forward = dict(zip(places, found, strict=True))
         states = [i - self.constants for i in self.targets if i >= self.constants]
         by_cotangents = [forward.get(i) for i in states]
@@ -518,6 +533,27 @@ class WhileGradient(Loop):
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
         return (True,) * len(self.targets)
 
+    def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
+        # The cotangents of states are computed from each other, those of constants for themselves.
+        pairs = zip(self.targets, used, strict=True)
+        has = tuple(is_used or i >= self.constants for i, is_used in pairs)
+        keep = (True,) * (1 + len(self.backward.inputs))
+        if all(has):
+            return self, keep, has
+        outputs = tuple(itertools.compress(self.backward.outputs, has))
+        backward = self.backward.cached(
+            ("only", has), lambda: dead_code(self.backward.with_outputs(outputs))
+        )
+        targets = tuple(itertools.compress(self.targets, has))
+        op = WhileGradient(self.body, self.constants, backward, targets, self.checkpoints)
+        return op, keep, has
+
+
+def has_while_gradients(graph: Graph) -> bool:
+    """Whether a graph, or one that it calls, goes back through loops of unknown length."""
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    return any(type(node.op) is WhileGradient for node in nodes)
+
 
 def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int) -> WhileGradient:
     """The reverse mode of a loop where cotangents of the states that are `present` are given."""
@@ -598,7 +634,7 @@ def gradient_of_pairs(
 
 
 def run_for(
-    body: Graph, constants: int, count: Tensor, inputs: Sequence[Tensor]
+    body: Graph, constants: int, count: Tensor, inputs: Sequence[Tensor], checkpoints: int
 ) -> tuple[Tensor, ...]:
     """The states behind `count` steps of a body."""
     with Builder(body.name) as builder:
@@ -611,7 +647,7 @@ def run_for(
     with Builder(f"{body.name}_goes_on") as builder:
         given = [builder.input_like(x) for x in counted.inputs]
         condition = builder.finish([Less()(given[constants + 1], given[constants])])
-    op = While(counted, constants + 1, condition, 2, False)
+    op = While(counted, constants + 1, condition, checkpoints, False)
     start = constant(0, int32)
     return applied(op, (*inputs[:constants], count, start, *inputs[constants:]))[1:]
 

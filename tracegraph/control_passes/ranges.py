@@ -29,6 +29,8 @@ Range = tuple[int, int] | np.ndarray | None
 
 #: After so many nodes nothing is known: a second or two.
 _MOST_NODES = 500_000
+#: After so many where that is all the time there is: some milliseconds.
+_FEW_NODES = 2_000
 
 
 def range_of(x: Tensor) -> tuple[int, int] | None:
@@ -55,6 +57,16 @@ def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
     return [None] * op.states
 
 
+def most_steps(loop: Node) -> int | None:
+    """How often a `While` runs at most; None if nothing bounds it."""
+    assert isinstance(loop.op, While)
+    walk = _Walk(_FEW_NODES)
+    try:
+        return walk.most_steps(loop.op, lambda i: walk.tensors([loop.inputs[i]])[0])
+    except _TooLong:
+        return None
+
+
 _DECIDED = ((0, 0), (1, 1))
 
 
@@ -63,8 +75,8 @@ class _TooLong(Exception):
 
 
 class _Walk:
-    def __init__(self) -> None:
-        self._left = _MOST_NODES
+    def __init__(self, most_nodes: int = _MOST_NODES) -> None:
+        self._left = most_nodes
         #: How often a comparison had one outcome.
         self._compared = 0
         self._plans: dict[Graph, list[Node]] = {}
@@ -120,6 +132,9 @@ class _Walk:
             return self.graph(op.body, inputs)
         if isinstance(op, Branch):
             return self._branch(op, inputs)
+        if isinstance(op, While) and op.counts:
+            most = self.most_steps(op, inputs.__getitem__)
+            return [*self.states(op, inputs), None if most is None else (0, most)]
         if isinstance(op, (Scan, While)):
             rest = len(node.outputs) - op.states
             return [*self.states(op, inputs), *[None] * rest]
@@ -133,6 +148,16 @@ class _Walk:
             taken = [op.known_branch(np.asarray(decider[0]))]
         found = [self.graph(branch, inputs[1:]) for branch in taken]
         return [_hull(column) for column in zip(*found, strict=True)]
+
+    def most_steps(self, op: While, range_at: Callable[[int], Range]) -> int | None:
+        """How often a loop runs at most, from what is known of its inputs."""
+        found: list[int] = []
+        for place, growth, bound, fixed in op.counters():
+            start = _scalar(range_at(place))
+            end = _scalar(self.tensors([bound])[0] if fixed is None else range_at(fixed))
+            if isinstance(start, tuple) and isinstance(end, tuple):
+                found.append(max(-((start[0] - end[1]) // growth), 0))
+        return min(found, default=None)
 
     def states(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states behind a loop."""

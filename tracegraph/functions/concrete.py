@@ -527,13 +527,14 @@ class ConcreteFunction:
                 found.append((f"{self.name}({text}){origin}", seconds))
         return found
 
-    def roll_notes(self) -> list[str]:
-        """What the programs of the latest run, or of the signature's sizes, compute by loops."""
+    def program_notes(self) -> list[str]:
+        """What the program of the latest run, or of the signature's sizes, computes by loops that
+        the graph does not have, or by others."""
         known = [*self._executions.values()]
         if not known and not self.graph.is_static:
             return []
         execution = known[-1] if known else self.execution(self.argument_types)
-        return [] if execution.rolled is None else execution.rolled.notes()
+        return execution.notes()
 
     def _device_costs(self) -> Any:
         """What the latest run, or one of the signature's sizes, costs each of several devices."""
@@ -556,7 +557,7 @@ class ConcreteFunction:
 
 def _notes(reference: Callable[[], ConcreteFunction | None]) -> list[str]:
     concrete = reference()
-    return [] if concrete is None else concrete.roll_notes()
+    return [] if concrete is None else concrete.program_notes()
 
 
 def _is_array(value: Any) -> bool:

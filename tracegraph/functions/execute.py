@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracegraph.control.call import Call, call, forward_form, repeats
+from tracegraph.control.while_loop import has_while_gradients
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.later import opened
@@ -146,8 +147,17 @@ class Execution:
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
         """The program of a graph, which keeps to the budget."""
         if self._budget is None:
-            return backend.program(graph, donated)
+            return _compiled(graph, donated)
         return opened("tracegraph.memory_budgets.search").fitted(graph, donated, self._budget)
+
+    def notes(self) -> list[str]:
+        """What is told of the loops in the program that the graph does not have."""
+        found = [] if self.rolled is None else self.rolled.notes()
+        if self._budget is None and has_while_gradients(self.graph):
+            # A budget decides when it is known what a program needs.
+            graph = dead_code(self.graph) if self.rolled is None else self.rolled.graph
+            found += opened("tracegraph.memory_budgets.stacked_whiles").stacking_notes(graph)
+        return found
 
     def memory(self) -> Any:
         """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
@@ -404,7 +414,15 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 
 def program_of(graph: Graph) -> Any:
     """The program of a graph that keeps its inputs, made once."""
-    return graph.cached("program", lambda: backend.program(_pruned(graph)))
+    return graph.cached("program", lambda: _compiled(_pruned(graph)))
+
+
+def _compiled(graph: Graph, donated: Sequence[int] = ()) -> Any:
+    """The program of a graph, whose loops stack what their gradients read, where that pays."""
+    if has_while_gradients(graph):
+        stacked_whiles = opened("tracegraph.memory_budgets.stacked_whiles")
+        graph = stacked_whiles.with_stacked_whiles(graph).assigning_as(graph)
+    return backend.program(graph, donated)
 
 
 def _node_count(graph: Graph) -> int:

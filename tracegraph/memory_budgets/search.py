@@ -18,6 +18,7 @@ from tracegraph.ir.tensor import Graph
 from tracegraph.memory_budgets.budget import size_text
 from tracegraph.memory_budgets.loop_checkpoints import with_checkpoints
 from tracegraph.memory_budgets.recomputation import Schedule, trade_offs
+from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
 from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to come closer, and how many of the smallest ones where none of
@@ -38,7 +39,8 @@ def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
     pruned, searches = dead_code(graph), []
     with backend.compiling:
         for share in _SHARES_OF_LOOPS:
-            found = with_checkpoints(pruned, budget // share, lowers_all=bool(searches))
+            found = with_stacked_whiles(pruned, budget // share)
+            found = with_checkpoints(found, budget // share, lowers_all=bool(searches))
             if searches and found is searches[-1].graph:
                 continue
             searches.append(_Search(found.assigning_as(graph), donated, budget))

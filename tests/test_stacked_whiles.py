@@ -1,0 +1,287 @@
+"""Loops of bounded length whose gradients read what the steps stacked."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from tests.derivatives import gradient
+from tests.oracles import assert_near
+from tracegraph.control.while_loop import WhileGradient
+from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
+from tracegraph.passes.simplify import dead_code
+
+LENGTH = 12
+WEIGHTS = np.linspace(-0.7, 0.9, 9).reshape(3, 3)
+START = np.array([[0.3, -0.2, 0.8], [0.1, 0.5, -0.4]])
+
+
+def f64(value):
+    return tg.constant(value, tg.float64)
+
+
+def gradients_of_whiles(function, *args):
+    """How many gradients of loops the program of a function has, and its graph before."""
+    graph = dead_code(function.get_concrete_function(*args).graph)
+    count = lambda graph: sum(  # noqa: E731
+        type(node.op) is WhileGradient for inner in graph.graphs() for node in inner.nodes
+    )
+    return count(graph), count(with_stacked_whiles(graph))
+
+
+def tanh_steps(x, w, limit, **options):
+    """x through tanh(x @ w) until its norm is below the limit: what it is then, and how often."""
+    _, y, count = tg.while_loop(
+        lambda norm, y, n: norm > limit,
+        lambda norm, y, n: (tg.reduce_sum(y * y), tg.tanh(y @ w), n + 1),
+        (tg.constant(100.0, tg.float64), x, 0),
+        maximum_iterations=LENGTH,
+        **options,
+    )
+    return y, count
+
+
+def tanh_steps_by_jax(x, w, count):
+    for _ in range(count):
+        x = jnp.tanh(x @ w)
+    return x
+
+
+def slopes(loss, *xs):
+    with tg.GradientTape() as tape:
+        tape.watch(xs)
+        y = loss(*xs)
+    return (y, *tape.gradient(y, xs))
+
+
+@pytest.mark.parametrize(("limit", "count"), [(1e9, 0), (50.0, 1), (0.6, 3), (-1.0, LENGTH)])
+def test_first_derivatives_are_those_of_jax(limit, count):
+    @tg.function
+    def found(x, w):
+        _, n = tanh_steps(x, w, limit)
+        assert n.dtype == tg.int32
+        return n, *slopes(lambda x, w: tg.reduce_sum(tanh_steps(x, w, limit)[0] ** 2), x, w)
+
+    assert gradients_of_whiles(found, f64(START), f64(WEIGHTS)) == (1, 0)
+    n, y, *gs = found(f64(START), f64(WEIGHTS))
+    assert n == count
+    with jax.enable_x64(True):
+        loss = lambda x, w: jnp.sum(tanh_steps_by_jax(x, w, count) ** 2)  # noqa: E731
+        wanted = jax.value_and_grad(loss, (0, 1))(START, WEIGHTS)
+    np.testing.assert_allclose(y, wanted[0], rtol=1e-12)
+    for g, w in zip(gs, wanted[1], strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-15)
+
+
+def test_higher_orders_and_forward_mode_are_those_of_few_checkpoints():
+    def all_of(checkpoints):
+        def loss(x):
+            y, _ = tanh_steps(x, f64(WEIGHTS), 0.1, checkpoints=checkpoints)
+            return tg.reduce_sum(y * y)
+
+        @tg.function
+        def found(x, v):
+            with tg.autodiff.ForwardAccumulator(x, v) as forward:
+                g = gradient(loss, x)
+            second = lambda x: tg.reduce_sum(gradient(loss, x) * v)  # noqa: E731
+            third = lambda x: tg.reduce_sum(gradient(second, x) * v)  # noqa: E731
+            return g, forward.jvp(g), gradient(second, x), gradient(third, x)
+
+        return found
+
+    x, v = f64(START), f64(np.cos(START))
+    stacked, recomputed = all_of(None), all_of(2)
+    before, after = gradients_of_whiles(stacked, x, v)
+    assert before > 2
+    assert after == 0
+    assert gradients_of_whiles(recomputed, x, v) == (before, before)
+    for a, b in zip(stacked(x, v), recomputed(x, v), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-14)
+
+
+def test_a_loop_inside_of_a_loop():
+    def loss(x, checkpoints=None):
+        def step(i, y):
+            inner = tg.while_loop(
+                lambda k, z: k < i,
+                lambda k, z: (k + 1, tg.sin(z) * 1.1),
+                (0, y),
+                maximum_iterations=4,
+            )
+            return i + 1, inner[1] * y
+
+        return tg.reduce_sum(
+            tg.while_loop(lambda i, y: i < 5, step, (0, x), checkpoints=checkpoints)[1]
+        )
+
+    @tg.function
+    def stacked(x):
+        return gradient(loss, x)
+
+    # That of the inner one is in a step of the outer one, behind which its rows are gone.
+    assert gradients_of_whiles(stacked, f64(START)) == (2, 1)
+    wanted = gradient(lambda x: loss(x, 2), f64(START))
+    np.testing.assert_allclose(stacked(f64(START)), wanted, rtol=1e-12)
+
+
+def slope_of_sum(power):
+    def loss(x):
+        return tg.reduce_sum(tanh_steps(x, f64(WEIGHTS), 0.1, checkpoints=2)[0] ** power)
+
+    return gradient(loss, f64(START))
+
+
+def test_losses_of_one_loop_share_its_rows():
+    @tg.function
+    def found(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y, _ = tanh_steps(x, f64(WEIGHTS), 0.1)
+            a, b = tg.reduce_sum(y), tg.reduce_sum(y**3)
+        return tape.gradient(a, x), tape.gradient(b, x)
+
+    concrete = found.get_concrete_function(f64(START))
+    assert gradients_of_whiles(found, f64(START)) == (2, 0)
+    assert concrete.as_text().count("# stacked: while of at most 12 steps") == 1
+    for power, g in zip((1, 3), found(f64(START)), strict=True):
+        np.testing.assert_allclose(g, slope_of_sum(power), rtol=1e-12)
+
+
+def test_a_loop_in_another_function_and_variables():
+    w = tg.Variable(f64(WEIGHTS))
+
+    @tg.function
+    def model(x):
+        return tanh_steps(x, w, 0.1)[0]
+
+    @tg.function
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_sum(model(x) ** 2)
+        w.assign_sub(0.5 * tape.gradient(loss, w))
+        return loss
+
+    assert gradients_of_whiles(step, f64(START)) == (1, 0)
+    wanted = gradient(
+        lambda w: tg.reduce_sum(tanh_steps(f64(START), w, 0.1, checkpoints=2)[0] ** 2), f64(WEIGHTS)
+    )
+    step(f64(START))
+    np.testing.assert_allclose(w, WEIGHTS - 0.5 * wanted.numpy(), rtol=1e-12)
+
+
+def test_at_top_level():
+    x = f64(START)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.reduce_sum(tanh_steps(x, f64(WEIGHTS), 0.1)[0])
+    np.testing.assert_allclose(tape.gradient(y, x), slope_of_sum(1), rtol=1e-12)
+
+
+def test_numbers_of_16_bits_are_summed_in_32():
+    @tg.function
+    def found(x):
+        def loss(x):
+            steps = tg.while_loop(lambda i, s: i < 4000, lambda i, s: (i + 1, s + x), (0, x * 0.0))
+            return steps[1]
+
+        return gradient(loss, x)
+
+    x = tg.constant(1.0, tg.bfloat16)
+    assert gradients_of_whiles(found, x) == (1, 0)
+    assert_near(
+        tg.cast(found(x), tg.float32), tg.cast(tg.constant(4000.0, tg.bfloat16), tg.float32)
+    )
+
+
+def test_a_chosen_gradient_in_the_body_is_kept():
+    @tg.custom_gradient
+    def doubled(x):
+        return x * 2.0, lambda g: g * 3.0
+
+    @tg.function
+    def found(x):
+        return gradient(
+            lambda x: tg.while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, doubled(y)), (0, x))[
+                1
+            ],
+            x,
+        )
+
+    assert gradients_of_whiles(found, f64(1.0)) == (1, 0)
+    assert found(f64(1.0)) == 3.0**5
+
+
+def test_what_runs_python_is_not_stacked(capfd):
+    @tg.function
+    def found(x):
+        def body(i, y):
+            tg.print(i)
+            return i + 1, tg.sin(y)
+
+        return gradient(lambda x: tg.while_loop(lambda i, y: i < 3, body, (0, x))[1], x)
+
+    wanted = gradient(lambda x: tg.sin(tg.sin(tg.sin(x))), f64(0.5))
+    np.testing.assert_allclose(found(f64(0.5)), wanted, rtol=1e-12)
+    assert capfd.readouterr().err.split() == ["0", "1", "2"]
+
+
+def steps_of(count, **options):
+    @tg.function
+    def found(x, n):
+        def loss(x):
+            test = lambda i, y: i < (n if count is None else count)  # noqa: E731
+            return tg.while_loop(test, lambda i, y: (i + 1, tg.sin(y)), (0, x), **options)[1]
+
+        return gradient(lambda x: tg.reduce_sum(loss(x)), x)
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "is_stacked"),
+    [
+        (50, {}, True),
+        (None, {}, False),  # nothing bounds it
+        (None, {"maximum_iterations": 50}, True),
+        (50, {"checkpoints": 49}, False),
+        (50, {"checkpoints": 50}, True),
+        (10**6, {}, False),  # rows of 64 MB
+        (10**6, {"checkpoints": 10**4}, False),
+        (10**6, {"checkpoints": 10**6}, True),
+    ],
+)
+def test_what_is_stacked(count, options, is_stacked):
+    found = steps_of(count, **options)
+    x, n = f64(np.ones(8)), tg.constant(5)
+    assert gradients_of_whiles(found, x, n) == (1, 0 if is_stacked else 1)
+    text = found.get_concrete_function(x, n).as_text()
+    assert ("# stacked: while of at most" in text) is is_stacked
+
+
+def test_a_budget_leaves_rows_that_do_not_fit():
+    x, n = tg.ones([1000]), tg.constant(5)
+    wanted = steps_of(1000, checkpoints=2)(x, n)
+    for budget, least, most in (("64MiB", 4e6, 64e6), ("400KiB", 0, 400e3)):
+        found = tg.function(steps_of(1000).python_function, memory_budget=budget)
+        np.testing.assert_allclose(found(x, n), wanted, rtol=1e-6)
+        assert least <= found.memory().temporaries <= most
+
+
+def test_a_state_that_nothing_reads_and_one_that_ends_early():
+    @tg.function
+    def found(x):
+        def loss(x):
+            start = (x, tg.zeros([2], tg.float64), tg.constant(0))
+            a, *_ = tg.while_loop(
+                lambda a, b, i: tg.reduce_max(a) < 5.0,
+                lambda a, b, i: (a * 1.5, b + a, i + 2),
+                start,
+                maximum_iterations=30,
+            )
+            return tg.reduce_sum(a)
+
+        return gradient(loss, x)
+
+    assert gradients_of_whiles(found, f64([1.0, 2.0]))[1] == 0
+    np.testing.assert_allclose(found(f64([1.0, 2.0])), [1.5**3, 1.5**3], rtol=1e-12)

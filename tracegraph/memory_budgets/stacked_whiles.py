@@ -1,0 +1,280 @@
+"""Reverse mode of `while` loops of bounded length on values that their steps stack.
+
+The gradient of a `while` keeps a bounded number of states, and computes again what the rules of the
+body read: each step runs three times, in the loop, on the way back to its state, and before it is
+reversed. Where it is known how often the loop can run, and rows for that many steps fit into
+memory, the loop itself writes what is read, and the gradient is a loop backwards over these rows.
+
+The choice is made when a program is made, behind all derivatives: so it holds for every order, for
+parallel loops, and for whatever else became the gradient of a loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+
+from tracegraph.control.call import has_plan
+from tracegraph.control.scan import BackwardStep, Scan, type_of_sum
+from tracegraph.control.while_loop import (
+    COUNT,
+    While,
+    WhileGradient,
+    has_while_gradients,
+    usual_checkpoints,
+)
+from tracegraph.control.without_prints import keeps_no_results
+from tracegraph.control_passes.ranges import most_steps
+from tracegraph.core.shapes import element_count
+from tracegraph.core.source import sourced
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.memory_budgets.budget import size_text
+from tracegraph.memory_budgets.residuals import with_calls_opened
+from tracegraph.ops.broadcast import full
+from tracegraph.ops.constant import constant
+from tracegraph.ops.elementwise import ADD, SUB, Less
+from tracegraph.ops.index import DynamicSlice, DynamicUpdateSlice
+from tracegraph.ops.shape import Reshape
+from tracegraph.passes.simplify import dead_code
+
+#: How many bytes the rows of all loops have at most where no budget says more: to set them to zero
+#: takes a millisecond or two, which a loop that ends early has to earn back.
+STACKED_BYTES = 1 << 24
+
+#: The values of tensors of the old graph in the new one.
+Values = dict[Tensor, Tensor]
+
+
+def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
+    """The graph whose loops stack what their gradients read, as far as the bytes of a budget go."""
+    opened = with_calls_opened(graph) if any(map(_holds_gradient, graph.nodes)) else graph
+    loops = _chosen(opened, budget)
+    if not loops:
+        return graph
+    whole = {loop.node: loop for loop in loops.values() if loop.is_whole}
+    with Builder(graph.name) as builder:
+        env = copy_inputs(opened, builder)
+        for node in opened.nodes:
+            with sourced(node.source):
+                if node in whole:
+                    whole[node].append(env)
+                elif node in loops:
+                    env.update(zip(node.outputs, loops[node].reversed_by(node, env), strict=True))
+                else:
+                    replay([node], env)
+        return dead_code(builder.finish([env[y] for y in opened.outputs]))
+
+
+def stacking_notes(graph: Graph) -> list[str]:
+    """What is told of the loops of a graph that stack what their gradients read."""
+    opened = with_calls_opened(graph)
+    loops = dict.fromkeys(_chosen(opened, None).values())
+    return [
+        f"stacked: while of at most {loop.length} steps, {loop.node.source}; "
+        f"{size_text(loop.bytes)} for its gradient"
+        for loop in loops
+    ]
+
+
+def _holds_gradient(node: Node) -> bool:
+    body = node.op.inlined
+    return body is not None and has_while_gradients(body)
+
+
+def _chosen(graph: Graph, budget: int | None) -> dict[Node, _Stacking]:
+    """The loops whose rows fit, by the nodes of their gradients; several may share the rows."""
+    known: dict[tuple[object, ...], _Stacking | None] = {}
+    chosen: dict[Node, _Stacking] = {}
+    asked = sys.maxsize if budget is None else budget
+    usual = min(STACKED_BYTES, asked)
+    for node in graph.nodes:
+        loop = _counted_by(node)
+        if loop is None:
+            continue
+        key = loop, node.op, node.inputs[1 : 1 + len(node.op.body.inputs)]  # type: ignore
+        if key not in known:
+            found = known[key] = _stacking(loop, node, usual, asked)
+            used = 0 if found is None else found.bytes
+            usual, asked = usual - used, asked - used
+        stacking = known[key]
+        if stacking is not None:
+            chosen[node] = stacking
+    return chosen
+
+
+def _counted_by(node: Node) -> Node | None:
+    """The loop that tells the number of steps of a gradient, whose steps can hand out what is read
+    of them."""
+    op = node.op
+    if type(op) is not WhileGradient or op.body.cuts_runs or keeps_no_results(op.body):
+        return None
+    loop = node.inputs[0].node
+    is_counted = loop is not None and type(loop.op) is While and loop.op.counts
+    return loop if is_counted and has_plan(op.body) else None
+
+
+def _stacking(loop: Node, node: Node, usual: int, asked: int) -> _Stacking | None:
+    """The loop of a gradient with rows, if it is bounded and they fit: into `asked` bytes where
+    more states were asked for than are kept unasked, one for each step at least."""
+    op, length = node.op, most_steps(loop)
+    assert isinstance(op, WhileGradient)
+    states = usual_checkpoints(op.body.input_types[op.constants :])
+    if not length or op.checkpoints < min(states, length):
+        return None
+    found = _Stacking(loop, node, length)
+    is_asked = op.checkpoints >= length and op.checkpoints > states
+    fits = found.is_static and found.bytes <= (asked if is_asked else usual)
+    return found if fits else None
+
+
+class _Stacking:
+    """A loop that stacks what is read of its steps: `node` if that has the body and the inputs of
+    the gradient, or else another one of as many steps."""
+
+    def __init__(self, node: Node, gradient: Node, length: int) -> None:
+        assert isinstance(node.op, While)
+        assert isinstance(gradient.op, WhileGradient)
+        self.node, self.length = node, length
+        self._old, self._op = node.op, gradient.op
+        self._trips, *rest = gradient.inputs
+        self._inputs = rest[: len(self._op.body.inputs)]
+        #: The loop as a scan. Its rows are those of all steps that there may be.
+        op = self._op
+        self._scan = Scan(op.body, op.constants, op.states, length).recorded()
+        extra = self._scan.body.outputs[op.states :]
+        self._row_types = [y.type.with_shape((length, *y.type.shape)) for y in extra]
+        #: The places among the inputs of the gradient that `node` takes; None if it is another one.
+        self._places = self._found_places()
+        #: The number of steps and the rows, in the new graph.
+        self._made: tuple[Tensor, Sequence[Tensor]] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self._places is not None
+
+    @property
+    def is_static(self) -> bool:
+        return all(x.is_static for x in self._row_types)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the rows that are read."""
+        read = {x for node in self._back.graph.nodes for x in node.inputs}
+        rows = self._back.graph.inputs[-sum(self._back.is_stacked) :]
+        sizes = (x.dtype.size * element_count(x.shape) for x in rows if x in read)
+        return self.length * sum(sizes)
+
+    def _found_places(self) -> list[int] | None:
+        body, own, first = self._old.body, self._op.body, self._op.constants
+        places = {x: i for i, x in enumerate(own.inputs)}
+        if any(x not in places for x in body.inputs):
+            return None
+        found = [places[x] for x in body.inputs]
+        given = [self._inputs[i] for i in found]
+        ends = [own.outputs[i - first] for i in found[self._old.constants :]]
+        is_same = given == [*self.node.inputs] and ends == [*body.outputs]
+        return found if is_same else None
+
+    def append(self, env: Values) -> tuple[Tensor, Sequence[Tensor]]:
+        """Appends the loop; the number of its steps, and the rows."""
+        op = self._op
+        xs = [env[x] for x in self._inputs]
+        trips = () if self.is_whole else (env[self._trips],)
+        body, constants = self._body()
+        loop = While(body, constants, self._condition(body, constants), op.checkpoints)
+        start, zeros = constant(0, COUNT.dtype), [full(0, x) for x in self._row_types]
+        found = loop(*xs[: op.constants], *trips, start, *zeros, *xs[op.constants :])
+        self._made = found[0], found[1 : 1 + len(zeros)]
+        if self._places is not None:
+            ends = dict(enumerate(found[1 + len(zeros) :], op.constants))
+            states = [ends[i] for i in self._places[self._old.constants :]]
+            env.update(zip(self.node.outputs, [*states, found[0]], strict=True))
+        return self._made
+
+    def _body(self) -> tuple[Graph, int]:
+        """`(*constants, number of steps if it is told, step, *rows, *states) -> (step, *rows,
+        *states)`, and how many of the inputs are no states."""
+        op, states = self._op, self._op.states
+        with Builder(self._scan.body.name) as builder:
+            consts = [builder.input_like(x) for x in op.body.inputs[: op.constants]]
+            if not self.is_whole:
+                builder.input(COUNT, "count")
+            constants = len(builder.inputs)
+            step = builder.input(COUNT, "step")
+            rows = [builder.input(x, "rows") for x in self._row_types]
+            old = [builder.input_like(x) for x in op.body.inputs[op.constants :]]
+            new = inline(self._scan.body, [*consts, *old])
+            written = [_written(*pair, step) for pair in zip(rows, new[states:], strict=True)]
+            one = constant(1, COUNT.dtype)
+            return builder.finish([ADD(step, one), *written, *new[:states]]), constants
+
+    def _condition(self, body: Graph, constants: int) -> Graph:
+        with Builder(self._old.condition.name) as builder:
+            inputs = [builder.input_like(x) for x in body.inputs]
+            if self._places is None:
+                return builder.finish([Less()(inputs[constants], inputs[constants - 1])])
+            given = [*inputs[: self._op.constants], *inputs[-self._op.states :]]
+            return builder.finish(inline(self._old.condition, [given[i] for i in self._places]))
+
+    def reversed_by(self, gradient: Node, env: Values) -> list[Tensor]:
+        """Appends the loop backwards; the outputs of a gradient."""
+        op = self._op
+        count, rows = self._made or self.append(env)
+        xs = [env[x] for x in self._inputs]
+        given = (env[x] for x in gradient.inputs[1 + len(xs) :])
+        gs = dict(zip((i for i in op.targets if i >= op.constants), given, strict=True))
+        values = {"input": xs, "output": [*xs[op.constants :], *rows]}
+        residuals = [values[kind][i] for kind, i in self._back.residuals]
+        start = [full(0, xs[op.constants + i].type) for i in self._back.states]
+        start = [gs.get(op.constants + i, zero) for i, zero in zip(self._back.states, start)]
+        start += [full(0, type_of_sum(xs[i].type)) for i in self._back.summed]
+        loop = While(*self._graphs_back(residuals), op.checkpoints)
+        constants = [x for x, is_one in zip(residuals, self._back.is_constant) if is_one]
+        stacked = [x for x, is_one in zip(residuals, self._back.is_stacked) if is_one]
+        found = loop(*constants, *stacked, count, *start)[1:]
+        cotangents = dict(self._back.cotangents(found, residuals))
+        return [
+            cotangents[i] if i in cotangents else full(0, op.body.inputs[i].type)
+            for i in op.targets
+        ]
+
+    @cached_property
+    def _back(self) -> BackwardStep:
+        scan, op = self._scan, self._op
+        extra = len(scan.body.outputs) - op.states
+        present = scan.states_with_cotangents((*op.present, *(False,) * extra))
+        return BackwardStep(scan, present, scan.residual_places(), takes_out_products=False)
+
+    def _graphs_back(self, residuals: Sequence[Tensor]) -> tuple[Graph, int, Graph]:
+        """`(*constant residuals, *rows, step, *states) -> (step, *states)`, the number of what is
+        no state, and whether there is a step left."""
+        step = self._back.graph
+        split = self._back.constants, len(step.inputs) - sum(self._back.is_stacked)
+        with Builder(step.name) as builder:
+            consts = [builder.input_like(x) for x in step.inputs[: split[0]]]
+            wide = [x for x, is_one in zip(residuals, self._back.is_stacked) if is_one]
+            rows = [builder.input(x.type, "rows") for x in wide]
+            number = SUB(builder.input(COUNT, "step"), constant(1, COUNT.dtype))
+            states = [builder.input_like(x) for x in step.inputs[split[0] : split[1]]]
+            given = [*consts, *states, *(_row(x, number) for x in rows)]
+            body = builder.finish([number, *inline(step, given)])
+        constants = len(consts) + len(rows)
+        with Builder(f"{step.name}_goes_on") as builder:
+            inputs = [builder.input_like(x) for x in body.inputs]
+            goes_on = Less()(constant(0, COUNT.dtype), inputs[constants])
+            return body, constants, builder.finish([goes_on])
+
+
+def _written(rows: Tensor, row: Tensor, place: Tensor) -> Tensor:
+    """The rows with one more."""
+    zeros = [constant(0, COUNT.dtype)] * row.ndim
+    wide = Reshape((1, *row.type.shape))(row)
+    return DynamicUpdateSlice()(rows, wide, place, *zeros)
+
+
+def _row(rows: Tensor, place: Tensor) -> Tensor:
+    zeros = [constant(0, COUNT.dtype)] * (rows.ndim - 1)
+    shape = rows.type.shape[1:]
+    return Reshape(shape)(DynamicSlice((1, *shape))(rows, place, *zeros))
