@@ -285,3 +285,23 @@ def test_a_state_that_nothing_reads_and_one_that_ends_early():
 
     assert gradients_of_whiles(found, f64([1.0, 2.0]))[1] == 0
     np.testing.assert_allclose(found(f64([1.0, 2.0])), [1.5**3, 1.5**3], rtol=1e-12)
+
+
+def test_an_open_size_is_that_of_the_call():
+    @tg.function(input_signature=[tg.TensorSpec([None], tg.float64)])
+    def slope(x):
+        def loss(x):
+            return tg.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, tg.sin(y)), (0, x))[1]
+
+        return gradient(lambda x: tg.reduce_sum(loss(x)), x)
+
+    def three(x):
+        return tg.sin(tg.sin(tg.sin(x)))
+
+    for x in ([0.5, 1.0], [0.1, 0.2, 0.3]):
+        first = gradient(lambda x: tg.reduce_sum(three(x)), f64(x))
+        np.testing.assert_allclose(slope(f64(x)), first, rtol=1e-12)
+        assert "# stacked: while of at most 3 steps" in slope.get_concrete_function().as_text()
+        # The derivative of a call at top level knows the size that the function left open.
+        second = gradient(lambda x: gradient(lambda x: tg.reduce_sum(three(x)), x), f64(x))
+        np.testing.assert_allclose(gradient(slope, f64(x)), second, rtol=1e-12)

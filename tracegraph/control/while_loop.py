@@ -615,7 +615,7 @@ def gradient_of_pairs(
     present = tuple(seeds.get(i) is not None for i in range(len(pushed.outputs)))
     pairs = while_gradient(pushed, constants, present, op.checkpoints)
     filled = [
-        full(0, pushed.outputs[i].type) if seeds.get(i) is None else seeds[i]
+        full(0, inputs[constants + i].type) if seeds.get(i) is None else seeds[i]
         for i, has in enumerate(pairs.present)
         if has
     ]

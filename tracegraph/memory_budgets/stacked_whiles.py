@@ -38,6 +38,7 @@ from tracegraph.ops.elementwise import ADD, SUB, Less
 from tracegraph.ops.index import DynamicSlice, DynamicUpdateSlice
 from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import specialise
 
 #: How many bytes the rows of all loops have at most where no budget says more: to set them to zero
 #: takes a millisecond or two, which a loop that ends early has to earn back.
@@ -142,7 +143,8 @@ class _Stacking:
         self._inputs = rest[: len(self._op.body.inputs)]
         #: The loop as a scan. Its rows are those of all steps that there may be.
         op = self._op
-        self._scan = Scan(op.body, op.constants, op.states, length).recorded()
+        self._body = specialise(op.body, [x.type for x in self._inputs])
+        self._scan = Scan(self._body, op.constants, op.states, length).recorded()
         extra = self._scan.body.outputs[op.states :]
         self._row_types = [y.type.with_shape((length, *y.type.shape)) for y in extra]
         #: The places among the inputs of the gradient that `node` takes; None if it is another one.
@@ -182,7 +184,7 @@ class _Stacking:
         op = self._op
         xs = [env[x] for x in self._inputs]
         trips = () if self.is_whole else (env[self._trips],)
-        body, constants = self._body()
+        body, constants = self._forward_body()
         loop = While(body, constants, self._condition(body, constants), op.checkpoints)
         start, zeros = constant(0, COUNT.dtype), [full(0, x) for x in self._row_types]
         found = loop(*xs[: op.constants], *trips, start, *zeros, *xs[op.constants :])
@@ -193,18 +195,18 @@ class _Stacking:
             env.update(zip(self.node.outputs, [*states, found[0]], strict=True))
         return self._made
 
-    def _body(self) -> tuple[Graph, int]:
+    def _forward_body(self) -> tuple[Graph, int]:
         """`(*constants, number of steps if it is told, step, *rows, *states) -> (step, *rows,
         *states)`, and how many of the inputs are no states."""
         op, states = self._op, self._op.states
         with Builder(self._scan.body.name) as builder:
-            consts = [builder.input_like(x) for x in op.body.inputs[: op.constants]]
+            consts = [builder.input_like(x) for x in self._body.inputs[: op.constants]]
             if not self.is_whole:
                 builder.input(COUNT, "count")
             constants = len(builder.inputs)
             step = builder.input(COUNT, "step")
             rows = [builder.input(x, "rows") for x in self._row_types]
-            old = [builder.input_like(x) for x in op.body.inputs[op.constants :]]
+            old = [builder.input_like(x) for x in self._body.inputs[op.constants :]]
             new = inline(self._scan.body, [*consts, *old])
             written = [_written(*pair, step) for pair in zip(rows, new[states:], strict=True)]
             one = constant(1, COUNT.dtype)
@@ -216,7 +218,9 @@ class _Stacking:
             if self._places is None:
                 return builder.finish([Less()(inputs[constants], inputs[constants - 1])])
             given = [*inputs[: self._op.constants], *inputs[-self._op.states :]]
-            return builder.finish(inline(self._old.condition, [given[i] for i in self._places]))
+            given = [given[i] for i in self._places]
+            condition = specialise(self._old.condition, [x.type for x in given])
+            return builder.finish(inline(condition, given))
 
     def reversed_by(self, gradient: Node, env: Values) -> list[Tensor]:
         """Appends the loop backwards; the outputs of a gradient."""
@@ -235,10 +239,7 @@ class _Stacking:
         stacked = [x for x, is_one in zip(residuals, self._back.is_stacked) if is_one]
         found = loop(*constants, *stacked, count, *start)[1:]
         cotangents = dict(self._back.cotangents(found, residuals))
-        return [
-            cotangents[i] if i in cotangents else full(0, op.body.inputs[i].type)
-            for i in op.targets
-        ]
+        return [cotangents[i] if i in cotangents else full(0, xs[i].type) for i in op.targets]
 
     @cached_property
     def _back(self) -> BackwardStep:
