@@ -246,7 +246,9 @@ def steps_of(count, **options):
         (None, {"maximum_iterations": 50}, True),
         (50, {"checkpoints": 49}, False),
         (50, {"checkpoints": 50}, True),
-        (10**6, {}, False),  # rows of 64 MB
+        (4096, {}, True),
+        (4097, {}, False),
+        (10**6, {}, False),
         (10**6, {"checkpoints": 10**4}, False),
         (10**6, {"checkpoints": 10**6}, True),
     ],
@@ -257,6 +259,11 @@ def test_what_is_stacked(count, options, is_stacked):
     assert gradients_of_whiles(found, x, n) == (1, 0 if is_stacked else 1)
     text = found.get_concrete_function(x, n).as_text()
     assert ("# stacked: while of at most" in text) is is_stacked
+
+
+def test_rows_that_are_large_are_not_stacked():
+    # Of 4,000 steps of 1,000 numbers: 32 MB.
+    assert gradients_of_whiles(steps_of(4000), f64(np.ones(1000)), tg.constant(5)) == (1, 1)
 
 
 def test_a_budget_leaves_rows_that_do_not_fit():

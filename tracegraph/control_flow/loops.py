@@ -69,7 +69,7 @@ def while_loop(
     - `maximum_iterations`: how often `body` runs at most, an integer.
     - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
       between is computed again. By default as many as take 4 MiB, between 32 and 1,024; a loop
-      whose bound is known keeps what is read of each step instead, if that takes 16 MiB at most.
+      of 4,096 known steps at most keeps what is read of each instead, if that takes 16 MiB at most.
     - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
       refused.
     - `back_prop`: with False the derivative of the results is None.

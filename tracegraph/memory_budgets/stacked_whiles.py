@@ -44,6 +44,9 @@ from tracegraph.passes.specialise import specialise
 #: takes a millisecond or two, which a loop that ends early has to earn back.
 STACKED_BYTES = 1 << 24
 
+#: And how many steps a loop has: beyond, memory stays the same however many they are.
+MOST_STEPS = 1 << 12
+
 #: The values of tensors of the old graph in the new one.
 Values = dict[Tensor, Tensor]
 
@@ -124,8 +127,10 @@ def _stacking(loop: Node, node: Node, usual: int, asked: int) -> _Stacking | Non
     states = usual_checkpoints(op.body.input_types[op.constants :])
     if not length or op.checkpoints < min(states, length):
         return None
-    found = _Stacking(loop, node, length)
     is_asked = op.checkpoints >= length and op.checkpoints > states
+    if length > MOST_STEPS and not is_asked:
+        return None
+    found = _Stacking(loop, node, length)
     fits = found.is_static and found.bytes <= (asked if is_asked else usual)
     return found if fits else None
 
