@@ -10,6 +10,7 @@ from tests.mutants import LOWERING, Mutant, broken
 from tracegraph.control.branch import Branch, Cond, Switch
 from tracegraph.control.scan import BackwardStep, Scan
 from tracegraph.control.while_loop import While, WhileGradient
+from tracegraph.memory_budgets.stacked_whiles import Stacking
 
 MATRIX = np.array([[0.3, -0.5], [0.4, 0.2]])
 ROWS = np.array([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])
@@ -49,6 +50,16 @@ def looped(x, m):
 
     count = 3 + tg.cast(x[0] > 0.5, tg.int32) * 2
     return tg.while_loop(lambda i, y: i < count, step, (0, x), checkpoints=3)[1]
+
+
+def bounded(x, m):
+    """As `looped`, in a loop that stacks what its gradient reads."""
+
+    def step(i, y):
+        return i + 1, tg.sin(tg.linalg.matvec(m, y)) + x * y
+
+    count = 3 + tg.cast(x[0] > 0.5, tg.int32) * 2
+    return tg.while_loop(lambda i, y: i < count, step, (0, x), maximum_iterations=6)[1]
 
 
 def looped_by_jax(x, m):
@@ -117,7 +128,12 @@ def is_right(function, by_jax):
     return all(np.allclose(ours, theirs, rtol=1e-9, atol=1e-11) for ours, theirs in pairs)
 
 
-PROGRAMS = [(branches, branches_by_jax), (scanned, scanned_by_jax), (looped, looped_by_jax)]
+PROGRAMS = [
+    (branches, branches_by_jax),
+    (scanned, scanned_by_jax),
+    (looped, looped_by_jax),
+    (bounded, looped_by_jax),
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda pair: pair[0].__name__)
@@ -132,7 +148,7 @@ MUTANTS = [
     (0, Mutant(Branch, "jvp", "results[place] = t", "results[place] = t + t")),
     (0, Mutant(Branch, "_backward", "_filled(places, of_one,", "_filled(places[::-1], of_one,")),
     (1, Mutant(Scan, "pulled_back", "not self.reverse", "self.reverse")),
-    (1, Mutant(Scan, "_states_with_cotangents", "has or i in reached", "has")),
+    (1, Mutant(Scan, "states_with_cotangents", "has or i in reached", "has")),
     (1, Mutant(Scan, "batch", "swapped(y, flag)", "y")),
     (1, Mutant(BackwardStep, "_built", "ADD(total, _in_dtype(", "(lambda y: y)(_in_dtype(")),
     (1, Mutant(Scan, LOWERING, "op.reverse", "not op.reverse")),
@@ -142,6 +158,10 @@ MUTANTS = [
     (2, Mutant(WhileGradient, "batch", "longest = Max((0,))(count)", "longest = count[0]")),
     (2, Mutant(While, LOWERING, "carry[0] + 1", "carry[0] + 2")),
     (2, Mutant(WhileGradient, LOWERING, "carry[0] > 0", "carry[0] > 1")),
+    (3, Mutant(Stacking, "_forward_body", "ADD(step, one)", "ADD(step, ADD(one, one))")),
+    (3, Mutant(Stacking, "_graphs_back", "SUB(builder", "(lambda x, _: x)(builder")),
+    (3, Mutant(Stacking, "_graphs_back", "Less()(constant(0,", "Less()(constant(1,")),
+    (3, Mutant(Stacking, "reversed_by", "*stacked, count,", "*stacked, SUB(count, count),")),
 ]
 
 

@@ -87,10 +87,10 @@ def _holds_gradient(node: Node) -> bool:
     return body is not None and has_while_gradients(body)
 
 
-def _chosen(graph: Graph, budget: int | None) -> dict[Node, _Stacking]:
+def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:
     """The loops whose rows fit, by the nodes of their gradients; several may share the rows."""
-    known: dict[tuple[object, ...], _Stacking | None] = {}
-    chosen: dict[Node, _Stacking] = {}
+    known: dict[tuple[object, ...], Stacking | None] = {}
+    chosen: dict[Node, Stacking] = {}
     asked = sys.maxsize if budget is None else budget
     usual = min(STACKED_BYTES, asked)
     for node in graph.nodes:
@@ -119,7 +119,7 @@ def _counted_by(node: Node) -> Node | None:
     return loop if is_counted and has_plan(op.body) else None
 
 
-def _stacking(loop: Node, node: Node, usual: int, asked: int) -> _Stacking | None:
+def _stacking(loop: Node, node: Node, usual: int, asked: int) -> Stacking | None:
     """The loop of a gradient with rows, if it is bounded and they fit: into `asked` bytes where
     more states were asked for than are kept unasked, one for each step at least."""
     op, length = node.op, most_steps(loop)
@@ -130,12 +130,12 @@ def _stacking(loop: Node, node: Node, usual: int, asked: int) -> _Stacking | Non
     is_asked = op.checkpoints >= length and op.checkpoints > states
     if length > MOST_STEPS and not is_asked:
         return None
-    found = _Stacking(loop, node, length)
+    found = Stacking(loop, node, length)
     fits = found.is_static and found.bytes <= (asked if is_asked else usual)
     return found if fits else None
 
 
-class _Stacking:
+class Stacking:
     """A loop that stacks what is read of its steps: `node` if that has the body and the inputs of
     the gradient, or else another one of as many steps."""
 
