@@ -421,7 +421,9 @@ def test_operators_that_are_not_square(sizes):
 
 # Self-adjoint and positive definite operators.
 
-HERMITIAN = regular(31, 3, dtype=np.complex128) @ np.conj(regular(31, 3, dtype=np.complex128).T)
+_FACTOR = regular(31, 3, dtype=np.complex128)
+HERMITIAN = _FACTOR @ np.conj(_FACTOR.T)
+HERMITIAN = (HERMITIAN + np.conj(HERMITIAN.T)) / 2.0  # a product is so only up to rounding
 PROMISES = {"is_self_adjoint": True, "is_positive_definite": True}
 DEFINITE = [
     full(HERMITIAN, **PROMISES),
