@@ -34,17 +34,46 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked
 def pytest_collection_modifyitems(items):
-    """Marks as `sweep` all cases of a test but as many as its mark `sampled` names. Those are
-    chosen by what they are called: the same in each run, and from all over the table, where
-    neighbours are alike."""
+    """Marks as `sweep` all cases of a test but those that its mark `sampled` keeps."""
     families = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             families[item.nodeid.partition("[")[0]].append(item)
     for cases in families.values():
         (count,) = cases[0].get_closest_marker("sampled").args
-        for item in sorted(cases, key=lambda x: zlib.crc32(x.nodeid.encode()))[count:]:
+        for item in _sample(cases, count)[1]:
             item.add_marker("sweep")
+
+
+def _sample(cases, count):
+    """Divides the cases of a test: `count` of them, and the others. Of several parameters the
+    values come first that no case has yet, then pairs of values. Otherwise the choice is by name:
+    the same in each run, and from all over the table, where neighbours are alike."""
+    others = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    if len(_values(others[0])) == 1:
+        return others[:count], others[count:]
+    values = {item: set(_values(item)) for item in cases}
+    pairs = {item: set(itertools.combinations(_values(item), 2)) for item in cases}
+    kept, seen = [], set()
+
+    def news(item):
+        return len(values[item] - seen), len(pairs[item] - seen)
+
+    while others and len(kept) < count:
+        kept.append(max(others, key=news))
+        others.remove(kept[-1])
+        seen |= values[kept[-1]] | pairs[kept[-1]]
+    return kept, others
+
+
+def _values(item):
+    """What each parametrisation of a test gives to a case, in the order of names."""
+    given, groups = item.callspec.params, []
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        groups.append([x.strip() for x in names.split(",")] if isinstance(names, str) else names)
+    groups += [[name] for name in given if not any(name in names for names in groups)]
+    return sorted((names[0], *(id(given[x]) for x in names)) for names in groups)
 
 
 def pytest_collection_finish(session):
@@ -60,9 +89,9 @@ _files_begun = itertools.count(1)
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
     """What was imported, twenty thousand tests and what earlier files left in caches is looked at
-    every ten files: in each collection it would be a tenth of the time of a worker. Never would be
-    too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
-    if next(_files_begun) % 10 == 0:
+    every twenty files: in each collection it would be a tenth of the time of a worker. Never would
+    be too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
+    if next(_files_begun) % 20 == 0:
         gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -103,6 +103,7 @@ def test_branch_that_returns_its_input(run):
         assert float(run(lambda x: gradient(chosen, x), f64(x))) == slope
 
 
+@pytest.mark.sampled(1)
 def test_loop_inside_a_branch_inside_a_loop(run):
     def staged(x):
         def body(i, x):
@@ -126,6 +127,7 @@ def test_loop_inside_a_branch_inside_a_loop(run):
     assert_near(run(lambda x: tg.stack(derivatives(staged, x, 3)), f64(1.3)), wanted)
 
 
+@pytest.mark.sampled(1)
 def test_integers_and_truths_beside_numbers(run):
     def loop(x):
         def body(n, flag, x):
@@ -186,6 +188,7 @@ def test_variable_assigned_in_a_loop(is_decorated):
     assert float(v) == 38.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["python", "while", "scan"])
 def test_what_is_assigned_in_a_loop_is_cut_off(run, form):
     v = tg.Variable(f64(2.0))
@@ -256,6 +259,7 @@ LAZY = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LAZY)
 def test_a_variable_that_a_body_creates(run, name):
     layer = Twice()
@@ -296,6 +300,7 @@ def powers(n, count, x):
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_squarings(is_decorated, checkpoints):
@@ -312,6 +317,7 @@ def test_squarings(is_decorated, checkpoints):
 
 
 # From 16 checkpoints on half of them are for the steps of one block.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoints", [2, 3, 5, 15, 16, 17, 40])
 def test_checkpoints_reach_every_count(checkpoints):
     function = tg.function(
@@ -327,7 +333,7 @@ def test_checkpoints_reach_every_count(checkpoints):
         x, slope = 0.5 * np.sin(x) + x, slope * (0.5 * np.cos(x) + 1.0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 def test_square_root_by_newton(run, checkpoints):
     def root(a):
@@ -346,6 +352,7 @@ def test_square_root_by_newton(run, checkpoints):
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
+@pytest.mark.sampled(1)
 def test_while_inside_other_loops(run):
     def staged(x):
         row = lambda s, n: repeat(lambda s: tg.sin(s) * x, s, n)  # noqa: E731
@@ -367,6 +374,7 @@ def test_while_inside_other_loops(run):
     assert_near(run(lambda x: tg.stack(derivatives(staged, x, 2)), f64(1.2)), wanted)
 
 
+@pytest.mark.sampled(1)
 def test_a_tape_around_and_inside(run):
     def energy(x):
         def body(i, x):
@@ -386,6 +394,7 @@ def test_a_tape_around_and_inside(run):
     assert_near(run(lambda x: jacobian(lambda x: gradient(energy, x), x), f64(x)), second)
 
 
+@pytest.mark.sampled(1)
 def test_a_gradient_that_is_no_gradient_in_a_loop(run):
     """Its second derivatives are not symmetric, so no order of the modes stands for another."""
 
@@ -433,6 +442,7 @@ def test_a_gradient_that_is_no_gradient_in_a_loop(run):
     assert_near(run(third, *arguments), wanted_third)
 
 
+@pytest.mark.sampled(1)
 def test_a_gradient_that_is_not_linear_in_a_loop(run):
     @tg.custom_gradient
     def clipped(x):
@@ -488,6 +498,7 @@ def test_memory_does_not_grow_with_the_count():
 # Parallel loops.
 
 
+@pytest.mark.sampled(1)
 def test_a_hundred_lanes_with_their_own_counts(run):
     x = np.linspace(0.9, 1.1, 100)
     counts = np.arange(100)
@@ -534,6 +545,7 @@ def test_no_lane_takes_the_branch_that_is_not_defined(run):
     assert float(run(all_of, f64([-1.0, -2.0]), f64(1.0))) == -3.0
 
 
+@pytest.mark.sampled(1)
 def test_finished_lanes_are_harmless(run):
     def slope(rows, w):
         with tg.GradientTape() as tape:
@@ -779,6 +791,7 @@ def test_switch_case_with_numbers_and_a_default(run):
     assert [int(run(last, tg.constant(i))) for i in (3, 4, 5, -3)] == [30, 50, 50, 50]
 
 
+@pytest.mark.sampled(1)
 def test_switch_case_in_lanes(run):
     def lane(pair):
         i, x = pair
@@ -828,6 +841,7 @@ def test_map_fn_signatures(run):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("initializer", [None, 0.5])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans_and_folds(run, reverse, initializer):
@@ -859,6 +873,7 @@ def test_scans_and_folds(run, reverse, initializer):
     assert_near(last, slopes[0 if reverse else -1])
 
 
+@pytest.mark.sampled(1)
 def test_maximum_iterations(run):
     def bounded(x, bound):
         return tg.while_loop(lambda x: x < 100.0, lambda x: x * 2.0, [x], maximum_iterations=bound)[
@@ -944,6 +959,7 @@ def assert_all_near(found, wanted):
         assert_near(ours, theirs)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EACH)
 def test_each_by_jax(run, name):
     assert_all_near(run(lambda x: found_by(EACH[name], x), f64(POINT)), wanted_of(name))
@@ -1033,6 +1049,7 @@ def test_each_in_jax(name):
         assert_all_near([function(x), jax.jacrev(function)(x), second], wanted_of(name))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_lanes(run, name):
     rows = np.stack([POINT, -POINT, 2.0 * POINT])
@@ -1075,6 +1092,7 @@ def test_sparse_jacobian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+@pytest.mark.sampled(1)
 def test_sparse_hessian_by_a_loop_of_unknown_length(run):
     def hessians(x, weights):
         with tg.GradientTape(persistent=True) as outer:
@@ -1093,6 +1111,7 @@ def test_sparse_hessian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "body",
     [
@@ -1244,6 +1263,7 @@ def test_a_check_of_loops_in_a_parallel_loop_has_the_step_of_the_first_that_fail
     assert fact.startswith("x < y does not hold; in step 2 of the loop at test_control_flow.py:")
 
 
+@pytest.mark.sampled(1)
 def test_checks_of_iterations_that_end_apart_or_decide_apart(run):
     def asserted(i):
         tg.debugging.assert_less(i, 4)

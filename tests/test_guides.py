@@ -1004,6 +1004,7 @@ def two_layers():
     return x0, layer1, layer2, derivatives
 
 
+@pytest.mark.sampled(1)
 def test_hessian(run, two_layers):
     _, layer1, _, derivatives = two_layers
     _, g, h = run(derivatives)
@@ -1124,6 +1125,7 @@ def test_batch_jacobian_is_shown(plt, batch):
     assert plt.gci().get_array().shape == (6 * 9, 5 * 9)
 
 
+@pytest.mark.sampled(1)
 def test_batch_normalisation_mixes_the_batch(run):
     x = tg.random.normal([7, 5])
     layer1 = tg.layers.Dense(8, activation=tg.nn.elu)

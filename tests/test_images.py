@@ -98,7 +98,7 @@ def resized_by_jax(method, antialias):
     return every(IMAGES)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("method", JAX_METHODS)
 def test_resizing(run, method, antialias):
@@ -185,6 +185,7 @@ def places(start, end, size, count):
     return (start + (end - start) * np.arange(count) / (count - 1)) * (size - 1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [(3, 5), (1, 4)])
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 def test_crop_and_resize(run, method, size):
@@ -229,6 +230,7 @@ def by_pixel(function, x):
     return np.array([function(*pixel) for pixel in x.reshape(-1, 3).tolist()]).reshape(x.shape)
 
 
+@pytest.mark.sampled(1)
 def test_hue_saturation_and_value(run):
     x = np.concatenate([IMAGES.reshape(-1, 3), np.eye(3), np.zeros((1, 3)), np.full((1, 3), 0.4)])
     hsv = by_pixel(colorsys.rgb_to_hsv, x)
@@ -245,6 +247,7 @@ def test_hue_saturation_and_value(run):
     assert np.isfinite(grey.numpy()).all()
 
 
+@pytest.mark.sampled(1)
 def test_brightness_and_colour(run):
     yiq = tg.image.rgb_to_yiq(IMAGES)
     close(yiq, by_pixel(colorsys.rgb_to_yiq, IMAGES), 0.01)  # colorsys has rounded constants
@@ -410,6 +413,7 @@ ADJUSTED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ADJUSTED)
 def test_adjustments_at_random(run, name):
     change = getattr(tg.image, f"adjust_{name}")
@@ -424,6 +428,7 @@ def test_adjustments_at_random(run, name):
     assert (first.numpy() != second.numpy()).any()
 
 
+@pytest.mark.sampled(1)
 def test_parts_at_random(run):
     x = np.arange(5 * 6 * 2).reshape(5, 6, 2)
     parts = {x[i : i + 3, j : j + 2].tobytes() for i in range(3) for j in range(5)}
@@ -452,6 +457,7 @@ def selected(boxes, scores, most, limit, least):
     return kept
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("most", [3, 20])
 @pytest.mark.parametrize("limit", [0.1, 0.5])
 def test_the_best_boxes(run, most, limit):

@@ -68,7 +68,7 @@ def by_enumeration(blank):
         return both(LOGITS)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("blank", [0, 3, -1])
 @pytest.mark.parametrize("time_major", [True, False])
 def test_ctc_loss_is_the_sum_over_all_alignments(run, blank, time_major):
@@ -200,6 +200,7 @@ def test_different_candidates_are_drawn_as_if_one_by_one(name):
 # ---------------------------------------------------------------- the rest
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [1, 2, 7, 20])
 @pytest.mark.parametrize("decreasing", [True, False])
 def test_isotonic_regression(size, decreasing):
@@ -276,6 +277,7 @@ def test_local_response_normalization(radius):
     assert tg.nn.lrn is tg.nn.local_response_normalization
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("strides", "dilations"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_dilation_and_erosion(strides, dilations, padding):
@@ -426,6 +428,7 @@ def test_blocks_that_do_not_fit(call, words):
 # ---------------------------------------------------------------- normalised images
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("factor", [1.0, 0.25])
 def test_fused_batch_norm(run, first, factor):

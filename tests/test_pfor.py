@@ -187,6 +187,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_loops_of_open_length_around_calls(name):
     # The sizes of the loops and those of the called function have the same names by themselves.
@@ -441,6 +442,7 @@ def test_numbers_in_nested_loops_and_functions(run):
 # vmap.
 
 
+@pytest.mark.sampled(1)
 def test_axes_in_and_out(run):
     x, y = numbers(2, 4, 3), numbers(3, 5, seed=1)
 
