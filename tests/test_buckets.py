@@ -632,6 +632,7 @@ def test_buckets_must_be_sizes(wrong):
         tg.function(lambda x: x, bucket_sizes=wrong)
 
 
+@pytest.mark.sampled(1)
 def test_without_a_signature_sizes_are_open_from_the_second_on():
     f = tg.function(ROWS["softmax"], bucket_sizes="powers_of_two")
     plain = tg.function(ROWS["softmax"], reduce_retracing=True)
@@ -698,6 +699,7 @@ def test_python_asks_for_a_size():
 # State.
 
 
+@pytest.mark.sampled(1)
 def test_variables_see_no_padding():
     def made(options):
         total, count = tg.Variable(numbers(4)), tg.Variable(0)
@@ -817,6 +819,7 @@ def test_inside_of_another_function():
     assert pair.programs == (1, 0)
 
 
+@pytest.mark.sampled(1)
 def test_a_custom_gradient_and_a_recomputed_one():
     @tg.custom_gradient
     def clipped(x):
@@ -928,6 +931,7 @@ def test_indices_of_every_type(dtype):
         pair.check(numbers(n, 2), ids, np.int32(99))
 
 
+@pytest.mark.sampled(1)
 def test_a_scatter_per_row():
     def program(ids):
         zeros = tg.zeros([tg.shape(ids)[0], 5])

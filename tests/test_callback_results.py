@@ -145,6 +145,7 @@ def test_a_chosen_gradient_in_a_parallel_loop_calls_nothing_again(wrap):
     assert (counted.calls, float(counted.count)) == (2, 2.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("wrap", [tg.recompute_grad, times_ten_of])
 def test_a_gradient_belongs_to_the_forward_pass_that_was_made(wrap, is_decorated):

@@ -713,6 +713,7 @@ def test_results_whose_sizes_a_callback_chose_know_them(spec):
 # A traced tensor that a callback sees from around it.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "declared", [tg.TensorSpec([2]), tg.float32], ids=["known shape", "open shape"]
 )

@@ -60,6 +60,7 @@ def repeat(step, x, count, **options):
 # Few iterations, few states.
 
 
+@pytest.mark.sampled(1)
 def test_zero_iterations(run):
     x, w = f64(1.5), f64(2.0)
 
@@ -78,6 +79,7 @@ def test_zero_iterations(run):
     assert [[*map(float, pair)] for pair in slopes] == [[1.0, 0.0], [1.0, 0.0]]
 
 
+@pytest.mark.sampled(1)
 def test_state_that_nothing_reads(run):
     def both(x):
         def body(i, y, idle, noise):
@@ -219,6 +221,7 @@ def test_what_is_assigned_in_a_loop_is_cut_off(run, form):
     assert [*map(float, run(slopes, f64(1.5)))] == [45.5625, 30.375, 36.9375]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_random_numbers_in_a_loop(is_decorated):
     def drawn():
@@ -513,6 +516,7 @@ def test_a_hundred_lanes_with_their_own_counts(run):
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
+@pytest.mark.sampled(1)
 def test_lanes_not_taken_are_harmless(run):
     rows = np.array([4.0, -1.0, 0.25, 0.0])
 
@@ -594,6 +598,7 @@ CUT = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CUT)
 def test_nothing_connects(run, name):
     def slope(x, w):
@@ -610,6 +615,7 @@ def test_nothing_connects(run, name):
     run(slope, f64(2.0), f64(3.0))
 
 
+@pytest.mark.sampled(1)
 def test_the_count_of_a_loop_has_no_gradient(run):
     def slope(x, w):
         with tg.GradientTape() as tape:
@@ -773,6 +779,7 @@ def test_other_arguments_that_do_not_fit():
 # Each function.
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("index", [0, 1, 2, 7, -1])
 def test_switch_case_out_of_range_takes_the_last(run, index):
     def all_of(i, x):

@@ -289,6 +289,7 @@ def test_pools_of_padding_that_is_given():
     close(tg.nn.max_pool2d(x[:, :1, :2], 2, 2, pads), wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("counts_examples", [False, True])
 def test_where_the_maxima_stand(padding, counts_examples):

@@ -987,6 +987,7 @@ def test_a_gradient_of_a_function_that_calls_it():
     near(tg.hessian(layer)(x), expected[1])
 
 
+@pytest.mark.sampled(1)
 def test_random_numbers_are_those_of_the_forward_pass(run):
     @tg.custom_gradient
     def dropped(x):
@@ -1538,6 +1539,7 @@ def test_recomputation_reads_the_variables_of_the_forward_pass():
     np.testing.assert_allclose(tape.gradient(y, x).numpy(), 2.0 * np.cos(1.0), rtol=1e-6)
 
 
+@pytest.mark.sampled(1)
 def test_nested_recomputation(run):
     inner = tg.recompute_grad(lambda x: tg.sin(tg.exp(x)))
     outer = tg.recompute_grad(lambda x: inner(inner(x)) * x)

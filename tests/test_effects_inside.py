@@ -458,6 +458,7 @@ def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
     assert "test_effects_inside.py" in text
 
 
+@pytest.mark.sampled(1)
 def test_reverse_mode_keeps_what_python_returned(run):
     called = []
     w = tg.Variable(2.0)

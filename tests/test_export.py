@@ -408,6 +408,7 @@ def ranked(x):
     return tg.math.top_k(x, 2), inner(x), tg.argsort(x, 0), tg.linalg.cholesky(tg.eye(3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gradient", [False, True])
 def test_bytes_tell_nothing_of_where_they_were_made(tmp_path, gradient):
     f = tg.function(ranked, input_signature=[tg.TensorSpec([None, 5])])

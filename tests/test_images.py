@@ -268,6 +268,7 @@ def as_bytes(x):
     return np.clip(np.trunc(x * 255.5), 0, 255).astype(np.uint8)
 
 
+@pytest.mark.sampled(1)
 def test_adjustments(run):
     share = BYTES.astype(np.float32) / 255
     bright = run(lambda x: tg.image.adjust_brightness(x, 0.2), tg.constant(BYTES))
@@ -331,6 +332,7 @@ def similarity(x, y, size, sigma, largest):
     return bright * contrast, contrast
 
 
+@pytest.mark.sampled(1)
 def test_structural_similarity(run):
     x = RANDOM.uniform(size=(2, 20, 18, 2)).astype(np.float32)
     y = np.clip(x + 0.1 * RANDOM.normal(size=x.shape), 0, 1).astype(np.float32)

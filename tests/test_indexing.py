@@ -102,7 +102,7 @@ def indices(draw):
     return tuple(shape), tuple(items)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(indices())
 def test_any_index_is_numpys(case):
     shape, index = case
@@ -392,6 +392,7 @@ def test_tile_and_repeat(run):
     same(tg.repeat(numbers(40), list(range(40))), np.repeat(numbers(40), range(40)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("mode", "numpys"),
     [("CONSTANT", "constant"), ("reflect", "reflect"), ("SYMMETRIC", "symmetric")],

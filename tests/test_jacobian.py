@@ -112,6 +112,7 @@ def test_every_option_gives_the_jacobian(name):
         assert_near(matrix, expected_of(name))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16, tg.float32, tg.float64])
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_the_jacobian_has_the_dtype_of_the_source(dtype, mode):
@@ -381,6 +382,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_requests(run, name):
     request, error = BAD[name]
@@ -608,6 +610,7 @@ def test_inside_a_loop(run, options):
         assert_near(found, expected)
 
 
+@pytest.mark.sampled(1)
 def test_batches_inside_a_loop(run):
     x = numbers(2, 4, 3)
     row = jax.vmap(jax.vmap(jax.jacrev(lambda r: rows_by_jax(r[None])[0])))
@@ -709,6 +712,7 @@ def test_a_bottleneck_gives_the_same(run, n):
     assert_near(found, by_jax(jax.jacrev(lambda x: a @ jnp.sin(a.T @ x)), x))
 
 
+@pytest.mark.sampled(1)
 def test_a_bottleneck_of_several_tensors_and_sources(run):
     a, b, c = numbers(40, 2), numbers(40, 1, seed=1), numbers(3, 40, seed=2)
 
@@ -1550,6 +1554,7 @@ def test_the_transposed_matrix(run):
     assert take.experimental_get_tracing_count() == 2
 
 
+@pytest.mark.sampled(1)
 def test_scaled_matrices(run):
     def compute(x):
         j = jacobian(tridiagonal, x, sparse=True)
@@ -1701,6 +1706,7 @@ def test_no_warning_is_given():
         jacobian(tridiagonal, tg.constant(numbers(5)), sparse=True).to_dense().numpy()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", [None, "forward", "reverse"])
 @pytest.mark.parametrize("choice", ["none", "raise"])
 def test_gradient_that_is_zero_by_rule_is_connected(mode, choice):
@@ -1737,7 +1743,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("mode", ["reverse", "forward", None])
 def test_batch_jacobians_of_layers(run, name, mode):

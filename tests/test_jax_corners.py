@@ -218,6 +218,7 @@ doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
 turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fn",
     [

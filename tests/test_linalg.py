@@ -92,6 +92,7 @@ def test_svd(run, dtype, full, sizes):
         )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigenvalues_of_hermitian_matrices_follow_from_the_lower_triangle(run, dtype):
     a = sample(2, 4, 4, dtype=dtype)
@@ -103,6 +104,7 @@ def test_eigenvalues_of_hermitian_matrices_follow_from_the_lower_triangle(run, d
     close(whole @ v.numpy(), v.numpy() * w.numpy()[:, None])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigenvalues(run, dtype):
     a = sample(2, 4, 4, dtype=dtype)
@@ -473,6 +475,7 @@ def test_parallel_loops(fn):
         close(y, expected.numpy())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "fn",
     [

@@ -295,6 +295,7 @@ SPREADS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("name", SPREADS)
 def test_variances_of_16_bits_are_those_of_their_values(name, dtype):

@@ -400,6 +400,7 @@ def test_each_iteration_has_its_own_numbers(run):
     assert abs(np.corrcoef(found[:-1, 0], found[1:, 0])[0, 1]) < 0.25
 
 
+@pytest.mark.sampled(1)
 def test_numbers_of_several_draws_and_loops_differ(run):
     def compute():
         one = tg.pfor(lambda i: [tg.random.uniform([]), tg.random.uniform([])], 5)
@@ -409,6 +410,7 @@ def test_numbers_of_several_draws_and_loops_differ(run):
     assert len(np.unique(found)) == 15
 
 
+@pytest.mark.sampled(1)
 def test_numbers_repeat_after_a_seed(run):
     def compute():
         return tg.vectorized_map(
