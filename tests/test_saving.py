@@ -122,8 +122,8 @@ def test_the_derivatives_are_those_of_jax(reloaded, name):
         return jax.numpy.tanh(x @ w + b) @ w * b
 
     with jax.enable_x64(True):
-        rows = jax.vmap(jax.jacrev(lambda r: by_jax(r[None])[0]))(saving_uses.X)
-        second = jax.hessian(lambda x: (by_jax(x) ** 3).sum())(saving_uses.X)
+        rows = jax.jit(jax.vmap(jax.jacrev(lambda r: by_jax(r[None])[0])))(saving_uses.X)
+        second = jax.jit(jax.hessian(lambda x: (by_jax(x) ** 3).sum()))(saving_uses.X)
     assert_near(reloaded[name][1]["batch_jacobian"], rows, 1e-10)
     assert_near(reloaded[name][1]["hessian"], second, 1e-9)
 
