@@ -233,7 +233,7 @@ def test_a_jacobian_through_calls_whose_sizes_are_multiples():
     for size in (1, 4):
         x = numbers(size, 2)
         with jax.enable_x64(True):
-            assert_near(found(x), jax.jacobian(by_jax)(x))
+            assert_near(found(x), jax.jit(jax.jacobian(by_jax))(x))
 
 
 @settings(max_examples=15, deadline=None)
