@@ -120,6 +120,7 @@ def test_gradients_of_a_batch(pair):
     near(found, jax.jit(jax.vmap(jax.grad(theirs)))(batch))
 
 
+@pytest.mark.sampled(1)
 def test_gates_of_a_batch_jacobian(run):
     w = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
 
@@ -169,6 +170,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("order", [1, 2])
 def test_costs_are_linear_in_the_number_of_pieces(way, order):

@@ -699,6 +699,7 @@ def test_writes_at_an_index_of_each_lane():
     assert (lists(stacked), lists(read)) == ([[0, 8, 9], [7, 8, 0]], [8, 7])
 
 
+@pytest.mark.sampled(1)
 def test_overwritten_elements_have_no_derivative(run):
     def f(x):
         def body(i, ta):
