@@ -16,11 +16,15 @@ import jax
 QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    # XLA divides the code of a program among threads, which costs more than it saves where each
+    # core has a worker of the tests.
+    "xla_cpu_parallel_codegen_split_count": 1,
 }
 #: Options of one program that is compiled as users have it, whatever the process is told.
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_parallel_codegen_split_count": 32,
 }
 if jax.__version_info__ < (0, 12):  # since then XLA has no other way, and ends at unknown flags
     QUICK["xla_cpu_use_fusion_emitters"] = False

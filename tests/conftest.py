@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import zlib
 from collections import defaultdict
 
 import hypothesis
@@ -12,6 +11,7 @@ from xdist.scheduler import WorkStealingScheduling
 import tracegraph as tg
 from lowering import program as programs
 from tests.compiling import OPTIMISED, compile_quickly, keep_programs, let_go_of_programs
+from tests.sampling import divided
 from tracegraph.eager import pending
 
 compile_quickly()
@@ -34,16 +34,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked
 def pytest_collection_modifyitems(items):
-    """Marks as `sweep` all cases of a test but as many as its mark `sampled` names. Those are
-    chosen by what they are called: the same in each run, and from all over the table, where
-    neighbours are alike."""
+    """Marks as `sweep` all cases of a test but those that its mark `sampled` keeps."""
     families = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             families[item.nodeid.partition("[")[0]].append(item)
     for cases in families.values():
         (count,) = cases[0].get_closest_marker("sampled").args
-        for item in sorted(cases, key=lambda x: zlib.crc32(x.nodeid.encode()))[count:]:
+        for item in divided(cases, count)[1]:
             item.add_marker("sweep")
 
 
@@ -60,9 +58,9 @@ _files_begun = itertools.count(1)
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
     """What was imported, twenty thousand tests and what earlier files left in caches is looked at
-    every ten files: in each collection it would be a tenth of the time of a worker. Never would be
-    too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
-    if next(_files_begun) % 10 == 0:
+    every twenty files: in each collection it would be a tenth of the time of a worker. Never would
+    be too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
+    if next(_files_begun) % 20 == 0:
         gc.unfreeze()
     gc.collect()
     gc.freeze()

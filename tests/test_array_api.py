@@ -201,6 +201,7 @@ def loss(x):
     return xp.sum(spectrum) + xp.sum(norms) + xp.sum(xp.vecdot(x, xp.cumulative_sum(z, axis=1)))
 
 
+@pytest.mark.sampled(1)
 def test_one_function_of_numpy_jax_and_tensors(run):
     with jax.enable_x64(True):
         x = jnp.asarray(X, jnp.float64)
@@ -268,6 +269,7 @@ def test_indexing_by_arrays_has_derivatives():
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "take",
     [

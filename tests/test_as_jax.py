@@ -235,6 +235,7 @@ CUSTOM = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", CUSTOM)
 @pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "jit"])
 def test_custom_gradients_of_every_order(name, compiled):
@@ -286,7 +287,7 @@ NESTED = {
 }
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("modes", ["".join(m) for k in (1, 2, 3) for m in modes_of(k)])
 @pytest.mark.parametrize("name", NESTED)
 def test_nested_custom_gradients_in_both_modes(name, modes):
@@ -493,7 +494,7 @@ def derivatives(case, xs):
         yield from zip(pull(tuple(ts)), second[: len(places)], strict=True)
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_derivatives_of_every_op(chunk):
     cases = [case for case in CHUNKS[chunk] if dtype_of(case) is not None]

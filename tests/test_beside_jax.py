@@ -40,6 +40,7 @@ def while_jax_traces(trace, compute):
 SIZES = {"small": (2, np.float32), "large": (1000, np.float32), "wide": (1000, np.float64)}
 
 
+@pytest.mark.sampled(10)
 @traces
 @pytest.mark.parametrize(("size", "dtype"), SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("is_warm", [False, True])
@@ -61,6 +62,7 @@ def test_pending_values_asked_for_while_jax_traces(trace):
     assert array[0] == 2.0 and c.numpy()[0] == 2.0 and later.numpy()[0] == 6.0
 
 
+@pytest.mark.sampled(5)
 @traces
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_variables_while_jax_traces(trace, dtype):

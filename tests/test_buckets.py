@@ -167,6 +167,7 @@ def groups(names):
     return [pytest.param(part, id=", ".join(part)) for part in parts]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("names", groups(ROWS))
 def test_rows(names):
     pair = rows(names)
@@ -175,6 +176,7 @@ def test_rows(names):
     assert pair.programs == (4, 0)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("names", groups(name for name in ROWS if name != "contrast"))
 def test_gradients_inside(names):
     pair = gradients(names)
@@ -256,6 +258,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_and_branches(name):
     pair = loops(name)
@@ -277,6 +280,7 @@ def loops(name):
     return Pair(program, SPEC([None, 4]))
 
 
+@pytest.mark.sampled(1)
 def test_a_recurrent_network_over_two_open_axes():
     w, u = tg.Variable(numbers(4, 3)), tg.Variable(numbers(3, 3, seed=1))
 
@@ -294,6 +298,7 @@ def test_a_recurrent_network_over_two_open_axes():
     assert pair.programs == (2, 0)
 
 
+@pytest.mark.sampled(1)
 @settings(QUICK, max_examples=8)
 @given(
     sizes=st.lists(SIZES, min_size=1, max_size=2),
@@ -333,6 +338,7 @@ def test_chains_of_programs(sizes, names, reduce):
             pair.check(numbers(n, 4), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sampled(1)
 def test_results_have_sizes_that_the_run_finds():
     count = tg.Variable(0)
 
@@ -358,6 +364,7 @@ def test_results_have_sizes_that_the_run_finds():
     assert count.numpy() == total + 3
 
 
+@pytest.mark.sampled(1)
 @settings(QUICK, max_examples=12)
 @given(n=SIZES, m=SIZES)
 def test_two_open_sizes_have_buckets_of_their_own(n, m):
@@ -378,6 +385,7 @@ def _two_sizes(x, y):
 TWO_SIZES = Pair(_two_sizes, SPEC([None, 4]), SPEC([None, 4]))
 
 
+@pytest.mark.sampled(1)
 @settings(QUICK, max_examples=12)
 @given(n=SIZES)
 def test_attention_over_an_open_axis(n):
@@ -387,6 +395,7 @@ def test_attention_over_an_open_axis(n):
 ATTENTION = Pair(causal_attention, SPEC([2, None, 8]))
 
 
+@pytest.mark.sampled(1)
 @settings(QUICK, max_examples=12)
 @given(batch=st.integers(1, 9), time=SIZES)
 def test_layers_over_two_open_axes(batch, time):
@@ -439,6 +448,7 @@ def train(options, batches):
     return step, losses, [v.numpy() for v in model.trainable_variables]
 
 
+@pytest.mark.sampled(1)
 def test_training_on_batches_of_many_sizes():
     batches = [32, 32, 7, 19, 1, 32, 5, 64, 3]
     _, losses, weights = train({}, batches)
@@ -451,6 +461,7 @@ def test_training_on_batches_of_many_sizes():
     assert not trace._executions
 
 
+@pytest.mark.sampled(1)
 def test_an_embedding_learns_from_a_sentence_of_any_length():
     table = tg.Variable(numbers(11, 6))
 
@@ -472,6 +483,7 @@ def test_an_embedding_learns_from_a_sentence_of_any_length():
         pair.check(integers(n, 11), integers(n, 11, seed=1), rtol=1e-4)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float64", "int32", "int8", "uint8", "complex64"]
 )
@@ -501,6 +513,7 @@ def test_a_truth_value_per_row():
         pair.check(np.array(flags))
 
 
+@pytest.mark.sampled(1)
 def test_scatters_of_an_open_number_of_updates():
     def program(ids, values):
         return (
@@ -516,6 +529,7 @@ def test_scatters_of_an_open_number_of_updates():
         pair.check(integers(n, 5), numbers(n, 2))
 
 
+@pytest.mark.sampled(1)
 def test_random_numbers_are_those_of_the_plain_function():
     def program(x):
         y = tg.random.stateless_uniform(tg.shape(x), [1, 2])
@@ -539,6 +553,7 @@ def test_numbers_drawn_along_a_second_axis_are_refused():
 # How many programs.
 
 
+@pytest.mark.sampled(1)
 def test_a_growing_context_compiles_seven_programs():
     f = tg.function(
         causal_attention, input_signature=[SPEC([2, None, 8])], bucket_sizes="powers_of_two"
@@ -586,6 +601,7 @@ SIZES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_buckets_may_be_any_integers(sizes):
     pair = Pair(ROWS["softmax"], SPEC([None, 4]), buckets=SIZES[sizes]())
@@ -616,6 +632,7 @@ def test_buckets_must_be_sizes(wrong):
         tg.function(lambda x: x, bucket_sizes=wrong)
 
 
+@pytest.mark.sampled(1)
 def test_without_a_signature_sizes_are_open_from_the_second_on():
     f = tg.function(ROWS["softmax"], bucket_sizes="powers_of_two")
     plain = tg.function(ROWS["softmax"], reduce_retracing=True)
@@ -682,6 +699,7 @@ def test_python_asks_for_a_size():
 # State.
 
 
+@pytest.mark.sampled(1)
 def test_variables_see_no_padding():
     def made(options):
         total, count = tg.Variable(numbers(4)), tg.Variable(0)
@@ -801,6 +819,7 @@ def test_inside_of_another_function():
     assert pair.programs == (1, 0)
 
 
+@pytest.mark.sampled(1)
 def test_a_custom_gradient_and_a_recomputed_one():
     @tg.custom_gradient
     def clipped(x):
@@ -862,6 +881,7 @@ def test_a_check_of_all_elements_reports_what_is_not_padded():
         f(numbers(5) + 9, numbers(5) + 9)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("start", [0, 3, 11])
 def test_windows_that_move(start):
     def program(x, cache, start):
@@ -890,6 +910,7 @@ def test_sizes_that_shrink_are_compiled_as_they_are():
 
 
 # The quick kernels of XLA compare narrow indices with a size that their type cannot hold.
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_indices_of_every_type(dtype):
@@ -910,6 +931,7 @@ def test_indices_of_every_type(dtype):
         pair.check(numbers(n, 2), ids, np.int32(99))
 
 
+@pytest.mark.sampled(1)
 def test_a_scatter_per_row():
     def program(ids):
         zeros = tg.zeros([tg.shape(ids)[0], 5])
@@ -922,6 +944,7 @@ def test_a_scatter_per_row():
         pair.check(integers(n, 5))
 
 
+@pytest.mark.sampled(1)
 def test_gamma_numbers_and_split_keys():
     def program(x):
         return tg.random.stateless_gamma(tg.shape(x), [1, 2], alpha=2.0) + x

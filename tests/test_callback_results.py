@@ -73,6 +73,7 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("kind", DERIVATIVES)
@@ -117,6 +118,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("kind", DERIVATIVES)
@@ -143,6 +145,7 @@ def test_a_chosen_gradient_in_a_parallel_loop_calls_nothing_again(wrap):
     assert (counted.calls, float(counted.count)) == (2, 2.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("wrap", [tg.recompute_grad, times_ten_of])
 def test_a_gradient_belongs_to_the_forward_pass_that_was_made(wrap, is_decorated):
@@ -312,6 +315,7 @@ def test_each_call_of_a_function_has_its_own_sizes():
         assert [size.numpy().tolist() for size in sizes] == [[n], [n + 1]]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", [tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("way", ["top level", "in a function", "a function in a function"])
 def test_gradients_through_sizes_that_each_call_chooses(way, spec):
@@ -394,6 +398,7 @@ def test_the_call_of_a_python_function_is_no_decorator(call):
 # Sparse Jacobians.
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("spec", [VECTOR, tg.float32], ids=str)
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "with more"])

@@ -50,6 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:5 of the last")
 CALLBACKS = [scaled_by, read_by_numpy, assign_another, call_a_function, train]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("make", CALLBACKS)
@@ -437,6 +438,7 @@ def test_calls_with_callbacks_compile_once():
     assert pending.compiled_count() == count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("spec", [SCALAR, tg.float32, "loop"], ids=["declared", "open", "loop"])
 @pytest.mark.parametrize("is_nested", [False, True], ids=["in the same body", "in a body inside"])
 def test_what_comes_after_a_failed_check_does_not_happen(is_nested, spec):
@@ -630,6 +632,7 @@ def twice(q):
     return np.array([q, q], np.float32)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", OPEN)
 @pytest.mark.parametrize("check", ["before the loop", "in the loop"])
 @pytest.mark.parametrize("is_nested", [False, True], ids=["in the body", "in a function"])
@@ -710,6 +713,7 @@ def test_results_whose_sizes_a_callback_chose_know_them(spec):
 # A traced tensor that a callback sees from around it.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "declared", [tg.TensorSpec([2]), tg.float32], ids=["known shape", "open shape"]
 )

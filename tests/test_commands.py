@@ -1120,6 +1120,7 @@ def test_a_mistake_in_a_process(model):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", [["--help"], ["show", "model", "--json"]])
 def test_a_reader_who_goes_away(model, arguments):
     done = process(*arguments)
@@ -1173,6 +1174,7 @@ def test_a_full_disk(run, model, monkeypatch, arguments):
         assert run(*arguments.split()) == (2, "", f"{HEAD}No space left on device\n")
 
 
+@pytest.mark.sampled(1)
 @needs_full
 @pytest.mark.parametrize("arguments", ["--help", "show model --entry train --format html"])
 def test_a_process_ends_without_an_output(model, arguments):

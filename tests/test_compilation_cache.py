@@ -304,9 +304,9 @@ def test_a_second_process_compiles_nothing_and_computes_the_same(tmp_path):
 
 
 def test_processes_share_a_folder_at_once(tmp_path):
-    processes = [start(tmp_path) for _ in range(3)]
+    processes = [start(tmp_path) for _ in range(2)]
     found = [result(process)[1] for process in processes]
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
     for path in files(tmp_path):
         assert disk._read(path) is not None, path
     assert result(start(tmp_path)) == (len(files(tmp_path)), found[0])

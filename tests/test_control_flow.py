@@ -60,6 +60,7 @@ def repeat(step, x, count, **options):
 # Few iterations, few states.
 
 
+@pytest.mark.sampled(1)
 def test_zero_iterations(run):
     x, w = f64(1.5), f64(2.0)
 
@@ -78,6 +79,7 @@ def test_zero_iterations(run):
     assert [[*map(float, pair)] for pair in slopes] == [[1.0, 0.0], [1.0, 0.0]]
 
 
+@pytest.mark.sampled(1)
 def test_state_that_nothing_reads(run):
     def both(x):
         def body(i, y, idle, noise):
@@ -103,6 +105,7 @@ def test_branch_that_returns_its_input(run):
         assert float(run(lambda x: gradient(chosen, x), f64(x))) == slope
 
 
+@pytest.mark.sampled(1)
 def test_loop_inside_a_branch_inside_a_loop(run):
     def staged(x):
         def body(i, x):
@@ -122,10 +125,12 @@ def test_loop_inside_a_branch_inside_a_loop(run):
 
     with jax.enable_x64(True):
         third = jax.grad(jax.grad(plain))
-        wanted = [float(f(1.3)) for f in (plain, jax.grad(plain), third, jax.grad(third))]
+        all_of = [plain, jax.grad(plain), third, jax.grad(third)]
+        wanted = jax.jit(lambda x: jnp.stack([f(x) for f in all_of]))(1.3)
     assert_near(run(lambda x: tg.stack(derivatives(staged, x, 3)), f64(1.3)), wanted)
 
 
+@pytest.mark.sampled(1)
 def test_integers_and_truths_beside_numbers(run):
     def loop(x):
         def body(n, flag, x):
@@ -186,6 +191,7 @@ def test_variable_assigned_in_a_loop(is_decorated):
     assert float(v) == 38.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["python", "while", "scan"])
 def test_what_is_assigned_in_a_loop_is_cut_off(run, form):
     v = tg.Variable(f64(2.0))
@@ -216,6 +222,7 @@ def test_what_is_assigned_in_a_loop_is_cut_off(run, form):
     assert [*map(float, run(slopes, f64(1.5)))] == [45.5625, 30.375, 36.9375]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_random_numbers_in_a_loop(is_decorated):
     def drawn():
@@ -256,6 +263,7 @@ LAZY = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LAZY)
 def test_a_variable_that_a_body_creates(run, name):
     layer = Twice()
@@ -296,6 +304,7 @@ def powers(n, count, x):
     return found
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_squarings(is_decorated, checkpoints):
@@ -312,6 +321,7 @@ def test_squarings(is_decorated, checkpoints):
 
 
 # From 16 checkpoints on half of them are for the steps of one block.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("checkpoints", [2, 3, 5, 15, 16, 17, 40])
 def test_checkpoints_reach_every_count(checkpoints):
     function = tg.function(
@@ -327,7 +337,7 @@ def test_checkpoints_reach_every_count(checkpoints):
         x, slope = 0.5 * np.sin(x) + x, slope * (0.5 * np.cos(x) + 1.0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 def test_square_root_by_newton(run, checkpoints):
     def root(a):
@@ -346,6 +356,7 @@ def test_square_root_by_newton(run, checkpoints):
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
+@pytest.mark.sampled(1)
 def test_while_inside_other_loops(run):
     def staged(x):
         row = lambda s, n: repeat(lambda s: tg.sin(s) * x, s, n)  # noqa: E731
@@ -363,10 +374,12 @@ def test_while_inside_other_loops(run):
 
     with jax.enable_x64(True):
         second = jax.grad(jax.grad(plain))
-        wanted = [float(f(1.2)) for f in (plain, jax.grad(plain), second)]
+        all_of = [plain, jax.grad(plain), second]
+        wanted = jax.jit(lambda x: jnp.stack([f(x) for f in all_of]))(1.2)
     assert_near(run(lambda x: tg.stack(derivatives(staged, x, 2)), f64(1.2)), wanted)
 
 
+@pytest.mark.sampled(1)
 def test_a_tape_around_and_inside(run):
     def energy(x):
         def body(i, x):
@@ -381,11 +394,12 @@ def test_a_tape_around_and_inside(run):
 
     x = numbers(3)
     with jax.enable_x64(True):
-        slope, second = jax.grad(plain)(x), jax.hessian(plain)(x)
+        slope, second = jax.jit(lambda x: (jax.grad(plain)(x), jax.hessian(plain)(x)))(x)
     assert_near(run(lambda x: gradient(energy, x), f64(x)), slope)
     assert_near(run(lambda x: jacobian(lambda x: gradient(energy, x), x), f64(x)), second)
 
 
+@pytest.mark.sampled(1)
 def test_a_gradient_that_is_no_gradient_in_a_loop(run):
     """Its second derivatives are not symmetric, so no order of the modes stands for another."""
 
@@ -426,13 +440,14 @@ def test_a_gradient_that_is_no_gradient_in_a_loop(run):
 
     with jax.enable_x64(True):
         pushed = lambda *x: jax.jvp(jax.grad(plain, (0, 1)), x, (1.0, 2.0))[1]  # noqa: E731
-        wanted = pushed(0.8, 1.3)
-        wanted_third = jax.grad(lambda *x: sum(pushed(*x)), (0, 1))(0.8, 1.3)
+        wanted = jax.jit(pushed)(0.8, 1.3)
+        wanted_third = jax.jit(jax.grad(lambda *x: sum(pushed(*x)), (0, 1)))(0.8, 1.3)
     arguments = f64(0.8), f64(1.3), tg.constant(3)
     assert_near(run(tangent_of_gradient, *arguments), wanted)
     assert_near(run(third, *arguments), wanted_third)
 
 
+@pytest.mark.sampled(1)
 def test_a_gradient_that_is_not_linear_in_a_loop(run):
     @tg.custom_gradient
     def clipped(x):
@@ -488,6 +503,7 @@ def test_memory_does_not_grow_with_the_count():
 # Parallel loops.
 
 
+@pytest.mark.sampled(1)
 def test_a_hundred_lanes_with_their_own_counts(run):
     x = np.linspace(0.9, 1.1, 100)
     counts = np.arange(100)
@@ -502,6 +518,7 @@ def test_a_hundred_lanes_with_their_own_counts(run):
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
+@pytest.mark.sampled(1)
 def test_lanes_not_taken_are_harmless(run):
     rows = np.array([4.0, -1.0, 0.25, 0.0])
 
@@ -534,6 +551,7 @@ def test_no_lane_takes_the_branch_that_is_not_defined(run):
     assert float(run(all_of, f64([-1.0, -2.0]), f64(1.0))) == -3.0
 
 
+@pytest.mark.sampled(1)
 def test_finished_lanes_are_harmless(run):
     def slope(rows, w):
         with tg.GradientTape() as tape:
@@ -582,6 +600,7 @@ CUT = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CUT)
 def test_nothing_connects(run, name):
     def slope(x, w):
@@ -598,6 +617,7 @@ def test_nothing_connects(run, name):
     run(slope, f64(2.0), f64(3.0))
 
 
+@pytest.mark.sampled(1)
 def test_the_count_of_a_loop_has_no_gradient(run):
     def slope(x, w):
         with tg.GradientTape() as tape:
@@ -761,6 +781,7 @@ def test_other_arguments_that_do_not_fit():
 # Each function.
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("index", [0, 1, 2, 7, -1])
 def test_switch_case_out_of_range_takes_the_last(run, index):
     def all_of(i, x):
@@ -779,6 +800,7 @@ def test_switch_case_with_numbers_and_a_default(run):
     assert [int(run(last, tg.constant(i))) for i in (3, 4, 5, -3)] == [30, 50, 50, 50]
 
 
+@pytest.mark.sampled(1)
 def test_switch_case_in_lanes(run):
     def lane(pair):
         i, x = pair
@@ -828,6 +850,7 @@ def test_map_fn_signatures(run):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("initializer", [None, 0.5])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans_and_folds(run, reverse, initializer):
@@ -851,7 +874,7 @@ def test_scans_and_folds(run, reverse, initializer):
 
     stacked, folded = run(all_of, f64(rows))
     with jax.enable_x64(True):
-        wanted, slopes = plain(rows), jax.jacobian(plain)(rows)
+        wanted, slopes = jax.jit(lambda x: (plain(x), jax.jacobian(plain)(x)))(rows)
     assert_near(stacked, wanted)
     assert_near(folded, wanted[0 if reverse else -1])
     assert_near(run(lambda x: jacobian(lambda x: all_of(x)[0], x), f64(rows)), slopes)
@@ -859,6 +882,7 @@ def test_scans_and_folds(run, reverse, initializer):
     assert_near(last, slopes[0 if reverse else -1])
 
 
+@pytest.mark.sampled(1)
 def test_maximum_iterations(run):
     def bounded(x, bound):
         return tg.while_loop(lambda x: x < 100.0, lambda x: x * 2.0, [x], maximum_iterations=bound)[
@@ -944,6 +968,7 @@ def assert_all_near(found, wanted):
         assert_near(ours, theirs)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EACH)
 def test_each_by_jax(run, name):
     assert_all_near(run(lambda x: found_by(EACH[name], x), f64(POINT)), wanted_of(name))
@@ -1028,11 +1053,12 @@ def test_what_the_rows_of_a_parallel_loop_share_is_not_repeated():
 def test_each_in_jax(name):
     function = tg.function(EACH[name], input_signature=[tg.TensorSpec([3], tg.float64)]).as_jax()
     with jax.enable_x64(True):
-        x = jnp.asarray(POINT)
-        second = jax.jacfwd(jax.grad(lambda x: jnp.sum(jnp.sin(function(x)))))(x)
-        assert_all_near([function(x), jax.jacrev(function)(x), second], wanted_of(name))
+        second = jax.jacfwd(jax.grad(lambda x: jnp.sum(jnp.sin(function(x)))))
+        all_of = jax.jit(lambda x: [function(x), jax.jacrev(function)(x), second(x)])
+        assert_all_near(all_of(jnp.asarray(POINT)), wanted_of(name))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_lanes(run, name):
     rows = np.stack([POINT, -POINT, 2.0 * POINT])
@@ -1075,6 +1101,7 @@ def test_sparse_jacobian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+@pytest.mark.sampled(1)
 def test_sparse_hessian_by_a_loop_of_unknown_length(run):
     def hessians(x, weights):
         with tg.GradientTape(persistent=True) as outer:
@@ -1093,6 +1120,7 @@ def test_sparse_hessian_by_a_loop_of_unknown_length(run):
     assert_near(found, wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "body",
     [
@@ -1244,6 +1272,7 @@ def test_a_check_of_loops_in_a_parallel_loop_has_the_step_of_the_first_that_fail
     assert fact.startswith("x < y does not hold; in step 2 of the loop at test_control_flow.py:")
 
 
+@pytest.mark.sampled(1)
 def test_checks_of_iterations_that_end_apart_or_decide_apart(run):
     def asserted(i):
         tg.debugging.assert_less(i, 4)

@@ -60,13 +60,14 @@ def by_the_input(g, y, shape, strides, padding, dilations):
                 dimension_numbers=(LAST[rank], WINDOW[rank], LAST[rank]),
             )
 
-        return np.asarray(jax.vjp(forward, x)[1](jnp.asarray(g))[0])
+        return np.asarray(jax.jit(lambda x, g: jax.vjp(forward, x)[1](g)[0])(x, jnp.asarray(g)))
 
 
 NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 FORMS = list(itertools.product([1, 2, 3], [1, 2], [1, 2], ["SAME", "VALID"]))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("rank", "strides", "dilations", "padding"), FORMS)
 def test_convolutions_of_every_rank_and_format(rank, strides, dilations, padding):
     x, y = sample(2, *[7, 6, 5][:rank], 4), sample(*[3, 2, 2][:rank], 4, 3)
@@ -81,6 +82,7 @@ def test_convolutions_of_every_rank_and_format(rank, strides, dilations, padding
     close(found, first(expected))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("rank", "strides", "dilations", "padding"), FORMS)
 def test_transposed_convolutions(rank, strides, dilations, padding):
     shape = (2, *[7, 6, 5][:rank], 3)
@@ -163,7 +165,7 @@ def test_gradients_of_transposed_convolutions():
         return jnp.sum(jnp.sin(pull(g)[0]))
 
     with jax.enable_x64(True):
-        wanted = jax.grad(expected, (0, 1))(jnp.asarray(g), jnp.asarray(y))
+        wanted = jax.jit(jax.grad(expected, (0, 1)))(jnp.asarray(g), jnp.asarray(y))
     found = tg.grad(total, argnums=(0, 1))(tg.constant(g), tg.constant(y))
     for one, other in zip(found, wanted, strict=True):
         close(one, other)
@@ -262,6 +264,7 @@ POOLS = list(
 )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("rank", "window", "padding"), POOLS)
 def test_pools_of_every_rank_and_format(rank, window, padding):
     x = sample(2, *[8, 6, 7][:rank], 2)
@@ -286,6 +289,7 @@ def test_pools_of_padding_that_is_given():
     close(tg.nn.max_pool2d(x[:, :1, :2], 2, 2, pads), wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("counts_examples", [False, True])
 def test_where_the_maxima_stand(padding, counts_examples):

@@ -63,7 +63,7 @@ def chunks() -> list[Any]:
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cases", chunks())
 def test_every_row_is_lowered_for_cuda(cases: Sequence[Case]):
     graphs = [graph for case in cases for graph in graphs_of(case)]

@@ -482,7 +482,7 @@ def test_there_are_fifty_rules():
     assert len({each.name for each in RULES}) == len(RULES) >= 50
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
 def test_every_use_of_every_rule(each: Rule):
     expected = expected_uses(each.oracle)
@@ -492,6 +492,7 @@ def test_every_use_of_every_rule(each: Rule):
         near(found[use], value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("each", RULES[::9], ids=lambda each: each.name)
 def test_every_use_of_some_rules_at_top_level(each: Rule):
     found = uses(each.function)
@@ -813,6 +814,7 @@ def test_a_gradient_that_is_none_for_all():
 # ---------------------------------------------------------------- order
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_captured_intermediates_at_every_order(run, order):
     found, expected = log1pexp, jax.nn.softplus
@@ -985,6 +987,7 @@ def test_a_gradient_of_a_function_that_calls_it():
     near(tg.hessian(layer)(x), expected[1])
 
 
+@pytest.mark.sampled(1)
 def test_random_numbers_are_those_of_the_forward_pass(run):
     @tg.custom_gradient
     def dropped(x):
@@ -1217,6 +1220,7 @@ LINEAR = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_is_linear_is_transposed(name):
     pullback = LINEAR[name]
@@ -1424,6 +1428,7 @@ def jax_network(x: Any, w: Any) -> Any:
     return jnp.sum(x)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_recomputation_at_every_order(run, order):
     kept = tg.recompute_grad(network)
@@ -1441,6 +1446,7 @@ def _summed(fn: Callable[..., Any], total: Callable[..., Any]) -> Callable[..., 
     return lambda *xs: total(fn(*xs))
 
 
+@pytest.mark.sampled(1)
 def test_every_use_of_a_recomputation(run):
     kept = tg.recompute_grad(network)
     x, w, t = vector(0.3, -0.7), vector(1.2, 0.4), vector(1.0, 2.0)
@@ -1498,6 +1504,7 @@ def test_recomputation_with_variables_captures_and_structures(run):
         near(g, e, 1e-5)
 
 
+@pytest.mark.sampled(1)
 def test_recomputation_draws_the_same_numbers(run):
     @tg.recompute_grad
     def dropped(x):
@@ -1532,6 +1539,7 @@ def test_recomputation_reads_the_variables_of_the_forward_pass():
     np.testing.assert_allclose(tape.gradient(y, x).numpy(), 2.0 * np.cos(1.0), rtol=1e-6)
 
 
+@pytest.mark.sampled(1)
 def test_nested_recomputation(run):
     inner = tg.recompute_grad(lambda x: tg.sin(tg.exp(x)))
     outer = tg.recompute_grad(lambda x: inner(inner(x)) * x)
@@ -1603,6 +1611,7 @@ def test_recomputation_saves_memory_in_a_scan():
     assert needed(lambda f: f) >= 3 * state
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "loop",
     [
@@ -1770,6 +1779,7 @@ BODIES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("is_plain_first", [True, False])
 def test_a_call_under_a_tape_runs_the_plain_program_where_that_gives_the_residuals(

@@ -82,6 +82,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(run, lines, name):
     assert run(LOOPS[name], 1.5).numpy() == 12.0
@@ -127,7 +128,7 @@ def gradient_of(fn):
     return gradient
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_gradients_print_once(run, lines, name):
     cube = lambda x: LOOPS[name](x) ** 3  # noqa: E731
@@ -154,6 +155,7 @@ def test_gradients_through_a_branch(run, lines):
         assert lines() == expected
 
 
+@pytest.mark.sampled(1)
 def test_nests(run, lines):
     def nested(x):
         def row(total, k):
@@ -456,6 +458,7 @@ def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
     assert "test_effects_inside.py" in text
 
 
+@pytest.mark.sampled(1)
 def test_reverse_mode_keeps_what_python_returned(run):
     called = []
     w = tg.Variable(2.0)

@@ -3442,6 +3442,7 @@ class OfTheUser(tg.layers.Dense):
         super().__init__(2, bias=False)  # here
 
 
+@pytest.mark.sampled(17)
 @table(
     numpy=trace_error(
         lambda: tg.reduce_sum([1.0], dim=0),
@@ -3624,6 +3625,7 @@ LAYERS_FIX = "give a list of layers: tg.layers.Sequential([tg.layers.Dense(2)])"
 CONCAT_FIX = "give the tensors as one list, and then the axis: tg.concat([x, y], 0)"
 
 
+@pytest.mark.sampled(15)
 @table(
     no_super_init=attribute_error(
         lambda: WithoutBase()(tg.ones([2, 3])),

@@ -77,6 +77,7 @@ def test_reaction_diffusion(tmp_path):
     ]
 
 
+@pytest.mark.sweep
 def test_physics_informed(tmp_path):
     text = run_short("physics_informed", tmp_path)
     first, last = re.search(r"loss (\S+) after one step, (\S+) after 20", text).groups()
@@ -123,6 +124,7 @@ def test_clip_gradients(tmp_path):
     assert sum(file.stat().st_size for file in files) < 5000
 
 
+@pytest.mark.sweep
 def test_character_lstm(tmp_path):
     text = run_short("character_lstm", tmp_path)
     before, after = re.search(r"([\d.]+) bits each before training, ([\d.]+) after", text).groups()
@@ -135,6 +137,7 @@ def test_character_lstm(tmp_path):
     assert is_picture(tmp_path / "loss.png")
 
 
+@pytest.mark.sweep
 def test_train_transformer(tmp_path):
     text = run_short("train_transformer", tmp_path)
     before = re.search(r"([\d.]+) bits per character before training", text)[1]

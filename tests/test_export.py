@@ -286,6 +286,7 @@ def test_random_numbers_of_a_seed():
         close(program.call(x=x, seed=seed)["output_0"], noise(x, seed))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_images_of_every_size(padding, gradient):
@@ -325,6 +326,7 @@ OPS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", OPS)
 def test_ops_of_open_sizes(name):
     f = tg.function(OPS[name])
@@ -349,6 +351,7 @@ LINALG = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", LINALG)
 def test_linear_algebra_of_fixed_sizes(name, gradient):
@@ -405,6 +408,7 @@ def ranked(x):
     return tg.math.top_k(x, 2), inner(x), tg.argsort(x, 0), tg.linalg.cholesky(tg.eye(3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gradient", [False, True])
 def test_bytes_tell_nothing_of_where_they_were_made(tmp_path, gradient):
     f = tg.function(ranked, input_signature=[tg.TensorSpec([None, 5])])
@@ -439,7 +443,7 @@ SUITE = {
 }
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SUITE)
 def test_what_a_graph_assumes_of_sizes_is_checked_at_each_call(name):
     """A program takes the sizes that the saved graph takes, and refuses the others."""
@@ -479,6 +483,7 @@ TWO = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", TWO)
 def test_sizes_that_are_taken_to_be_equal(name, gradient):
@@ -704,6 +709,7 @@ def test_an_independent_interpreter_agrees():
         close(a, wanted[name], 1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize(
     "body",

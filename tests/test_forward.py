@@ -280,6 +280,7 @@ def expected_derivative(order):
     return by_jax(jax.vmap(function), numbers(3))
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("modes", [*itertools.product(MODES[:4], repeat=2)])
 def test_second_order(run, modes):
     function = functools.reduce(lambda f, mode: derivative(mode, f), modes, elementwise)
@@ -458,6 +459,7 @@ def assert_trees_near(found, expected):
         assert_near(a, b)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("argnums", [0, 1, (0,), (1, 0)])
 def test_value_and_grad(run, argnums):
     p, x = tree(), numbers(4, 3)
@@ -497,6 +499,7 @@ def test_grad_of_the_same_tensor_twice():
     assert [float(g) for g in found] == [18.0, 9.0]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("argnums", [0, 1, (0, 1)])
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"mode": "reverse", "chunk_size": 2}])
 def test_jacobian(run, argnums, options):
@@ -612,6 +615,7 @@ def test_hvp(run):
     assert_near(bare, [6.0, 12.0])
 
 
+@pytest.mark.sampled(1)
 def test_doors_compose(run):
     x = numbers(4, 3)
 
@@ -693,6 +697,7 @@ def along_ones(fn, x):
     return push(fn, x, tg.ones_like(x))
 
 
+@pytest.mark.sweep
 def test_ten_orders_stay_small_in_forward_mode():
     """Not quite as small as tapes: -a - b stays, as -(a + b) is another zero where they cancel."""
     sizes = [
@@ -703,6 +708,7 @@ def test_ten_orders_stay_small_in_forward_mode():
     assert sizes[-1] - sizes[1] < 160  # and it does not double with each order
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inner", [elementwise, tg.function(elementwise)], ids=["plain", "called"])
 def test_high_orders_are_right(run, inner):
     order = 5

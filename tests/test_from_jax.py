@@ -18,6 +18,7 @@ def softened(x, scale=2.0):
     return jnp.tanh(x * scale).sum()
 
 
+@pytest.mark.sampled(1)
 def test_structures_in_and_out(run):
     def fn(pair, table):
         return {"sum": pair.first + table["x"], "rest": [Pair(pair.second, None), ()]}

@@ -1925,6 +1925,7 @@ def hosted(x):
     return tg.py_function(lambda a: a * a * a, [x], tg.float32) * x
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("decorate", [lambda f: f, tg.function], ids=["top level", "function"])
 @pytest.mark.parametrize("base", [hosted, tg.function(hosted)], ids=["plain", "traced"])
 def test_py_function_has_derivatives_of_every_order(decorate, base):

@@ -860,6 +860,7 @@ def input_gradient_penalty(layer, x):
     return t2.gradient(g1_mag, layer.trainable_variables)
 
 
+@pytest.mark.sampled(1)
 def test_input_gradient_regularisation_shapes(run):
     x = tg.random.normal([7, 5])
     layer = tg.layers.Dense(10, activation=tg.nn.relu)
@@ -1004,6 +1005,7 @@ def two_layers():
     return x0, layer1, layer2, derivatives
 
 
+@pytest.mark.sampled(1)
 def test_hessian(run, two_layers):
     _, layer1, _, derivatives = two_layers
     _, g, h = run(derivatives)
@@ -1020,6 +1022,7 @@ def test_hessian(run, two_layers):
     np.testing.assert_allclose(h_mat.sum(1).reshape(5, 8), difference, rtol=0.1, atol=2e-2)
 
 
+@pytest.mark.sampled(1)
 def test_newton_step(run, two_layers):
     _, layer1, _, derivatives = two_layers
     before = derivatives()[0].numpy()
@@ -1124,6 +1127,7 @@ def test_batch_jacobian_is_shown(plt, batch):
     assert plt.gci().get_array().shape == (6 * 9, 5 * 9)
 
 
+@pytest.mark.sampled(1)
 def test_batch_normalisation_mixes_the_batch(run):
     x = tg.random.normal([7, 5])
     layer1 = tg.layers.Dense(8, activation=tg.nn.elu)

@@ -102,7 +102,7 @@ def indices(draw):
     return tuple(shape), tuple(items)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(indices())
 def test_any_index_is_numpys(case):
     shape, index = case
@@ -132,6 +132,7 @@ def test_second_difference_over_an_open_size(run):
     same(run(lambda x: x[2:] - 2 * x[1:-1] + x[:-2], x), x[2:] - 2 * x[1:-1] + x[:-2])
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("stop", [None, 0, 1, -1])
 @pytest.mark.parametrize("step", [-3, -1, 2, 3])
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -213,6 +214,7 @@ def test_changing_an_index_at_top_level_does_not_compile_again():
     assert [float(x[k]) for k in range(50)] == list(range(50))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["inside", "step", "backwards by two", "mixed", "column"])
 def test_gradient_of_indexing(run, name):
     x = numbers(4, 3, 5)
@@ -292,6 +294,7 @@ def test_strided_slice(run):
 # ---------------------------------------------------------------- shapes
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", [[-1], [3, 8], [2, -1, 3], [4, 3, 2, 1], [1, -1]], ids=str)
 def test_reshape(run, shape):
     x = numbers(4, 6)
@@ -389,6 +392,7 @@ def test_tile_and_repeat(run):
     same(tg.repeat(numbers(40), list(range(40))), np.repeat(numbers(40), range(40)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("mode", "numpys"),
     [("CONSTANT", "constant"), ("reflect", "reflect"), ("SYMMETRIC", "symmetric")],
@@ -448,6 +452,7 @@ def test_where(run):
         tg.where(x > 0, x)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("at", [1, [1, 0], [[0, 1], [1, 1]], []], ids=str)
 def test_gather(run, at, axis):

@@ -128,7 +128,7 @@ def test_interrupts_of_an_undecorated_loop():
         step()
     before = values_of(variables)
     with Interrupts(2e-3) as interrupts:
-        for _ in range(COUNT):
+        for _ in range(COUNT // 2):
             repeated = Repeated(step)
             interrupts.strike(repeated)
             after = values_of(variables)
@@ -293,6 +293,7 @@ class Objects:
         self.checkpoint.write(self.path)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError, AttributeError, TimeoutError])
 @pytest.mark.parametrize("name", ACTIONS)

@@ -112,6 +112,7 @@ def test_every_option_gives_the_jacobian(name):
         assert_near(matrix, expected_of(name))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16, tg.float32, tg.float64])
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_the_jacobian_has_the_dtype_of_the_source(dtype, mode):
@@ -252,6 +253,7 @@ def test_integers_are_unconnected(run):
     assert zeros.shape == (2, 2)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)])
 @pytest.mark.parametrize("options", [*OPTIONS[:5], {"experimental_use_pfor": False}])
 def test_nothing_to_differentiate(run, shape, options):
@@ -380,6 +382,7 @@ BAD = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", BAD)
 def test_bad_requests(run, name):
     request, error = BAD[name]
@@ -441,6 +444,7 @@ KNOWN_ZEROS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", KNOWN_ZEROS)
 def test_zeros_that_are_known_leave_no_entry(run, name):
     function, count = KNOWN_ZEROS[name]
@@ -471,6 +475,7 @@ def curved_by_jax(x):
     return jnp.sin(x) * jnp.sum(x * x)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("modes", [*itertools.product(("reverse", "forward", None), repeat=2)])
 def test_a_jacobian_of_a_jacobian(run, modes):
     inner, outer = modes
@@ -488,6 +493,7 @@ def test_a_gradient_of_a_jacobian(run):
     assert_near(found, by_jax(summed, x))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"sparse": True}, {"chunk_size": 2}])
 def test_a_hessian(run, options):
     x = numbers(4)
@@ -527,6 +533,7 @@ def rows_by_jax(x):
     return jax.nn.softmax(x @ W) * (x * x).sum(-1, keepdims=True)
 
 
+@pytest.mark.sampled(1)
 def test_a_gradient_of_a_batch_jacobian(run):
     x = numbers(2, 3)
     found = run(lambda x: gradient(lambda x: batch_jacobian(rows_of, x) ** 2, x), tg.constant(x))
@@ -534,6 +541,7 @@ def test_a_gradient_of_a_batch_jacobian(run):
     assert_near(found, by_jax(jax.grad(lambda x: (jax.vmap(row)(x) ** 2).sum()), x))
 
 
+@pytest.mark.sampled(1)
 def test_a_batch_jacobian_of_a_gradient(run):
     x = numbers(2, 3)
     found = run(lambda x: batch_jacobian(lambda x: gradient(rows_of, x), x), tg.constant(x))
@@ -549,6 +557,7 @@ def called(x):
     return tg.tanh(x @ W)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"mode": "reverse", "chunk_size": 3}])
 def test_through_called_functions(run, options):
     x = numbers(2, 3)
@@ -559,6 +568,7 @@ def test_through_called_functions(run, options):
     assert_near(j, found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["reverse", "forward", None])
 @pytest.mark.parametrize("chunk_size", [None, 2])
 def test_open_sizes(mode, chunk_size):
@@ -585,6 +595,7 @@ def test_open_batches():
         assert_near(compute(numbers(size, 3)), by_jax(row, numbers(size, 3)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"mode": "reverse"}])
 def test_inside_a_loop(run, options):
     x = numbers(4, 3)
@@ -599,6 +610,7 @@ def test_inside_a_loop(run, options):
         assert_near(found, expected)
 
 
+@pytest.mark.sampled(1)
 def test_batches_inside_a_loop(run):
     x = numbers(2, 4, 3)
     row = jax.vmap(jax.vmap(jax.jacrev(lambda r: rows_by_jax(r[None])[0])))
@@ -608,6 +620,7 @@ def test_batches_inside_a_loop(run):
     assert_near(found, by_jax(row, x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 def test_under_an_accumulator_and_over_one(run, mode):
     x, t = numbers(3), numbers(3, seed=1)
@@ -691,6 +704,7 @@ def test_a_bottleneck_takes_few_passes():
     assert work("reverse")[0] > 2 * flops or len(work("reverse")[1]) > 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [12, 60])
 def test_a_bottleneck_gives_the_same(run, n):
     x, a = numbers(n), numbers(n, 4)
@@ -698,6 +712,7 @@ def test_a_bottleneck_gives_the_same(run, n):
     assert_near(found, by_jax(jax.jacrev(lambda x: a @ jnp.sin(a.T @ x)), x))
 
 
+@pytest.mark.sampled(1)
 def test_a_bottleneck_of_several_tensors_and_sources(run):
     a, b, c = numbers(40, 2), numbers(40, 1, seed=1), numbers(3, 40, seed=2)
 
@@ -818,6 +833,7 @@ def test_computed_indices_are_part_of_the_proof():
     assert compute(tg.constant([0, 1, 2]) + 0).shape == (3, 2, 2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["reverse", "forward"])
 @pytest.mark.parametrize("budget", [1, 2_000, 50_000])
 def test_the_memory_budget_divides_the_work(monkeypatch, mode, budget):
@@ -858,6 +874,7 @@ def test_chunks_share_one_body():
 # Batches.
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     "options",
     [
@@ -873,6 +890,7 @@ def test_a_batch_jacobian(run, options):
     assert_near(found, by_jax(row, x))
 
 
+@pytest.mark.sampled(1)
 def test_rows_with_several_axes(run):
     x = numbers(2, 3, 2)
 
@@ -901,6 +919,7 @@ def test_unconnected_rows_give_zeros(run):
     assert_near(tape.batch_jacobian(y, v), np.stack([2 * np.eye(3)] * 2))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"chunk_size": 2}])
 def test_empty_batches(run, shape, options):
@@ -982,6 +1001,7 @@ INDEPENDENT = [
 IDS = [name for name, *_ in INDEPENDENT]
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
 def test_independent_rows_are_accepted(name, function, width, is_open):
@@ -996,6 +1016,7 @@ def test_independent_rows_are_accepted(name, function, width, is_open):
         assert_near(rows[b], matrix[b, :, b])
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("options", [{"mode": "reverse"}, {"mode": "reverse", "chunk_size": 2}])
 def test_as_many_rows_as_elements(name, function, width, options):
@@ -1071,6 +1092,7 @@ MIXING = [
 ]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("name", "function", "op"), MIXING, ids=[name for name, *_ in MIXING])
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
 def test_mixed_rows_are_refused(name, function, op, is_open):
@@ -1377,6 +1399,7 @@ def rosenbrock(x):
     return tg.reduce_sum(100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["tensor", "Variable"])
 def test_a_banded_hessian(run, kind):
     x = tg.constant(numbers(30)) if kind == "tensor" else tg.Variable(numbers(30))
@@ -1483,6 +1506,7 @@ def test_products_with_the_matrix(run):
             found @ bad
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("as_factor", [tg.constant, np.asarray, np.ndarray.tolist, tg.Variable])
 def test_products_from_the_left(run, as_factor):
     x, v, m = numbers(5), numbers(4, seed=1), numbers(3, 4, seed=2)
@@ -1530,6 +1554,7 @@ def test_the_transposed_matrix(run):
     assert take.experimental_get_tracing_count() == 2
 
 
+@pytest.mark.sampled(1)
 def test_scaled_matrices(run):
     def compute(x):
         j = jacobian(tridiagonal, x, sparse=True)
@@ -1564,6 +1589,7 @@ def test_what_a_sparse_jacobian_does_not_do():
             use()
 
 
+@pytest.mark.sampled(1)
 def test_a_dense_jacobian_is_made_where_entries_are_many(run, monkeypatch):
     x, n = numbers(150), 150
     for name in ("colour", "colour_rows", "colour_symmetric"):
@@ -1590,6 +1616,7 @@ def test_a_dense_jacobian_is_made_where_entries_are_many(run, monkeypatch):
     assert_near(few.to_dense(), whole)
 
 
+@pytest.mark.sampled(1)
 def test_sparse_jacobians_and_hessians_of_functions(run):
     x, y = (tg.constant(numbers(6, seed=seed)) for seed in (0, 1))
 
@@ -1679,6 +1706,7 @@ def test_no_warning_is_given():
         jacobian(tridiagonal, tg.constant(numbers(5)), sparse=True).to_dense().numpy()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", [None, "forward", "reverse"])
 @pytest.mark.parametrize("choice", ["none", "raise"])
 def test_gradient_that_is_zero_by_rule_is_connected(mode, choice):
@@ -1715,6 +1743,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("mode", ["reverse", "forward", None])
 def test_batch_jacobians_of_layers(run, name, mode):

@@ -48,6 +48,7 @@ def test_what_is_read_out_of_range(fn):
     np.testing.assert_allclose(tg.from_jax(fn)(tg.ones([3])), fn(jnp.ones(3)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["promise_in_bounds", "clip", "fill"])
 @pytest.mark.parametrize("start", [-1, 1, 2, 5])
 def test_windows_that_reach_out_of_range(mode, start):
@@ -73,6 +74,7 @@ def test_the_derivative_of_abs_at_0_is_1_in_both_modes():
 ORDERED = [-np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-3, 1.0, np.inf, np.nan]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("primitive", [lt_to_p, le_to_p], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int32])
 def test_total_order(primitive, dtype):
@@ -117,6 +119,7 @@ def rooted(x, y):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fn", [halved, rooted])
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (0,)])
 def test_mapped_loops_that_end_apart(fn, shape):
@@ -215,6 +218,7 @@ doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
 turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "fn",
     [

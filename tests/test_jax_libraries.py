@@ -1,5 +1,7 @@
 """Models of flax and equinox and solvers of diffrax: value and derivatives beside JAX's."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,17 +118,17 @@ HEAVY = [pytest.param(make, marks=pytest.mark.slow) for make in (residual_networ
 @pytest.mark.parametrize("make", [*HEAVY, recurrent])
 def test_models_of_flax(make):
     module, x = make(flax())
-    variables = module.init(jax.random.key(0), x)
+    variables = jax.jit(module.init)(jax.random.key(0), x)
     agree(*loss_of(module, variables, x))
     converted = tg.Module.from_flax(module, variables)
-    np.testing.assert_allclose(converted(x), module.apply(variables, x), 1e-5, 1e-5)
+    np.testing.assert_allclose(converted(x), jax.jit(module.apply)(variables, x), 1e-5, 1e-5)
 
 
 def test_dropout_of_flax_draws_the_same_numbers():
     module, x = transformer(flax())
-    variables = module.init(jax.random.key(0), x)
+    variables = jax.jit(module.init)(jax.random.key(0), x)
     rngs = {"dropout": jax.random.PRNGKey(4)}
-    wanted = module.apply(variables, x, train=True, rngs=rngs)
+    wanted = jax.jit(partial(module.apply, train=True))(variables, x, rngs=rngs)
     converted = tg.Module.from_flax(module, variables)
     np.testing.assert_allclose(converted(x, train=True, rngs=rngs), wanted, 1e-5, 1e-5)
 
@@ -139,7 +141,7 @@ def normalised(nn):
             return nn.BatchNorm(use_running_average=not train)(x)
 
     module = Normalised()
-    return module, module.init(jax.random.key(0), jnp.ones((1, 3)))
+    return module, jax.jit(module.init)(jax.random.key(0), jnp.ones((1, 3)))
 
 
 def test_variables_are_named_by_their_paths_and_collections_assigned():

@@ -553,7 +553,7 @@ def tensors(args):
     return [tg.constant(x) for x in args]
 
 
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(28)
 @named(CASES)
 def test_value(case):
     found = flat(tg.from_jax(case.function)(*tensors(case.args)))
@@ -594,7 +594,7 @@ def seeds(run, args):
     return [rng.normal(size=y.shape).astype(y.dtype) for y in jax.eval_shape(run, *args)]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(14)
 @some([case for case in DIFFERENTIABLE if case.primitive != "while"])
 def test_vjp(case):
     run, args = of_floats(case)
@@ -611,7 +611,7 @@ def test_vjp(case):
 WITH_JVP = [case for case in DIFFERENTIABLE if case.primitive != "custom_vjp_call"]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(14)
 @some([case for case in WITH_JVP if case.label != TIES])
 def test_jvp(case):
     run, args = of_floats(case)

@@ -313,6 +313,7 @@ LIMITS = [
 ]
 
 
+@pytest.mark.sampled(57)
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 @pytest.mark.parametrize("is_decorated", [False, True], ids=["top level", "function"])
 def test_limits(limit: Limit, is_decorated: bool):

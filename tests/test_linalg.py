@@ -71,6 +71,7 @@ def test_qr(run, dtype, full, sizes):
         close(found, expected)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3), (2, 5)])
@@ -91,6 +92,7 @@ def test_svd(run, dtype, full, sizes):
         )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigenvalues_of_hermitian_matrices_follow_from_the_lower_triangle(run, dtype):
     a = sample(2, 4, 4, dtype=dtype)
@@ -102,6 +104,7 @@ def test_eigenvalues_of_hermitian_matrices_follow_from_the_lower_triangle(run, d
     close(whole @ v.numpy(), v.numpy() * w.numpy()[:, None])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_eigenvalues(run, dtype):
     a = sample(2, 4, 4, dtype=dtype)
@@ -120,6 +123,7 @@ def test_eigenvalues(run, dtype):
     close(run(tg.linalg.eigvals, a), w.numpy())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lu(run, dtype):
     a, b = sample(2, 3, 3, dtype=dtype), sample(2, 3, 2, dtype=dtype)
@@ -134,6 +138,7 @@ def test_lu(run, dtype):
     close(tg.linalg.lu_solve(*tg.linalg.lu(a[0]), b), np.linalg.solve(a[0], b), 2000)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3), (2, 5)])
 def test_pseudo_inverses_and_least_squares(run, dtype, sizes):
@@ -164,6 +169,7 @@ def test_small_singular_values_count_as_zero():
 # Functions of matrices.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exponentials_and_roots(run, dtype):
     a = regular(4, 2, dtype=dtype)
@@ -175,6 +181,7 @@ def test_exponentials_and_roots(run, dtype):
         close(run(tg.linalg.logm, a), each(scipy.linalg.logm), 2000)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "a",
     [
@@ -222,6 +229,7 @@ def tridiagonal(n, *lead, dtype=np.float64):
     return (upper, middle, lower), whole
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["compact", "sequence", "short sequence", "matrix"])
 def test_three_diagonals(dtype, form):
@@ -251,6 +259,7 @@ def test_a_singular_matrix_of_three_diagonals():
     assert np.isfinite(found.numpy()).all()
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("adjoint_of_it", [False, True])
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -289,7 +298,7 @@ def test_eigenvalues_of_three_diagonals(dtype):
 # Diagonals.
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
 @pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2), (1, 1), (-2, -2)])
 @pytest.mark.parametrize("sizes", [(3, 4), (4, 3), (3, 3)])
@@ -325,6 +334,7 @@ def test_diagonals_as_tensorflow_places_them():
 # Norms.
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("axis", [(-2, -1), (2, 0), (0, 1)])
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
@@ -362,13 +372,14 @@ DERIVED = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives(name):
     fn, shape = DERIVED[name]
     check_gradients(tg.function(fn), tg.constant(sample(*shape)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["lstsq", "wide qr", "tridiagonal_solve", "spectral norm"])
 def test_complex_derivatives(name):
     fn, shape = DERIVED[name]
@@ -464,6 +475,7 @@ def test_parallel_loops(fn):
         close(y, expected.numpy())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "fn",
     [

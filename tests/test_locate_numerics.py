@@ -206,9 +206,9 @@ def test_what_cannot_run_once_more_is_watched(options, capsys):
 
 def test_many_nodes_and_other_types():
     def f(x, z):
-        for i in range(450):
+        for i in range(200):
             x = tg.sin(x) + 1.0
-            if i == 300:
+            if i == 130:
                 x = x + tg.math.log(tg.cast(z, tg.float32) - 1.0)
         return tg.cast(x, tg.bfloat16), tg.complex(x, x), z
 

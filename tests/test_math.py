@@ -154,6 +154,7 @@ def test_eye(arguments):
     )
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "arguments",
     [(5,), (2, 9), (2, 9, 3), (9, 2, -2), (0,), (3, 3), (200,), (0.0, 1.0, 0.25), (2.5,)],
@@ -293,6 +294,7 @@ UNARY = {
 }
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_tensor(name, dtype):
@@ -354,6 +356,7 @@ BINARY = {
 }
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two_tensors(run, name):
     x, y = sample(3, 4, low=0.5), sample(3, 4, low=0.5)
@@ -363,6 +366,7 @@ def test_functions_of_two_tensors(run, name):
 INTEGER = ("add", "subtract", "multiply", "floordiv", "floormod", "truncatemod", "maximum", "pow")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
 @pytest.mark.parametrize("name", INTEGER)
 def test_functions_of_two_integers(name, dtype):
@@ -425,6 +429,7 @@ ON_THE_LEFT = [
 ]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("operate", ON_THE_LEFT)
 @pytest.mark.parametrize("kind", [tg.constant, tg.Variable])
 def test_operators_of_an_array_and_a_tensor_give_tensors(operate, kind):
@@ -716,6 +721,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), [1], ()], ids=str)
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -726,6 +732,7 @@ def test_reductions(name, axis, keepdims):
     close(getattr(tg.math, name)(x, axis, keepdims), expected, rtol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_std"])
 def test_reductions_in_functions(run, name):
     x = sample(5, 3)
@@ -765,6 +772,7 @@ def test_logsumexp_of_extremes():
     close(tg.reduce_logsumexp([np.inf, 0.0]), np.float32(np.inf))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("ord", ["euclidean", 1, 2, 3, np.inf])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_norms_of_vectors(ord, axis):
@@ -800,6 +808,7 @@ def test_axis_out_of_range_is_an_error():
         tg.reduce_sum(tg.ones([2, 3]), axis=[0, -2])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("axis", [0, -1])
@@ -840,6 +849,7 @@ def test_counting():
 # ---------------------------------------------------------------- order
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("axis", [0, -1])
 def test_sorting(run, axis):
     x = sample(4, 5)
@@ -951,6 +961,7 @@ def test_numbers_may_differ_from_iteration_to_iteration():
 # ---------------------------------------------------------------- products
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -1034,6 +1045,7 @@ EINSUMS = [
 ]
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("case", EINSUMS, ids=lambda case: case[0])
 def test_einsum(run, case):
     equation, *shapes = case
@@ -1052,7 +1064,7 @@ def equations(draw):
     return equation, [tuple(sizes[letter] for letter in operand) for operand in operands]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(equations())
 def test_einsum_is_numpys(case):
     equation, shapes = case
@@ -1099,6 +1111,7 @@ def system(*lead, dtype=np.float32):
     return a.astype(dtype), rng.standard_normal((*lead, 3, 2)).astype(dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_systems_of_equations(run, dtype):
     a, b = system(2, dtype=dtype)
@@ -1240,6 +1253,7 @@ COMPOSITIONS = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", COMPOSITIONS)
 def test_gradients_match_differences(name, order):
@@ -1306,6 +1320,7 @@ def test_derivatives_at_kinks(function, x, expected):
     assert derivatives(function, x, 2) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("x", [0.0, -1.0])
 @pytest.mark.parametrize(
     "function", [tg.math.log, tg.math.log1p, tg.sqrt, tg.math.rsqrt, lambda x: x**0.5]
@@ -1388,6 +1403,7 @@ def test_the_mean_of_no_integers():
 # ---------------------------------------------------------------- diagonals
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (3, 3), (2, 3, 4)])
 @pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
 @pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2)])
@@ -1486,6 +1502,7 @@ ROWS = np.array([[1, 2, 3, 0], [0, 0, 1, 2]], np.int32)
 WEIGHTS = np.array([[1, 0.5, 2, 3], [1, 1, 1, 1]], np.float32)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("maxlength", [None, 0, 2, 5, 9])
 @pytest.mark.parametrize("minlength", [None, 0, 3, 7])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])

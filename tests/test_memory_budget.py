@@ -65,7 +65,7 @@ def close(found, wanted, tolerance=1e-5):
 
 @pytest.fixture(scope="module")
 def args():
-    return [tg.constant(a) for a in (X, *KERNELS)]
+    return [tg.constant(a) for a in (X, *KERNELS[:10])]
 
 
 # What it saves: the plan of buffers, which is that of users' programs where `optimised` stands.
@@ -74,12 +74,13 @@ def args():
 def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised, args):
     plain = temporaries(tg.function(gradients), *args)
     f = tg.function(gradients, memory_budget=plain // 4)
-    close(f(*args), of_jax(X, KERNELS))
+    close(f(*args), of_jax(X, KERNELS[:10]))
     table = f.memory(*args)
     assert table.temporaries <= plain // 4
     assert 0 < table.again < 0.35
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.35])
 def test_the_budget_holds_whatever_it_is(optimised, args, share):
     plain = temporaries(tg.function(gradients), *args)
@@ -87,7 +88,8 @@ def test_the_budget_holds_whatever_it_is(optimised, args, share):
     assert temporaries(f, *args) <= share * plain
 
 
-def test_it_needs_no_more_than_recomputation_by_hand(optimised, args):
+def test_it_needs_no_more_than_recomputation_by_hand(optimised):
+    args = [tg.constant(a) for a in (X, *KERNELS)]
     by_hand = temporaries(tg.function(partial(gradients, layer=tg.recompute_grad(block))), *args)
     assert temporaries(tg.function(gradients, memory_budget=by_hand), *args) <= by_hand
 
@@ -354,7 +356,7 @@ def test_a_budget_that_cannot_be_met_names_the_least(args):
     least = re.match(r"gradients needs (\d+\.\d [KMG]iB) at least", text)
     assert least and "its memory_budget is 1.0 KiB" in text and "test_memory_budget.py:" in text
     f = tg.function(gradients, memory_budget=least[1])
-    close(f(*args), of_jax(X, KERNELS))
+    close(f(*args), of_jax(X, KERNELS[:10]))
 
 
 def test_a_function_without_gradients_has_nothing_to_compute_again():
@@ -386,4 +388,4 @@ def test_the_table_has_the_lines_the_largest_first(args):
     lines = str(table).splitlines()
     assert lines[0] == "@gradients" and lines[1].startswith("arguments")
     assert "test_memory_budget.py:" in lines[7]
-    assert table.arguments == sum(a.nbytes for a in (X, *KERNELS))
+    assert table.arguments == sum(a.nbytes for a in (X, *KERNELS[:10]))

@@ -153,6 +153,7 @@ WEIGHT = tg.Variable([1.0, 2.0])
 ABSENT_NAMES = dict(absent_names())
 
 
+@pytest.mark.sampled(452)
 @pytest.mark.parametrize("ask", ABSENT_NAMES.values(), ids=ABSENT_NAMES)
 @pytest.mark.parametrize("mode", [tg.function, lambda f: f], ids=["function", "top level"])
 def test_who_asks_for_an_absent_name_sees_their_own_frames(mode, ask, capsys):

@@ -268,13 +268,20 @@ def fixed(count, number):
 ways = st.sampled_from([*WAYS])
 
 
+@pytest.mark.parametrize(("way", "number"), [("as it is", 54), ("text", 51), ("files", 52)])
+def test_nests(way, number):
+    run = given(programs, st.booleans())(lambda program, decorated: check(program, way, decorated))
+    fixed(3, number)(run)()
+
+
+@pytest.mark.sweep
 @fixed(10, 12)
 @given(programs, ways, st.booleans())
-def test_nests(program, way, is_decorated):
+def test_more_nests(program, way, is_decorated):
     check(program, way, is_decorated)
 
 
-@fixed(3, 13)
+@fixed(2, 13)
 @given(programs)
 def test_derivatives_as_text(program):
     check_derivatives_as_text(program)
@@ -286,9 +293,16 @@ def test_derivatives_by_jax(program):
     check_by_jax(program)
 
 
-@fixed(4, 19)
+@fixed(3, 32)
 @given(programs_with_variable, st.booleans())
 def test_nests_with_a_variable(program, is_decorated):
+    check_with_variable(program, is_decorated)
+
+
+@pytest.mark.sweep
+@fixed(4, 19)
+@given(programs_with_variable, st.booleans())
+def test_more_nests_with_a_variable(program, is_decorated):
     check_with_variable(program, is_decorated)
 
 

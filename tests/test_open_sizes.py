@@ -148,17 +148,19 @@ OF_IMAGES = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", OF_VECTORS)
 def test_a_vector_of_open_size(name):
     check_sizes(OF_VECTORS[name], VECTOR, [(5,), (2,), (1,), (0,)])
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", OF_MATRICES)
 def test_a_matrix_of_open_sizes(name):
     check_sizes(OF_MATRICES[name], MATRIX, [(3, 3), (2, 3), (3, 1), (0, 2)])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OF_IMAGES)
 def test_images_of_open_sizes(name):
     check_sizes(OF_IMAGES[name], IMAGES, [(2, 5, 4, 2), (1, 2, 3, 2), (0, 4, 4, 2), (2, 0, 3, 2)])
@@ -168,7 +170,7 @@ NESTED = ("split", "tail", "head", "every third", "backwards by two", "roll", "a
 NESTED += ("running totals", "gather", "squeeze", "linspace", "broadcast")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NESTED)
 def test_a_nested_function_checks_its_sizes_too(name):
     fn = OF_VECTORS[name]
@@ -247,7 +249,7 @@ OF_ANYTHING = {
 SHAPES = [(3,), (2, 3), (), (0,)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", OF_ANYTHING)
 def test_a_tensor_of_unknown_rank_needs_one_trace(name):
     fn = OF_ANYTHING[name]
@@ -309,6 +311,7 @@ ASKING = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", ASKING)
 def test_python_is_told_the_right_sizes(name):
     function = ASKING[name]

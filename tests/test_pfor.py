@@ -187,6 +187,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_loops_of_open_length_around_calls(name):
     # The sizes of the loops and those of the called function have the same names by themselves.
@@ -232,7 +233,7 @@ def test_a_jacobian_through_calls_whose_sizes_are_multiples():
     for size in (1, 4):
         x = numbers(size, 2)
         with jax.enable_x64(True):
-            assert_near(found(x), jax.jacobian(by_jax)(x))
+            assert_near(found(x), jax.jit(jax.jacobian(by_jax))(x))
 
 
 @settings(max_examples=15, deadline=None)
@@ -399,6 +400,7 @@ def test_each_iteration_has_its_own_numbers(run):
     assert abs(np.corrcoef(found[:-1, 0], found[1:, 0])[0, 1]) < 0.25
 
 
+@pytest.mark.sampled(1)
 def test_numbers_of_several_draws_and_loops_differ(run):
     def compute():
         one = tg.pfor(lambda i: [tg.random.uniform([]), tg.random.uniform([])], 5)
@@ -408,6 +410,7 @@ def test_numbers_of_several_draws_and_loops_differ(run):
     assert len(np.unique(found)) == 15
 
 
+@pytest.mark.sampled(1)
 def test_numbers_repeat_after_a_seed(run):
     def compute():
         return tg.vectorized_map(
@@ -441,6 +444,7 @@ def test_numbers_in_nested_loops_and_functions(run):
 # vmap.
 
 
+@pytest.mark.sampled(1)
 def test_axes_in_and_out(run):
     x, y = numbers(2, 4, 3), numbers(3, 5, seed=1)
 

@@ -90,6 +90,7 @@ def test_categorical_has_the_probabilities():
 # ---------------------------------------------------------------- seeds
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_fresh_and_repeat_with_the_seed(name, wrap):
@@ -351,6 +352,7 @@ def test_random_numbers_have_no_gradient():
 # ---------------------------------------------------------------- whole numbers
 
 
+@pytest.mark.sampled(1)
 def test_poisson_numbers(run):
     rates = np.array([0.0, 0.7, 4.0, 30.0])
     tg.random.set_seed(3)
@@ -370,6 +372,7 @@ def test_poisson_numbers(run):
     np.testing.assert_array_equal(*same)
 
 
+@pytest.mark.sampled(1)
 def test_binomial_numbers(run):
     counts, probs = np.array([0.0, 3.0, 50.0]), np.array([0.5, 0.9, 0.2])
     drawn = run(

@@ -90,6 +90,7 @@ def test_functions_of_several_tensors(run):
 TYPES = ["uint8", "int8", "uint16", "float16", "int32", "uint32", "float32", "int64", "float64"]
 
 
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("own", TYPES)
 def test_bitcast(own, kind):
@@ -123,6 +124,7 @@ BITS = {
 }
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
 @pytest.mark.parametrize("name", BITS)
 def test_integers_bit_by_bit(run, name, dtype):

@@ -133,6 +133,7 @@ def test_a_state_to_begin_with(kind):
     assert "fix: " in str(error.value)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("unroll", [False, True])
 def test_masked_steps_change_nothing(kind, unroll):
     make, _, step, count, _ = kind
@@ -255,6 +256,7 @@ def test_dropout_draws_once_for_all_steps():
     assert (again(x, training=True).numpy() != again(x).numpy()).any()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["concat", "sum", "mul", "ave", None])
 @pytest.mark.parametrize("sequences", [False, True])
 def test_both_directions(mode, sequences):
@@ -348,6 +350,7 @@ def test_bad_arguments_of_recurrent_layers_are_errors(make, kind, words):
     assert "fix: " in str(error.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_batch_jacobians_over_time(is_decorated):
     """Rows of a batch do not meet in a loop over time, and that is proved."""

@@ -63,6 +63,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_training_is_the_same(rate):
     plain, rolled = Perceptron(False, rate=rate), Perceptron("always", rate=rate)
@@ -252,6 +253,7 @@ def test_a_loop_that_costs_more_than_it_saves_is_none():
     assert runs_in(narrow.step, narrow.x) == []  # there is little to compile
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"memory_budget": "1MiB"}, {"locate_numerics": True}])
 def test_budgets_and_searches_look_into_every_block(options):
     model = Perceptron("always")
@@ -366,7 +368,7 @@ def assert_rolls_right(program):
 
 
 @pytest.mark.filterwarnings("ignore:.*decorated again")
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(programs())
 def test_random_blocks(program):
     assert_rolls_right(program)

@@ -94,7 +94,7 @@ def reloaded(tmp_path_factory):
     return {name: (before[name], np.load(folder / f"{name}.npz")) for name in MODELS}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("use", saving_uses.USES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_derivative_after_loading_elsewhere(reloaded, name, use):
@@ -111,6 +111,7 @@ def test_the_derivatives_are_those_of_the_custom_gradient(reloaded):
     assert_near(before["gradient"], expected, 1e-10)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["plain", "variables"])
 def test_the_derivatives_are_those_of_jax(reloaded, name):
     w, b = numbers(3, 3) / 2, numbers(3, seed=1) / 2
@@ -121,8 +122,8 @@ def test_the_derivatives_are_those_of_jax(reloaded, name):
         return jax.numpy.tanh(x @ w + b) @ w * b
 
     with jax.enable_x64(True):
-        rows = jax.vmap(jax.jacrev(lambda r: by_jax(r[None])[0]))(saving_uses.X)
-        second = jax.hessian(lambda x: (by_jax(x) ** 3).sum())(saving_uses.X)
+        rows = jax.jit(jax.vmap(jax.jacrev(lambda r: by_jax(r[None])[0])))(saving_uses.X)
+        second = jax.jit(jax.hessian(lambda x: (by_jax(x) ** 3).sum()))(saving_uses.X)
     assert_near(reloaded[name][1]["batch_jacobian"], rows, 1e-10)
     assert_near(reloaded[name][1]["hessian"], second, 1e-9)
 
@@ -1152,6 +1153,7 @@ def first_and_second(f):
     return lambda x: (f(x), slope(x), curve(x))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", DERIVED)
 def test_custom_gradients_at_derived_sizes(tmp_path, name):
     f = tg.function(DERIVED[name], input_signature=[tg.TensorSpec([None])])
@@ -1388,6 +1390,7 @@ def test_a_trace_that_was_made_for_an_empty_batch_serves_it_after_loading(tmp_pa
         assert [loaded(tg.zeros([size])).numpy().tolist() for size in (3, 0)] == expected
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("aggregation", list(tg.VariableAggregation))
 @pytest.mark.parametrize("synchronization", list(tg.VariableSynchronization))
 def test_synchronization_and_aggregation_survive(synchronization, aggregation, tmp_path):

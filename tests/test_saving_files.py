@@ -286,7 +286,7 @@ def test_what_stays_damaged_is_read_once(tmp_path, monkeypatch):
 WRITER = """
 import sys
 from tests.test_saving_files import written
-for number in range(400):
+for number in range(150):
     written(sys.argv[1], sys.argv[2], float(number))
 """
 

@@ -51,6 +51,7 @@ def test_complex_transforms(run, dtype, count):
     close(run(getattr(tg.signal, f"ifft{suffix}"), x), np.fft.ifftn(x, axes=axes))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_real_transforms(run, dtype, count):
@@ -130,6 +131,7 @@ def test_overlapping_frames_are_added(step):
     close(tg.function(lambda x: tg.signal.overlap_and_add(x, step))(x), expected)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("fft_length", [None, 16, 5])
 def test_short_time_transforms(dtype, fft_length):
@@ -259,6 +261,7 @@ def test_a_factor_of_a_transform():
         np.testing.assert_allclose(found, np.linalg.cholesky(2 * x), atol=1e-14)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [1, 2, 3, 4])
 @pytest.mark.parametrize("norm", [None, "ortho"])
 def test_cosine_transforms_of_open_sizes(kind, norm):

@@ -326,6 +326,7 @@ threading.Thread(target=compile, daemon=True).start()
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_exiting", [True, False])
 def test_who_leaves_python_is_not_told_any_more(is_exiting):
     code = EXIT.format(wait="" if is_exiting else "time.sleep(0.5)")

@@ -75,6 +75,7 @@ def test_without_sparse_updates_rows_that_are_not_named_have_a_gradient_of_0(nam
         assert np.array_equal(x, y)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", BY_ROWS)
 @pytest.mark.parametrize("gradient", ["slices", "dense"])
 def test_sparse_updates_are_the_steps_of_a_table_of_those_rows(name, gradient):
@@ -125,6 +126,7 @@ def test_a_row_that_is_named_is_touched_though_its_gradient_is_0():
     assert named[0][2].tolist() == [-1.5, -1.5] and dense[0][2].tolist() == [-1.0, -1.0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize(
     ("settings", "scale"),

@@ -169,6 +169,7 @@ def steps(fn, a, order):
     return (8 * (fn(a + h) - fn(a - h)) - (fn(a + 2 * h) - fn(a - 2 * h))) / (12 * h)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("a", [0.5, 2.0, 20.0, 150.0])
 @pytest.mark.parametrize("x", [0.4, 3.0, 21.0, 160.0])
 def test_derivatives_by_the_parameter_of_gamma(a, x):

@@ -1317,6 +1317,7 @@ KINKS = {
 }
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", KINKS)
 def test_numerics_at_kinks(run, name):
     fn, at, expected = KINKS[name]
@@ -1538,6 +1539,7 @@ ANALYTIC = {
 }
 
 
+@pytest.mark.sampled(28)
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("name", ANALYTIC)
 def test_higher_order_derivatives(run, name, order):
@@ -1564,6 +1566,7 @@ def taylor_of_tanh_sine(x, order):
     return math.factorial(order) * sine[order]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
 def test_higher_order_derivatives_of_a_composition(run, order):
     x = tg.constant(0.7, tg.float64)
@@ -1881,6 +1884,7 @@ SECOND_ORDER = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("boundary", SECOND_ORDER)
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain body", "function body"])
 def test_second_order_across_a_boundary(boundary, compiled):

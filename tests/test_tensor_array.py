@@ -137,6 +137,7 @@ def test_a_size_that_is_open():
 # Errors.
 
 
+@pytest.mark.sampled(26)
 @pytest.mark.parametrize(
     ("kind", "words", "call"),
     [
@@ -261,6 +262,7 @@ def squares_by_while(x, ta, n):
     return tg.while_loop(lambda i, ta: i < n, write, (0, ta))[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_state_of_a_while(run, size):
     expected = np.outer(np.arange(size), [1.0, 2.0])
@@ -378,6 +380,7 @@ def halvings(x):
     return tg.while_loop(lambda x, ta: x > 1.0, body, (x, growing()))[1]
 
 
+@pytest.mark.sampled(1)
 def test_a_loop_without_a_bound_runs_once_for_the_size(run):
     for x, expected in ((5.0, [5, 2.5, 1.25]), (1.5, [1.5]), (0.5, [])):
         assert lists(run(lambda x: halvings(x).stack(), f64(x))) == expected
@@ -696,6 +699,7 @@ def test_writes_at_an_index_of_each_lane():
     assert (lists(stacked), lists(read)) == ([[0, 8, 9], [7, 8, 0]], [8, 7])
 
 
+@pytest.mark.sampled(1)
 def test_overwritten_elements_have_no_derivative(run):
     def f(x):
         def body(i, ta):

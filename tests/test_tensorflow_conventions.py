@@ -241,6 +241,7 @@ def test_the_norm_of_integers_is_rounded_down(dtype, run):
     assert y.numpy().tolist() == np.floor(np.sqrt((x.astype(float) ** 2).sum(1))).tolist()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["int16", "uint16", "int32", "int64"])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_types_of_an_index(name, dtype):
@@ -379,6 +380,7 @@ def test_a_body_of_another_structure_is_a_value_error():
 REAL = ["float64", "float32", "float16", "bfloat16", "int32", "uint8"]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("given", REAL[:4])
 @pytest.mark.parametrize("wanted", REAL)
 def test_a_cast_that_saturates_makes_infinities_finite(given, wanted):
@@ -407,6 +409,7 @@ def test_a_cast_of_real_numbers_to_complex_ones_saturates():
     assert y.numpy().tolist() == [np.finfo(np.float32).max, 2]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("length", [1, 64, 65, 127, 128, 129, 1000])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

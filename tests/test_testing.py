@@ -79,6 +79,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_found(name):
     with pytest.raises(WrongGradientError) as caught:

@@ -199,6 +199,7 @@ def test_arithmetic_gives_tensors():
         assert isinstance(result, tg.Tensor) and not isinstance(result, tg.Variable)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
@@ -436,6 +437,7 @@ SLICES = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", SLICES)
 def test_slice_assignment_like_numpy(run, name):
     where = SLICES[name]
@@ -447,6 +449,7 @@ def test_slice_assignment_like_numpy(run, name):
     np.testing.assert_array_equal(v.numpy(), expected)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("place", [0, 2, -1, -3])
 @pytest.mark.parametrize(
     "where",
@@ -558,6 +561,7 @@ def scattered(name, array, indices, updates):
     return result
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", [*SCATTERS, "update"])
 def test_scatter(run, name):
     start = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -582,6 +586,7 @@ def test_scatter_with_one_index_twice(run, name):
     np.testing.assert_array_equal(v.numpy(), scattered(name, start, [1, 1], [4.0, 2.0]))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", [*SCATTERS, "update"])
 def test_scatter_of_rows(run, name):
     start = np.arange(1.0, 7.0, dtype=np.float32).reshape(3, 2)

@@ -315,6 +315,7 @@ ZERO = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("table", [{}, ZERO, TABLE], ids=["data", "zero", "tensor"])
 def test_training_is_the_same_whatever_is_divided(table, compiled):
     losses, weights, *_ = trained({}, None)
@@ -352,6 +353,7 @@ def dense_step(table, batch, is_built=False, **options):
     return layer, lambda: float(step(batch)), step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", [None, "100KiB"])
 @pytest.mark.parametrize("is_built", [False, True])
 @pytest.mark.parametrize(
@@ -387,6 +389,7 @@ def classifier():
     return layer, optimizer, step
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_run_goes_on_with_another_table(is_built, is_first, tmp_path):
@@ -768,6 +771,7 @@ def called_in_python(values):
     return tg.ensure_shape(result, values.shape)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("is_recorded", [False, True])
 @pytest.mark.parametrize(
     ("between", "options"),

@@ -1,0 +1,35 @@
+"""Which cases of a table each run tries."""
+
+import itertools
+import zlib
+
+
+def divided(cases, count):
+    """Divides the cases of a test: `count` of them, and the others. Of several parameters the
+    values come first that no case has yet, then pairs of values. Otherwise the choice is by name:
+    the same in each run, and from all over the table, where neighbours are alike."""
+    others = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    if len(_values(others[0])) == 1:
+        return others[:count], others[count:]
+    values = {item: set(_values(item)) for item in cases}
+    pairs = {item: set(itertools.combinations(_values(item), 2)) for item in cases}
+    kept, seen = [], set()
+
+    def news(item):
+        return len(values[item] - seen), len(pairs[item] - seen)
+
+    while others and len(kept) < count:
+        kept.append(max(others, key=news))
+        others.remove(kept[-1])
+        seen |= values[kept[-1]] | pairs[kept[-1]]
+    return kept, others
+
+
+def _values(item):
+    """What each parametrisation of a test gives to a case, in the order of names."""
+    given, groups = item.callspec.params, []
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        groups.append([x.strip() for x in names.split(",")] if isinstance(names, str) else names)
+    groups += [[name] for name in given if not any(name in names for names in groups)]
+    return sorted((names[0], *(id(given[x]) for x in names)) for names in groups)
