@@ -58,9 +58,9 @@ _files_begun = itertools.count(1)
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
     """What was imported, twenty thousand tests and what earlier files left in caches is looked at
-    every twenty files: in each collection it would be a tenth of the time of a worker. Never would
+    every ten files: in each collection it would be a tenth of the time of a worker. Never would
     be too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
-    if next(_files_begun) % 20 == 0:
+    if next(_files_begun) % 10 == 0:
         gc.unfreeze()
     gc.collect()
     gc.freeze()
