@@ -127,6 +127,22 @@ def raises(index):
     time.sleep(60)
 
 
+def exits(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        sys.exit(3)
+    largest(x)
+    time.sleep(60)
+
+
+def catches_an_exit(index):
+    try:
+        sys.exit(4)
+    except SystemExit as error:
+        assert error.code == 4
+
+
 def waits_for_a_signal(index):
     def handler(*_):
         print("got the signal", flush=True)

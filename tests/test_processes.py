@@ -198,7 +198,8 @@ def free_port():
 
 def test_what_they_do_together_and_alone():
     scenarios = (
-        "adds_up,prints,works_alone,gives_its_part,gives_what_others_give,shows_what_is_divided"
+        "catches_an_exit,adds_up,prints,works_alone,gives_its_part,gives_what_others_give,"
+        "shows_what_is_divided"
     )
     code, out, err = launch(SCRIPT, scenarios)
     assert (code, err) == (0, [])
@@ -304,6 +305,7 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     [
         pytest.param("is_killed", 137, "was lost", 1),
         pytest.param("raises", 1, "failed", 1, marks=pytest.mark.slow),
+        ("exits", 3, "failed", 1),
     ],
 )
 def test_a_lost_process_ends_all(scenario, code, word, who):
