@@ -58,6 +58,19 @@ def test_a_warm_step_has_at_most_four_frames(dtype):
     np.testing.assert_array_equal(v.numpy(), np.full(3, 301, dtype))
 
 
+def test_the_mesh_around_costs_a_warm_call_one_frame():
+    counts = []
+    with tg.distribute.Mesh({"data": 1}) as mesh:
+        for layout in (["data"], tg.distribute.Layout(mesh, ["data"])):
+            f = tg.function(lambda x, layout=layout: tg.distribute.with_layout(x + 1, layout))
+            x = tg.distribute.with_layout(np.ones(3, np.float32), ["data"])
+            for _ in range(3):
+                f(x)
+            counts.append(len(frames_of_ours(lambda f=f, x=x: f(x))))
+            assert f.experimental_get_tracing_count() == 1
+    assert counts[0] == counts[1] + 1
+
+
 @pytest.mark.parametrize("kind", [tg.constant, np.asarray])
 def test_a_warm_call_under_a_tape_does_not_bind_its_arguments_again(kind):
     v = tg.Variable(2.0)

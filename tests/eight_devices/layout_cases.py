@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import warnings
 
 import jax
@@ -723,6 +724,118 @@ def test_an_input_signature_declares_layouts(tmp_path, compiled):
         assert tg.saved_model.load(tmp_path)(X).layout == Layout(half, ["data", None])
 
 
+def test_a_trace_may_be_asked_for_with_layouts(tmp_path):
+    module = tg.Module()
+    module.f = f = tg.function(lambda x: 2.0 * x)
+    spec = tg.TensorSpec([None, 4], layout=ROWS)
+    concrete = f.get_concrete_function(spec)
+    assert f.get_concrete_function(spec) is concrete
+    assert concrete(X).layout == concrete(with_layout(X, COLUMNS)).layout == ROWS
+    assert f(X).layout is None, "a call that asks for none has none"
+    assert len(f.traces) == 2 and "the layouts of its arguments were" in str(f.explain_retraces())
+    message = refused(ValueError, lambda: concrete(X[:6]))
+    assert "argument 'x': axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4" in message
+    module.concrete = concrete
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert loaded.concrete(X).layout == ROWS and loaded.f(X).layout is None
+
+
+def test_a_loaded_trace_with_layouts_serves_all_arguments(tmp_path):
+    module = tg.Module()
+    module.f = tg.function(lambda x: 2.0 * x)
+    module.f.get_concrete_function(tg.TensorSpec([8, 4], layout=ROWS))
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert [loaded.f(X).layout for _ in range(3)] == [ROWS] * 3
+
+
+HALF = Mesh({"data": 2}, jax.devices()[4:6])
+
+
+def by_axes():
+    """A function that names axes of the mesh around, one that calls it, and one of one mesh."""
+    rows = tg.function(lambda x: with_layout(2.0 * x, ["data", None]))
+    calling = tg.function(lambda x: rows(x) + 1.0)
+
+    @tg.function
+    def of_half(x):
+        with HALF:
+            return rows(x)
+
+    return rows, calling, of_half
+
+
+def test_axes_mean_the_mesh_of_each_call():
+    rows, calling, of_half = by_axes()
+    for mesh in (MESH, HALF, MESH, HALF, HALF):
+        with mesh:
+            found = [rows(X).layout, calling(X).layout, of_half(X).layout]
+        assert found == [Layout(mesh, ["data", None])] * 2 + [Layout(HALF, ["data", None])]
+    assert of_half(X).layout.mesh == HALF
+    counts = [f.experimental_get_tracing_count() for f in (rows, calling, of_half)]
+    assert counts == [2, 2, 1]
+    text = str(rows.explain_retraces())
+    assert "mesh around was Mesh({'data': 4, 'model': 2}) and is now Mesh({'data': 2})" in text
+    message = refused(ValueError, lambda: calling(X))
+    assert "and there is no mesh" in message and "or around each call of the function" in message
+    with tg.GradientTape() as tape, HALF:
+        x = tg.constant(X)
+        tape.watch(x)
+        y = rows(x)
+    assert tape.gradient(y, x).layout.mesh == HALF
+
+
+def test_open_sizes_have_a_trace_for_each_mesh():
+    rows = tg.function(lambda x: with_layout(x, ["data", None]), reduce_retracing=True)
+    for mesh in (MESH, HALF, MESH):
+        for count in (4, 8, 16):
+            with mesh:
+                assert rows(np.ones((count, 2), np.float32)).layout.mesh == mesh
+    assert rows.experimental_get_tracing_count() == 3  # one of them open for each
+
+
+def test_a_function_that_names_no_axes_is_traced_once():
+    double = tg.function(lambda x: with_layout(2.0 * x, ROWS))
+    for around in (MESH, HALF, contextlib.nullcontext()):
+        with around:
+            assert double(X).layout == ROWS
+    assert double.experimental_get_tracing_count() == 1
+
+
+def test_of_several_meshes_that_of_the_save_is_saved(tmp_path):
+    module = tg.Module()
+    module.rows = tg.function(
+        lambda x: with_layout(x, ["data", None]), input_signature=[tg.TensorSpec([None, 4])]
+    )
+    for mesh in (HALF, MESH):
+        with mesh:
+            module.rows(X)
+    tg.saved_model.save(module, tmp_path)
+    assert tg.saved_model.load(tmp_path).rows(X).layout.mesh == MESH, "the one called last"
+    with HALF:
+        tg.saved_model.save(module, tmp_path)
+    assert tg.saved_model.load(tmp_path).rows(X).layout.mesh == HALF
+
+
+def test_threads_enter_a_mesh_at_the_same_time():
+    entered, left = threading.Barrier(2), []
+
+    def work():
+        with MESH:
+            entered.wait()
+            assert with_layout(X, ["data", None]).layout == ROWS
+            entered.wait()
+        left.append(refused(ValueError, lambda: with_layout(X, ["data", None])))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(left) == 2
+
+
 def test_a_signature_tells_the_layouts():
     w = tg.Variable(W, layout=TILES, name="w")
 
@@ -866,6 +979,24 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert inside[0].sent == 5 * 2 * inside[0].bytes * (inside[0].devices - 1) // inside[0].devices
 
 
+def test_what_did_not_run_and_what_is_not_read_is_told():
+    same = tg.function(lambda x, y: x)
+    x = with_layout(X, ROWS)
+    before = costs_of(same, x, x)
+    assert (before.device_count, before.has_run) == (1, False)
+    told = "(it has not run: what has no layout is taken to be on one device)"
+    assert told in str(before) and "on one device  " in str(before)
+    same(x, x)
+    after = costs_of(same, x, x)
+    assert (after.device_count, after.has_run) == (8, True) and told not in str(after)
+    found = [(x.layout, x.on_device, x.bytes) for x in (*after.inputs, *after.results)]
+    assert found == [("[data, -]", 32, 128), ("not read", 0, 128), ("[data, -]", 32, 128)]
+    # Nobody holds the function.
+    assert "each of 8 devices" in tg.function(lambda: x).get_concrete_function().summary(
+        devices=True
+    )
+
+
 def test_weights_divided_by_all_take_an_eighth():
     *_, step = trained(ZERO, Layout(MESH, [EVERY, None]))
     costs = step.get_concrete_function(tg.TensorSpec([8, 4])).summary(devices=True).devices
@@ -955,10 +1086,10 @@ def refused(kind, action):
         ),
         (
             TypeError,
-            "and there is no input_signature",
-            lambda: tg.function(lambda x: x).get_concrete_function(
-                tg.TensorSpec([8, 4], layout=ROWS)
-            ),
+            "declare the layout in the input_signature",
+            lambda: tg.function(
+                lambda x: x, input_signature=[tg.TensorSpec([8, 4])]
+            ).get_concrete_function(tg.TensorSpec([8, 4], layout=ROWS)),
         ),
         (
             ValueError,

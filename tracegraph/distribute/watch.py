@@ -70,8 +70,8 @@ class Peer:
 
 
 class _Exit(SystemExit):
-    """What `sys.exit` raises in a process that others know of. Python asks for the code where nobody
-    has caught it, with no frame below: then it is what the program ends with."""
+    """What `sys.exit` raises in a process that others know of. Where nobody catches it, Python asks
+    for the code with no frame below: then it is what the program ends with."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]

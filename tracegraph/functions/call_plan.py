@@ -11,6 +11,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.lru_cache import Memo
 from tracegraph.core.types import TensorType
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
@@ -19,6 +20,7 @@ from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution, laid_out_buffers
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.layout import ENTERED, placement_around
 from tracegraph.signatures.signature import (
     LITERALS,
     Request,
@@ -96,6 +98,22 @@ class CallPlan:
         if self.callee.calls_left:
             self.callee.note(arguments, tensors, sys._getframe(2))
         return self.pack(tensors)
+
+
+class PlansByMesh(Memo[Any, CallPlan]):
+    """Call plans of a function whose traces depend on the mesh around."""
+
+    __slots__ = ()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        meshes = _meshes()
+        return _get(self, (key, meshes[-1].placement if meshes else None), default)
+
+    def remember(self, key: Any, value: CallPlan) -> CallPlan:
+        return super().remember((key, placement_around()), value)
+
+
+_get, _meshes = dict.get, ENTERED.get
 
 
 class CallKey:

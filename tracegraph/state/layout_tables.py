@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tracegraph.core.source import here
-from tracegraph.eager.layouts import Layout, Mesh, as_layout, current_mesh
+from tracegraph.eager.layouts import Layout, Mesh, as_layout
 from tracegraph.errors import SignatureError, fail, message, shown, warn
+from tracegraph.ops.layout import mesh_around
 from tracegraph.state.deferred import stop, wait
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -46,7 +47,7 @@ class _Waiting:
         self.root = root
         self.table = table
         #: What axes alone in the table mean.
-        self.mesh: Mesh | None = current_mesh()
+        self.mesh: Mesh | None = mesh_around()
         self.used: set[str] = set()
         #: The Variables that were looked at, and the Modules that announce what they are given.
         self._known: set[int] = set()
