@@ -116,8 +116,16 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
 
 
 def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
-    """The buffers, of which those come to `mesh` that each device of another one has all of."""
-    return [whole_on(x, mesh) if is_elsewhere((x,), mesh) else x for x in buffers]
+    """The buffers, of which those come to `mesh` that are whole elsewhere; see `is_stray`."""
+    return [whole_on(x, mesh) if is_stray(x, mesh) else x for x in buffers]
+
+
+def is_stray(buffer: Any, mesh: Any) -> bool:
+    """Whether a buffer stays on one device, or each device of another mesh has all of it."""
+    found = named_sharding(buffer)
+    if found is None:
+        return getattr(buffer, "committed", False) and len(buffer.devices()) == 1
+    return found.is_fully_replicated and not _are_same(found.mesh, mesh)
 
 
 def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:

@@ -1158,6 +1158,27 @@ def test_two_meshes_do_not_meet_in_one_program(devices):
     assert (elsewhere * 2.0).layout == elsewhere.layout, "each alone goes on"
 
 
+def test_what_is_whole_elsewhere_comes_to_the_mesh_of_a_step():
+    v, w = tg.Variable(X, layout=ROWS), tg.Variable(tg.ones([8, 4]))
+    step = tg.function(lambda x: (v.assign_add(x * w), w.assign(w)))
+    add = tg.function(lambda x, y: with_layout(x, ROWS) + y)
+    with tg.device("cpu:3"):
+        pinned = tg.Variable(X)
+    whole = Layout(Mesh({"data": 2}, jax.devices()[4:6]), [None, None])
+    array = jax.device_put(X, jax.devices()[2])
+    for count, x in enumerate([X, with_layout(X, whole), pinned, array, tg.constant(array)] * 2):
+        step(x)
+        assert v.layout == ROWS
+        np.testing.assert_allclose(v.numpy(), (2.0 + count) * X, rtol=1e-6)
+        assert add(x, X).layout == add(X, x).layout == (v + x).layout == ROWS
+    assert pinned.device.endswith("CPU:3") and pinned.layout is None
+    both = tg.function(lambda: pinned.assign(pinned + v))
+    for _ in range(3):
+        both()
+        assert pinned.device.endswith("CPU:3")
+    np.testing.assert_allclose(pinned.numpy(), 34.0 * X, rtol=1e-6)
+
+
 def test_an_array_of_one_device_does_not_meet_those_of_others():
     v = tg.Variable(X, layout=Layout(Mesh({"data": 4}, jax.devices()[4:]), ["data", None]))
     x = with_layout(X, Layout(Mesh({"one": 1}, jax.devices()[1:2]), [None, None]))

@@ -220,7 +220,9 @@ class Step:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
-            return self.run(buffers, variables, rest, assigned)
+            # On the mesh of the program, or on another one, for which it has begun anew.
+            given = program.brought(buffers) if program.has_run else buffers
+            return self.run(given, variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
@@ -318,11 +320,12 @@ class Step:
         if backend.is_exhausted(error):
             raise self.program.exhausted(error) from None
         inputs = (*buffers, *contents_of(variables), *rest)
-        is_of_several = backend.is_of_several_devices(error, inputs)
-        if not is_of_several and not self.program.is_refused_by_a_trace(error):
+        is_elsewhere = backend.is_of_several_devices(error, inputs)
+        is_elsewhere = is_elsewhere or self.program.is_movable(error, inputs)
+        if not is_elsewhere and not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
         # The frames of what failed hold the buffers, so they are not given away, but copied; to one
-        # device, where they were on several.
+        # device, or to the mesh of the program, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
 
