@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lowering import agreement, processes
-from lowering.device import context_of
+from lowering.device import context_of, put as put_on_device
 from lowering.rules import lowers
 from tracegraph.core.source import Source
 from tracegraph.errors import InvalidArgumentError, fail
@@ -97,7 +97,8 @@ class Home(NamedTuple):
 def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
     """The one mesh of JAX's that a program runs on: that of the arguments that are divided, and of
     the layouts in its graph. What each device has all of may move, so it decides only where there
-    is nothing else. None for a program on one device. Raises InvalidArgumentError for two."""
+    is nothing else, and the state of a generator never. None for a program on one device. Raises
+    InvalidArgumentError for two."""
     found: Home | None = None
     in_graph = graph.cached("homes", lambda: tuple(_homes_of_graph(graph)))
     for home in (*_homes_of_buffers(graph, buffers), *in_graph):
@@ -112,7 +113,14 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
             )
     if found is not None:
         return found.mesh
-    return next((x.mesh for x in map(named_sharding, buffers) if x is not None), None)
+    others = (named_sharding(y) for x, y in _deciding(graph, buffers))
+    return next((x.mesh for x in others if x is not None), None)
+
+
+def _deciding(graph: Graph, buffers: Sequence[Any]) -> Iterator[tuple[Tensor, Any]]:
+    """The inputs with their buffers, but for what moves to where a program runs."""
+    pairs = zip(graph.inputs, buffers, strict=False)
+    return ((x, buffer) for x, buffer in pairs if not x.is_random_state)
 
 
 def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
@@ -129,7 +137,7 @@ def is_stray(buffer: Any, mesh: Any) -> bool:
 
 
 def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
-    for x, buffer in zip(graph.inputs, buffers, strict=False):
+    for x, buffer in _deciding(graph, buffers):
         found = named_sharding(buffer)
         if found is not None and not found.is_fully_replicated:
             yield Home(found.mesh, _called(x), x.source)
@@ -252,6 +260,14 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
     if found is not None and (not found.is_fully_replicated or _are_same(found.mesh, mesh)):
         return buffer
     return _sent(buffer, _whole(mesh))
+
+
+def off_mesh(buffer: Any) -> Any:
+    """A buffer that each device of a mesh has all of as one of this process alone, which programs
+    on any device take; any other as it is."""
+    if named_sharding(buffer) is None:
+        return buffer
+    return put_on_device(np.array(buffer))
 
 
 def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:

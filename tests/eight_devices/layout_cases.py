@@ -178,6 +178,44 @@ def test_numbers_are_the_same_whatever_the_layout():
     np.testing.assert_array_equal(drawn(alone), drawn(TILES))
 
 
+def test_a_generator_leaves_the_mesh_where_nothing_else_is_on_it(compiled):
+    def draws():
+        tg.random.set_seed(7)
+        divided = tg.function(lambda: tg.random.normal([8, 4]) + with_layout(X, ROWS))
+        alone = tg.function(lambda: tg.random.normal([3]))
+        for turn in range(4):
+            yield divided()
+            yield alone()
+            yield tg.random.normal([3])
+            yield with_layout(tg.random.normal([8]), Layout(MESH, ["data"]))
+            yield tg.random.normal([3])
+            with tg.GradientTape():
+                yield alone()
+            with tg.device("cpu:3"):
+                yield alone() + tg.random.normal([3])
+            assert turn < 2 or not compiled
+            assert turn < 2 or not compiled
+            compiled.clear()
+
+    def drawn_without():
+        tg.random.set_seed(7)
+        for _ in range(4):
+            yield tg.random.normal([8, 4]) + X
+            yield from (tg.random.normal([3]) for _ in range(2))
+            yield tg.random.normal([8])
+            yield from (tg.random.normal([3]) for _ in range(2))
+            yield tg.random.normal([3]) + tg.random.normal([3])
+
+    found = []
+    for i, y in enumerate(draws()):
+        found.append(y.numpy())
+        expected = {0: ROWS, 3: Layout(MESH, ["data"])}.get(i % 7)
+        assert y.layout == expected, i
+        assert expected or y.device.endswith("CPU:3" if i % 7 == 6 else "CPU:0")
+    for mine, theirs in zip(found, drawn_without(), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
+
+
 class Net(tg.Module):
     dropout: tg.layers.Layer | None = None
 

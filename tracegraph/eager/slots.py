@@ -331,13 +331,24 @@ class Step:
 
 
 def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
-    """Moves to a mesh what one device has of these contents; nothing if it is None."""
-    if mesh is None:
-        return
+    """Moves to a mesh what one device has of these contents. If it is None, what is on some mesh
+    comes from there: those are states of generators, which no program follows."""
     for slot, content in zip(slots, contents):
-        moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+        if type(content) is Tensor:
+            continue
+        moved = backend.off_mesh(content) if mesh is None else backend.whole_on(content, mesh)
         if moved is not content:
+            note_pending()  # steps that ran before had it elsewhere
             store_if_same(slot, content, moved)
+
+
+def take_off_mesh(slot: Slot) -> None:
+    """Lets the value of a slot be one of this process alone, if it is there."""
+    content = slot.buffer
+    if type(content) is Tensor and content.node is None:
+        content = materialised_content(slot, content)
+    if type(content) not in _UNMADE:
+        _move((slot,), (content,), None)
 
 
 def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
