@@ -131,6 +131,21 @@ def test_an_array_of_jax_stays_divided():
     assert v.layout == TILES
 
 
+def test_an_array_on_a_mesh_of_explicit_axes_is_one_of_ours():
+    mesh = jax.make_mesh(
+        (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2
+    )
+    array = jax.device_put(X, NamedSharding(mesh, PartitionSpec("data")))
+    v = tg.Variable(array)
+    step = tg.function(lambda x: v.assign_add(tg.reshape(tg.reshape(x, [4, 8]), [8, 4])))
+    for x in (array, tg.constant(array), with_layout(array, TILES), X):
+        step(x)
+        assert v.layout == tg.constant(array).layout == ROWS
+    np.testing.assert_allclose(v.numpy(), 5.0 * X, rtol=1e-6)
+    with jax.set_mesh(mesh):
+        assert tg.function(lambda x: with_layout(x @ W, ROWS))(array).layout == ROWS
+
+
 # Variables.
 
 
@@ -1135,6 +1150,11 @@ def refused(kind, action):
             lambda: with_layout(X, ["data", None]),
         ),
         (ValueError, "an int is not a layout: 3", lambda: with_layout(X, 3)),
+        (
+            TypeError,
+            "from_local was called while a function is traced",
+            lambda: tg.function(lambda x: tg.distribute.from_local(x, ROWS))(X),
+        ),
         (
             ValueError,
             "names no axes of a mesh",

@@ -105,12 +105,22 @@ def _from_device(array: Any, dtype: DType | None) -> Tensor:
     names."""
     if device_scope.device is not None and len(array.sharding.device_set) == 1:
         array = array.to_device(device_scope.device)
+    kinds = getattr(getattr(array.sharding, "mesh", None), "axis_types", None) or ()
+    if any(kind.name != "Auto" for kind in kinds):
+        array = array.to_device(_partitioned_by_xla(array.sharding))
     tensor = Tensor(TensorType(as_dtype(array.dtype), array.shape), array)
     for recorder in current().recorders:
         recorder.arrive(tensor)
     if dtype is None or dtype is tensor.dtype:
         return tensor
     return _fitted(tensor, dtype)
+
+
+def _partitioned_by_xla(sharding: Any) -> Any:
+    """The same sharding on a mesh whose axes XLA's partitioner may use as it likes: those of
+    `jax.make_mesh` ask that each operation states how its result is divided."""
+    mesh = type(sharding.mesh)(sharding.mesh.devices, sharding.mesh.axis_names)
+    return type(sharding)(mesh, sharding.spec, memory_kind=sharding.memory_kind)
 
 
 def from_array(array: np.ndarray) -> Tensor:
