@@ -280,6 +280,33 @@ def test_weights_that_layers_make_later_are_made_in_place():
     np.testing.assert_allclose(y.numpy(), X @ made[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_table_that_does_not_fit_changes_nothing():
+    net = Net()
+    net(X)
+    table = {"scale": Layout(MESH, ["data"]), "layers/1/kernel": Layout(MESH, [None, "data"])}
+    message = refused(ValueError, lambda: net.apply_layouts(table))
+    assert "apply_layouts: 'layers/1/kernel': axis 1 of a tensor [8, 2] has the size 2" in message
+    assert net.scale.layout is None
+    net = Net()
+    net.layers[0](X)
+    refused(ValueError, lambda: net.apply_layouts({"*/kernel": Layout(MESH, ["data"])}))
+    net.apply_layouts({"*/kernel": ROWS})  # the first one waits for nothing
+    net(X)
+    assert [layer.kernel.layout for layer in net.layers] == [ROWS, ROWS]
+
+
+def test_the_last_table_counts_for_layers_that_are_not_built_yet():
+    net = Net()
+    net.apply_layouts({"*/kernel": Layout(MESH, [None, "data"]), "*/bias": Layout(MESH, ["model"])})
+    net.apply_layouts({"layers/1/*": Layout(MESH, ["data", None]), "scale": ROWS.of_axes([0])})
+    net.apply_layouts({"*/1/kernel": ROWS, "*/1/bias": Layout(MESH, [None])})
+    net(X)
+    first, second = net.layers
+    assert first.kernel.layout == Layout(MESH, [None, "data"])
+    assert second.kernel.layout == ROWS and second.bias.layout == Layout(MESH, [None])
+    assert first.bias.layout == Layout(MESH, ["model"])
+
+
 def test_a_pattern_that_fits_nothing_is_refused():
     net = Net()
     net(X)
