@@ -112,6 +112,7 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
                 fix="make one Mesh, and use it everywhere",
             )
     if found is not None:
+        processes.check_is_here(found.mesh)
         return found.mesh
     others = (named_sharding(y) for x, y in _deciding(graph, buffers))
     return next((x.mesh for x in others if x is not None), None)
@@ -287,13 +288,14 @@ def put(array: Any, placement: Placement) -> Any:
 def _sent(array: Any, target: NamedSharding) -> Any:
     """A buffer of its own with a sharding. (JAX sends all that a process has to all others, to see
     that they have the same.)"""
+    processes.check_is_here(target.mesh)
     with context_of(array.dtype), jax.ensure_compile_time_eval():
         if target.is_fully_addressable or processes.spans_processes((array,)):
             return jax.device_put(array, target, may_alias=False)
         content = np.asarray(array)
         agreement.agree_on_value(content, target)
         return jax.make_array_from_callback(
-            content.shape, target, lambda place: np.array(content[place])
+            content.shape, target, lambda place: np.array(content[place]), dtype=content.dtype
         )
 
 

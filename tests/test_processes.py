@@ -233,6 +233,18 @@ def test_what_they_do_together_and_alone():
         ]
 
 
+def test_what_another_process_has_is_refused():
+    code, out, err = launch(SCRIPT, "uses_what_others_have,draws_alone")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line[4:] for line in out if line.startswith(f"[{i}]")]
+        array = "refused an array of JAX's float32[4] is on devices of another process, and this"
+        mesh = f"refused process {i} uses the mesh data=2, which has no device of this process"
+        assert [line[: len(array)] for line in own[:2]] == [array] * 2
+        assert own[2:7] == [mesh] * 4 + ["own 14.0"]
+        assert own[7:] == ["alone (2,) (2,)"] * i
+
+
 def test_the_first_node_that_differs_is_told():
     x = tg.TensorSpec([2])
     texts = [

@@ -6,7 +6,7 @@ from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.layouts import as_layout
-from tracegraph.errors import ShapeError, TraceError, fact_of, fail
+from tracegraph.errors import InvalidArgumentError, ShapeError, TraceError, fact_of, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array
@@ -47,6 +47,8 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
         )
     try:
         buffer = backend.from_local(part, found.sharding)
+    except InvalidArgumentError:
+        raise  # our own, of the mesh
     except ValueError as error:
         fail(
             ShapeError,

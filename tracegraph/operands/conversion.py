@@ -89,7 +89,14 @@ def _stays_on_device(value: Any) -> bool:
     constants of what is being traced."""
     if not hasattr(value, "addressable_shards") or is_random_key(value):
         return False
-    devices = getattr(value.sharding, "device_set", ())
+    if not value.sharding.addressable_devices:
+        fail(
+            TraceError,
+            f"an array of JAX's {value.dtype}{list(value.shape)} is on devices of another process, "
+            "and this one has no part of it",
+            fix="let each process give its own part: tg.distribute.from_local",
+        )
+    devices = value.sharding.device_set
     if len(devices) != 1:
         return len(devices) > 1
     (device,) = devices
