@@ -643,6 +643,19 @@ def test_a_batch_rule_puts_an_undivided_axis_in_front():
     assert 'with_layout<mesh="data=4,model=2", axes=[none,"data"]>(%' in graph.as_text()
 
 
+@pytest.mark.parametrize("axes", [["data", "model"], [None, "model"], ["model", "data"]])
+def test_transforms_along_divided_axes(axes):
+    x = with_layout(X, Layout(MESH, axes))
+    z = tg.cast(x, tg.complex64)
+    for found, expected in [
+        (tg.abs(tg.signal.fft(z)), np.abs(np.fft.fft(X))),
+        (tg.abs(tg.signal.fft2d(z)), np.abs(np.fft.fft2(X))),
+        (tg.abs(tg.signal.rfft(x)), np.abs(np.fft.rfft(X))),
+        (tg.signal.irfft(z, [6]), np.fft.irfft(X, 6)),
+    ]:
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 # Text and files.
 
 
