@@ -170,9 +170,14 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.type
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
+    if hasattr(leaf, "addressable_shards"):  # an array of JAX's
+        return leaf_key(leaf)
     raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
 
 
 def _buffer_of(leaf: Any) -> Any:
-    # An array is copied: its owner may refill it while the program runs on.
-    return device_buffer(leaf) if type(leaf) is Tensor else np.array(leaf)
+    if type(leaf) is Tensor:
+        return device_buffer(leaf)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.array(leaf)  # a copy: its owner may refill it while the program runs on
+    return device_buffer(as_argument(leaf))
