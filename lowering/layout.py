@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lowering import agreement, processes
-from lowering.device import context_of
+from lowering.device import context_of, put as put_on_device
 from lowering.rules import lowers
 from tracegraph.core.source import Source
 from tracegraph.errors import InvalidArgumentError, fail
@@ -97,7 +97,8 @@ class Home(NamedTuple):
 def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
     """The one mesh of JAX's that a program runs on: that of the arguments that are divided, and of
     the layouts in its graph. What each device has all of may move, so it decides only where there
-    is nothing else. None for a program on one device. Raises InvalidArgumentError for two."""
+    is nothing else, and the state of a generator never. None for a program on one device. Raises
+    InvalidArgumentError for two."""
     found: Home | None = None
     in_graph = graph.cached("homes", lambda: tuple(_homes_of_graph(graph)))
     for home in (*_homes_of_buffers(graph, buffers), *in_graph):
@@ -111,17 +112,33 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
                 fix="make one Mesh, and use it everywhere",
             )
     if found is not None:
+        processes.check_is_here(found.mesh)
         return found.mesh
-    return next((x.mesh for x in map(named_sharding, buffers) if x is not None), None)
+    others = (named_sharding(y) for x, y in _deciding(graph, buffers))
+    return next((x.mesh for x in others if x is not None), None)
+
+
+def _deciding(graph: Graph, buffers: Sequence[Any]) -> Iterator[tuple[Tensor, Any]]:
+    """The inputs with their buffers, but for what moves to where a program runs."""
+    pairs = zip(graph.inputs, buffers, strict=False)
+    return ((x, buffer) for x, buffer in pairs if not x.is_random_state)
 
 
 def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
-    """The buffers, of which those come to `mesh` that each device of another one has all of."""
-    return [whole_on(x, mesh) if is_elsewhere((x,), mesh) else x for x in buffers]
+    """The buffers, of which those come to `mesh` that are whole elsewhere; see `is_stray`."""
+    return [whole_on(x, mesh) if is_stray(x, mesh) else x for x in buffers]
+
+
+def is_stray(buffer: Any, mesh: Any) -> bool:
+    """Whether a buffer stays on one device, or each device of another mesh has all of it."""
+    found = named_sharding(buffer)
+    if found is None:
+        return getattr(buffer, "committed", False) and len(buffer.devices()) == 1
+    return found.is_fully_replicated and not _are_same(found.mesh, mesh)
 
 
 def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
-    for x, buffer in zip(graph.inputs, buffers, strict=False):
+    for x, buffer in _deciding(graph, buffers):
         found = named_sharding(buffer)
         if found is not None and not found.is_fully_replicated:
             yield Home(found.mesh, _called(x), x.source)
@@ -246,6 +263,14 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
     return _sent(buffer, _whole(mesh))
 
 
+def off_mesh(buffer: Any) -> Any:
+    """A buffer that each device of a mesh has all of as one of this process alone, which programs
+    on any device take; any other as it is."""
+    if named_sharding(buffer) is None:
+        return buffer
+    return put_on_device(np.array(buffer))
+
+
 def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
     """Whether a buffer is divided as `wanted` says, on the same mesh: JAX has one object for equal
     meshes."""
@@ -263,13 +288,14 @@ def put(array: Any, placement: Placement) -> Any:
 def _sent(array: Any, target: NamedSharding) -> Any:
     """A buffer of its own with a sharding. (JAX sends all that a process has to all others, to see
     that they have the same.)"""
+    processes.check_is_here(target.mesh)
     with context_of(array.dtype), jax.ensure_compile_time_eval():
         if target.is_fully_addressable or processes.spans_processes((array,)):
             return jax.device_put(array, target, may_alias=False)
         content = np.asarray(array)
         agreement.agree_on_value(content, target)
         return jax.make_array_from_callback(
-            content.shape, target, lambda place: np.array(content[place])
+            content.shape, target, lambda place: np.array(content[place]), dtype=content.dtype
         )
 
 

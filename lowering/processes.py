@@ -13,7 +13,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from lowering.device import context_of
+from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
+from tracegraph.errors import InvalidArgumentError, fail
 
 #: The exit code of a process that ends because others are not there.
 LOST = 70
@@ -82,6 +84,19 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
+def check_is_here(mesh: Any) -> None:
+    """Raises InvalidArgumentError for a mesh of JAX's that has no device of this process."""
+    if not mesh.local_devices:
+        sizes = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
+        fail(
+            InvalidArgumentError,
+            f"process {index()} uses the mesh {sizes}, which has no device of this process",
+            source=here(),
+            fix="use it in the processes of its devices alone; those of this one are "
+            "jax.local_devices()",
+        )
+
+
 def gathered(data: bytes) -> list[bytes]:
     """What each process gives, in the order of their numbers; every process must call it."""
     sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
@@ -105,6 +120,7 @@ def on_host(buffer: Any) -> np.ndarray:
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
     """An array of which each process gives its part."""
+    check_is_here(sharding.mesh)
     with context_of(array.dtype), jax.ensure_compile_time_eval():
         return jax.make_array_from_process_local_data(sharding, array)
 

@@ -377,10 +377,10 @@ class Program:
             if memory.is_exhausted(error):
                 raise self.exhausted(error) from None
             # What is compiled takes arrays like those of the first call only, `jitted` takes all.
+            if self.is_movable(error, buffers):
+                return self(*layout.moved(buffers, self.mesh))
             is_of_several = is_of_several_devices(error, buffers)
             is_other_kind = not is_of_several and self._is_of_other_kind(error, buffers)
-            if is_other_kind and self._is_movable(buffers):
-                return self(*layout.moved(buffers, self.mesh))
             if not self.has_run or is_other_kind:
                 self.renew()
             self.takes_any_device |= is_other_kind
@@ -401,10 +401,18 @@ class Program:
         is_moved = mesh != self.mesh or (mesh is not None and layout.is_elsewhere(buffers, mesh))
         return self.has_run and (self._runs_compiled or is_moved)
 
-    def _is_movable(self, buffers: Sequence[Any]) -> bool:
-        """Whether the program stays where it is, and some buffers come to it."""
+    def is_movable(self, error: BaseException, buffers: Sequence[Any]) -> bool:
+        """Whether a run failed since some buffers are whole elsewhere, and can come to the mesh of
+        the program. Raises InvalidArgumentError where they are on two meshes."""
+        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+            return False
         mesh = layout.home_of(self.graph, buffers)
-        return mesh is not None and mesh == self.mesh and layout.is_elsewhere(buffers, mesh)
+        is_here = mesh is not None and mesh == self.mesh
+        return is_here and any(layout.is_stray(x, mesh) for x in buffers)
+
+    def brought(self, buffers: Sequence[Any]) -> list[Any]:
+        """The buffers, of which those that are whole elsewhere come to the mesh of the program."""
+        return layout.moved(buffers, self.mesh)
 
     def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """What runs the program; where that is on one mesh, arrays on another one are refused. JAX

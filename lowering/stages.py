@@ -83,16 +83,20 @@ def device_costs(program: Program, buffers: Sequence[Any], result_count: int) ->
         tuple([_share(y, f"result {i}", "result", found) for i, (y, found) in enumerate(made)]),
         0 if memory is None else memory.temp_size_in_bytes,
         collectives_in(compiled.as_text(), count),
+        program.has_run,
     )
 
 
 def _share(x: Tensor, name: str, role: str, sharding: Any) -> Share:
     shape, size = x.type.shape, x.type.dtype.size
+    whole = math.prod(shape) * size
+    if sharding is None:
+        return Share(name, role, "not read", whole, 0)
     found = layout.placement_of(sharding, len(shape))
-    if found is None:  # on one device, or read by nobody
-        return Share(name, role, "", math.prod(shape) * size, math.prod(shape) * size)
+    if found is None:  # on one device
+        return Share(name, role, "", whole, whole)
     own = math.prod(sharding.shard_shape(shape)) * size
-    return Share(name, role, layout_text(found.axes), math.prod(shape) * size, own)
+    return Share(name, role, layout_text(found.axes), whole, own)
 
 
 _STAGES: dict[str, Callable[[Program], Any]] = {

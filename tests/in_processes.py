@@ -127,6 +127,56 @@ def raises(index):
     time.sleep(60)
 
 
+def exits(index):
+    x = whole()
+    total(x)
+    if index == 1:
+        sys.exit(3)
+    largest(x)
+    time.sleep(60)
+
+
+def catches_an_exit(index):
+    try:
+        sys.exit(4)
+    except SystemExit as error:
+        assert error.code == 4
+
+
+def uses_what_others_have(index):
+    """Arrays and meshes of the other process are refused, and arrays of it alone are its own."""
+    own, other = jax.local_devices()[:2], [x for x in jax.devices() if x.process_index != index]
+    value = np.arange(4, dtype=np.float32)
+    make = jax.make_array_from_callback
+    array = make(
+        (4,), jax.sharding.SingleDeviceSharding(other[0]), lambda _: value, dtype=value.dtype
+    )
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, other[:2]), ["data"])
+    for action in (
+        lambda: tg.constant(array),
+        lambda: total(array),
+        lambda: tg.distribute.with_layout(value, layout),
+        lambda: tg.Variable(value, layout=layout),
+        lambda: tg.distribute.from_local(value, layout),
+        lambda: tg.function(lambda x: tg.distribute.with_layout(x, layout))(value),
+    ):
+        try:
+            action()
+        except (tg.errors.TraceError, tg.errors.InvalidArgumentError) as error:
+            print("refused", str(error).partition("\n")[0], flush=True)
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, own), ["data"])
+    print("own", float(total(tg.distribute.with_layout(value, layout))), flush=True)
+
+
+def draws_alone(index):
+    """The state of the generator was on the devices of all."""
+    noise = tg.random.get_global_generator()
+    together = tg.function(lambda x: x + noise.normal([8]))
+    together(whole())
+    if index == 1:
+        print("alone", noise.state.shape, tg.random.normal([2]).numpy().shape, flush=True)
+
+
 def waits_for_a_signal(index):
     def handler(*_):
         print("got the signal", flush=True)

@@ -64,6 +64,37 @@ def test_a_device_has_many_names(name):
     assert number_of(tg.constant([1.0, 2.0])) == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_array_of_jax_stays_on_its_device(dtype, monkeypatch):
+    with jax.enable_x64(True):
+        array = jax.device_put(np.arange(300, dtype=dtype), jax.devices()[1])
+    monkeypatch.setattr("tracegraph.operands.conversion._own_array", None)  # the way to the host
+    x, v = tg.constant(array), tg.Variable(array)
+    assert x.dtype == v.dtype == tg.as_dtype(dtype)
+    found = [x, v, x + 1, double(array), double(x), tg.function(lambda: tg.constant(array) + 1)()]
+    assert [number_of(y) for y in found] == [1] * 6
+    with tg.device("cpu:0"):
+        assert number_of(tg.constant(array)) == number_of(tg.Variable(array)) == 0
+    monkeypatch.undo()
+    v.assign_add(array)
+    np.testing.assert_array_equal(v, 2 * np.asarray(array))  # the owner still has it
+    np.testing.assert_array_equal(double(array), 2 * np.asarray(array))
+
+
+def test_few_numbers_of_another_device_are_constants_of_a_trace():
+    shape = jax.device_put(np.array([2, 3]), jax.devices()[1])
+    f = tg.function(lambda x: tg.reshape(x, shape))
+    assert f.get_concrete_function(tg.TensorSpec([6])).outputs[0].shape == [2, 3]
+
+
+def test_an_array_of_jax_that_was_given_away_is_told():
+    array = jax.device_put(np.arange(300.0), jax.devices()[1])
+    x = tg.constant(array)
+    array.delete()
+    with pytest.raises(tg.errors.LoweringError, match="was given away: pass its copy"):
+        double(x).numpy()
+
+
 def test_what_is_made_in_a_scope_is_there():
     x = tg.constant(np.arange(300.0))
     assert number_of(x) == 0

@@ -198,7 +198,8 @@ def free_port():
 
 def test_what_they_do_together_and_alone():
     scenarios = (
-        "adds_up,prints,works_alone,gives_its_part,gives_what_others_give,shows_what_is_divided"
+        "catches_an_exit,adds_up,prints,works_alone,gives_its_part,gives_what_others_give,"
+        "shows_what_is_divided"
     )
     code, out, err = launch(SCRIPT, scenarios)
     assert (code, err) == (0, [])
@@ -230,6 +231,18 @@ def test_what_they_do_together_and_alone():
             "twice [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]",
             "halves [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]",
         ]
+
+
+def test_what_another_process_has_is_refused():
+    code, out, err = launch(SCRIPT, "uses_what_others_have,draws_alone")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line[4:] for line in out if line.startswith(f"[{i}]")]
+        array = "refused an array of JAX's float32[4] is on devices of another process, and this"
+        mesh = f"refused process {i} uses the mesh data=2, which has no device of this process"
+        assert [line[: len(array)] for line in own[:2]] == [array] * 2
+        assert own[2:7] == [mesh] * 4 + ["own 14.0"]
+        assert own[7:] == ["alone (2,) (2,)"] * i
 
 
 def test_the_first_node_that_differs_is_told():
@@ -304,6 +317,7 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     [
         pytest.param("is_killed", 137, "was lost", 1),
         pytest.param("raises", 1, "failed", 1, marks=pytest.mark.slow),
+        ("exits", 3, "failed", 1),
     ],
 )
 def test_a_lost_process_ends_all(scenario, code, word, who):

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -58,6 +59,19 @@ def test_a_warm_step_has_at_most_four_frames(dtype):
     np.testing.assert_array_equal(v.numpy(), np.full(3, 301, dtype))
 
 
+def test_the_mesh_around_costs_a_warm_call_one_frame():
+    counts = []
+    with tg.distribute.Mesh({"data": 1}) as mesh:
+        for layout in (["data"], tg.distribute.Layout(mesh, ["data"])):
+            f = tg.function(lambda x, layout=layout: tg.distribute.with_layout(x + 1, layout))
+            x = tg.distribute.with_layout(np.ones(3, np.float32), ["data"])
+            for _ in range(3):
+                f(x)
+            counts.append(len(frames_of_ours(lambda f=f, x=x: f(x))))
+            assert f.experimental_get_tracing_count() == 1
+    assert counts[0] == counts[1] + 1
+
+
 @pytest.mark.parametrize("kind", [tg.constant, np.asarray])
 def test_a_warm_call_under_a_tape_does_not_bind_its_arguments_again(kind):
     v = tg.Variable(2.0)
@@ -77,6 +91,21 @@ def test_a_warm_call_under_a_tape_does_not_bind_its_arguments_again(kind):
     assert "run_recorded" in names and not {"_request", "_find_and_run", "find"} & set(names)
     assert slope(4.0) == 64.0 and v.numpy() == 6.0
     assert scaled.experimental_get_tracing_count() == 1
+
+
+def test_an_array_of_jax_takes_the_short_way():
+    double = tg.function(lambda x: x * 2)
+    array = jax.numpy.arange(3.0)
+    for _ in range(3):
+        double(array)
+    assert "_find_and_run" not in frames_of_ours(lambda: double(array))
+    np.testing.assert_array_equal(double(array), [0.0, 2.0, 4.0])
+    with tg.GradientTape() as tape:
+        x = tg.constant(array)
+        tape.watch(x)
+        y = double(x)
+    np.testing.assert_array_equal(tape.gradient(y, x), [2.0] * 3)
+    assert double.experimental_get_tracing_count() == 1
 
 
 ODD = 2**53 - 1  # neither a float32 nor an int32

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import warnings
 
 import jax
@@ -130,6 +131,21 @@ def test_an_array_of_jax_stays_divided():
     assert v.layout == TILES
 
 
+def test_an_array_on_a_mesh_of_explicit_axes_is_one_of_ours():
+    mesh = jax.make_mesh(
+        (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2
+    )
+    array = jax.device_put(X, NamedSharding(mesh, PartitionSpec("data")))
+    v = tg.Variable(array)
+    step = tg.function(lambda x: v.assign_add(tg.reshape(tg.reshape(x, [4, 8]), [8, 4])))
+    for x in (array, tg.constant(array), with_layout(array, TILES), X):
+        step(x)
+        assert v.layout == tg.constant(array).layout == ROWS
+    np.testing.assert_allclose(v.numpy(), 5.0 * X, rtol=1e-6)
+    with jax.set_mesh(mesh):
+        assert tg.function(lambda x: with_layout(x @ W, ROWS))(array).layout == ROWS
+
+
 # Variables.
 
 
@@ -175,6 +191,44 @@ def test_numbers_are_the_same_whatever_the_layout():
 
     alone = Layout(Mesh({"data": 1}), [None, None])
     np.testing.assert_array_equal(drawn(alone), drawn(TILES))
+
+
+def test_a_generator_leaves_the_mesh_where_nothing_else_is_on_it(compiled):
+    def draws():
+        tg.random.set_seed(7)
+        divided = tg.function(lambda: tg.random.normal([8, 4]) + with_layout(X, ROWS))
+        alone = tg.function(lambda: tg.random.normal([3]))
+        for turn in range(4):
+            yield divided()
+            yield alone()
+            yield tg.random.normal([3])
+            yield with_layout(tg.random.normal([8]), Layout(MESH, ["data"]))
+            yield tg.random.normal([3])
+            with tg.GradientTape():
+                yield alone()
+            with tg.device("cpu:3"):
+                yield alone() + tg.random.normal([3])
+            assert turn < 2 or not compiled
+            assert turn < 2 or not compiled
+            compiled.clear()
+
+    def drawn_without():
+        tg.random.set_seed(7)
+        for _ in range(4):
+            yield tg.random.normal([8, 4]) + X
+            yield from (tg.random.normal([3]) for _ in range(2))
+            yield tg.random.normal([8])
+            yield from (tg.random.normal([3]) for _ in range(2))
+            yield tg.random.normal([3]) + tg.random.normal([3])
+
+    found = []
+    for i, y in enumerate(draws()):
+        found.append(y.numpy())
+        expected = {0: ROWS, 3: Layout(MESH, ["data"])}.get(i % 7)
+        assert y.layout == expected, i
+        assert expected or y.device.endswith("CPU:3" if i % 7 == 6 else "CPU:0")
+    for mine, theirs in zip(found, drawn_without(), strict=True):
+        np.testing.assert_array_equal(mine, theirs.numpy())
 
 
 class Net(tg.Module):
@@ -224,6 +278,33 @@ def test_weights_that_layers_make_later_are_made_in_place():
     assert model.variables[0].layout == TILES
     assert not any(x.is_made for x in made), "the whole value is nowhere"
     np.testing.assert_allclose(y.numpy(), X @ made[0].numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_table_that_does_not_fit_changes_nothing():
+    net = Net()
+    net(X)
+    table = {"scale": Layout(MESH, ["data"]), "layers/1/kernel": Layout(MESH, [None, "data"])}
+    message = refused(ValueError, lambda: net.apply_layouts(table))
+    assert "apply_layouts: 'layers/1/kernel': axis 1 of a tensor [8, 2] has the size 2" in message
+    assert net.scale.layout is None
+    net = Net()
+    net.layers[0](X)
+    refused(ValueError, lambda: net.apply_layouts({"*/kernel": Layout(MESH, ["data"])}))
+    net.apply_layouts({"*/kernel": ROWS})  # the first one waits for nothing
+    net(X)
+    assert [layer.kernel.layout for layer in net.layers] == [ROWS, ROWS]
+
+
+def test_the_last_table_counts_for_layers_that_are_not_built_yet():
+    net = Net()
+    net.apply_layouts({"*/kernel": Layout(MESH, [None, "data"]), "*/bias": Layout(MESH, ["model"])})
+    net.apply_layouts({"layers/1/*": Layout(MESH, ["data", None]), "scale": ROWS.of_axes([0])})
+    net.apply_layouts({"*/1/kernel": ROWS, "*/1/bias": Layout(MESH, [None])})
+    net(X)
+    first, second = net.layers
+    assert first.kernel.layout == Layout(MESH, [None, "data"])
+    assert second.kernel.layout == ROWS and second.bias.layout == Layout(MESH, [None])
+    assert first.bias.layout == Layout(MESH, ["model"])
 
 
 def test_a_pattern_that_fits_nothing_is_refused():
@@ -565,6 +646,19 @@ def test_a_batch_rule_puts_an_undivided_axis_in_front():
     assert 'with_layout<mesh="data=4,model=2", axes=[none,"data"]>(%' in graph.as_text()
 
 
+@pytest.mark.parametrize("axes", [["data", "model"], [None, "model"], ["model", "data"]])
+def test_transforms_along_divided_axes(axes):
+    x = with_layout(X, Layout(MESH, axes))
+    z = tg.cast(x, tg.complex64)
+    for found, expected in [
+        (tg.abs(tg.signal.fft(z)), np.abs(np.fft.fft(X))),
+        (tg.abs(tg.signal.fft2d(z)), np.abs(np.fft.fft2(X))),
+        (tg.abs(tg.signal.rfft(x)), np.abs(np.fft.rfft(X))),
+        (tg.signal.irfft(z, [6]), np.fft.irfft(X, 6)),
+    ]:
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 # Text and files.
 
 
@@ -726,6 +820,118 @@ def test_an_input_signature_declares_layouts(tmp_path, compiled):
         assert tg.saved_model.load(tmp_path)(X).layout == Layout(half, ["data", None])
 
 
+def test_a_trace_may_be_asked_for_with_layouts(tmp_path):
+    module = tg.Module()
+    module.f = f = tg.function(lambda x: 2.0 * x)
+    spec = tg.TensorSpec([None, 4], layout=ROWS)
+    concrete = f.get_concrete_function(spec)
+    assert f.get_concrete_function(spec) is concrete
+    assert concrete(X).layout == concrete(with_layout(X, COLUMNS)).layout == ROWS
+    assert f(X).layout is None, "a call that asks for none has none"
+    assert len(f.traces) == 2 and "the layouts of its arguments were" in str(f.explain_retraces())
+    message = refused(ValueError, lambda: concrete(X[:6]))
+    assert "argument 'x': axis 0 of a tensor [6, 4] has the size 6, which 'data' of 4" in message
+    module.concrete = concrete
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert loaded.concrete(X).layout == ROWS and loaded.f(X).layout is None
+
+
+def test_a_loaded_trace_with_layouts_serves_all_arguments(tmp_path):
+    module = tg.Module()
+    module.f = tg.function(lambda x: 2.0 * x)
+    module.f.get_concrete_function(tg.TensorSpec([8, 4], layout=ROWS))
+    tg.saved_model.save(module, tmp_path)
+    loaded = tg.saved_model.load(tmp_path)
+    assert [loaded.f(X).layout for _ in range(3)] == [ROWS] * 3
+
+
+HALF = Mesh({"data": 2}, jax.devices()[4:6])
+
+
+def by_axes():
+    """A function that names axes of the mesh around, one that calls it, and one of one mesh."""
+    rows = tg.function(lambda x: with_layout(2.0 * x, ["data", None]))
+    calling = tg.function(lambda x: rows(x) + 1.0)
+
+    @tg.function
+    def of_half(x):
+        with HALF:
+            return rows(x)
+
+    return rows, calling, of_half
+
+
+def test_axes_mean_the_mesh_of_each_call():
+    rows, calling, of_half = by_axes()
+    for mesh in (MESH, HALF, MESH, HALF, HALF):
+        with mesh:
+            found = [rows(X).layout, calling(X).layout, of_half(X).layout]
+        assert found == [Layout(mesh, ["data", None])] * 2 + [Layout(HALF, ["data", None])]
+    assert of_half(X).layout.mesh == HALF
+    counts = [f.experimental_get_tracing_count() for f in (rows, calling, of_half)]
+    assert counts == [2, 2, 1]
+    text = str(rows.explain_retraces())
+    assert "mesh around was Mesh({'data': 4, 'model': 2}) and is now Mesh({'data': 2})" in text
+    message = refused(ValueError, lambda: calling(X))
+    assert "and there is no mesh" in message and "or around each call of the function" in message
+    with tg.GradientTape() as tape, HALF:
+        x = tg.constant(X)
+        tape.watch(x)
+        y = rows(x)
+    assert tape.gradient(y, x).layout.mesh == HALF
+
+
+def test_open_sizes_have_a_trace_for_each_mesh():
+    rows = tg.function(lambda x: with_layout(x, ["data", None]), reduce_retracing=True)
+    for mesh in (MESH, HALF, MESH):
+        for count in (4, 8, 16):
+            with mesh:
+                assert rows(np.ones((count, 2), np.float32)).layout.mesh == mesh
+    assert rows.experimental_get_tracing_count() == 3  # one of them open for each
+
+
+def test_a_function_that_names_no_axes_is_traced_once():
+    double = tg.function(lambda x: with_layout(2.0 * x, ROWS))
+    for around in (MESH, HALF, contextlib.nullcontext()):
+        with around:
+            assert double(X).layout == ROWS
+    assert double.experimental_get_tracing_count() == 1
+
+
+def test_of_several_meshes_that_of_the_save_is_saved(tmp_path):
+    module = tg.Module()
+    module.rows = tg.function(
+        lambda x: with_layout(x, ["data", None]), input_signature=[tg.TensorSpec([None, 4])]
+    )
+    for mesh in (HALF, MESH):
+        with mesh:
+            module.rows(X)
+    tg.saved_model.save(module, tmp_path)
+    assert tg.saved_model.load(tmp_path).rows(X).layout.mesh == MESH, "the one called last"
+    with HALF:
+        tg.saved_model.save(module, tmp_path)
+    assert tg.saved_model.load(tmp_path).rows(X).layout.mesh == HALF
+
+
+def test_threads_enter_a_mesh_at_the_same_time():
+    entered, left = threading.Barrier(2), []
+
+    def work():
+        with MESH:
+            entered.wait()
+            assert with_layout(X, ["data", None]).layout == ROWS
+            entered.wait()
+        left.append(refused(ValueError, lambda: with_layout(X, ["data", None])))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(left) == 2
+
+
 def test_a_signature_tells_the_layouts():
     w = tg.Variable(W, layout=TILES, name="w")
 
@@ -870,6 +1076,24 @@ def test_a_loop_counts_as_often_as_it_runs():
     assert inside[0].sent == 5 * 2 * inside[0].bytes * (inside[0].devices - 1) // inside[0].devices
 
 
+def test_what_did_not_run_and_what_is_not_read_is_told():
+    same = tg.function(lambda x, y: x)
+    x = with_layout(X, ROWS)
+    before = costs_of(same, x, x)
+    assert (before.device_count, before.has_run) == (1, False)
+    told = "(it has not run: what has no layout is taken to be on one device)"
+    assert told in str(before) and "on one device  " in str(before)
+    same(x, x)
+    after = costs_of(same, x, x)
+    assert (after.device_count, after.has_run) == (8, True) and told not in str(after)
+    found = [(x.layout, x.on_device, x.bytes) for x in (*after.inputs, *after.results)]
+    assert found == [("[data, -]", 32, 128), ("not read", 0, 128), ("[data, -]", 32, 128)]
+    # Nobody holds the function.
+    assert "each of 8 devices" in tg.function(lambda: x).get_concrete_function().summary(
+        devices=True
+    )
+
+
 def test_weights_divided_by_all_take_an_eighth():
     *_, step = trained(ZERO, Layout(MESH, [EVERY, None]))
     costs = step.get_concrete_function(tg.TensorSpec([8, 4])).summary(devices=True).devices
@@ -959,10 +1183,10 @@ def refused(kind, action):
         ),
         (
             TypeError,
-            "and there is no input_signature",
-            lambda: tg.function(lambda x: x).get_concrete_function(
-                tg.TensorSpec([8, 4], layout=ROWS)
-            ),
+            "declare the layout in the input_signature",
+            lambda: tg.function(
+                lambda x: x, input_signature=[tg.TensorSpec([8, 4])]
+            ).get_concrete_function(tg.TensorSpec([8, 4], layout=ROWS)),
         ),
         (
             ValueError,
@@ -970,6 +1194,11 @@ def refused(kind, action):
             lambda: with_layout(X, ["data", None]),
         ),
         (ValueError, "an int is not a layout: 3", lambda: with_layout(X, 3)),
+        (
+            TypeError,
+            "from_local was called while a function is traced",
+            lambda: tg.function(lambda x: tg.distribute.from_local(x, ROWS))(X),
+        ),
         (
             ValueError,
             "names no axes of a mesh",
@@ -1029,6 +1258,27 @@ def test_two_meshes_do_not_meet_in_one_program(devices):
     step(X)
     np.testing.assert_allclose(v.numpy(), 3.0 * X, rtol=1e-6)
     assert (elsewhere * 2.0).layout == elsewhere.layout, "each alone goes on"
+
+
+def test_what_is_whole_elsewhere_comes_to_the_mesh_of_a_step():
+    v, w = tg.Variable(X, layout=ROWS), tg.Variable(tg.ones([8, 4]))
+    step = tg.function(lambda x: (v.assign_add(x * w), w.assign(w)))
+    add = tg.function(lambda x, y: with_layout(x, ROWS) + y)
+    with tg.device("cpu:3"):
+        pinned = tg.Variable(X)
+    whole = Layout(Mesh({"data": 2}, jax.devices()[4:6]), [None, None])
+    array = jax.device_put(X, jax.devices()[2])
+    for count, x in enumerate([X, with_layout(X, whole), pinned, array, tg.constant(array)] * 2):
+        step(x)
+        assert v.layout == ROWS
+        np.testing.assert_allclose(v.numpy(), (2.0 + count) * X, rtol=1e-6)
+        assert add(x, X).layout == add(X, x).layout == (v + x).layout == ROWS
+    assert pinned.device.endswith("CPU:3") and pinned.layout is None
+    both = tg.function(lambda: pinned.assign(pinned + v))
+    for _ in range(3):
+        both()
+        assert pinned.device.endswith("CPU:3")
+    np.testing.assert_allclose(pinned.numpy(), 34.0 * X, rtol=1e-6)
 
 
 def test_an_array_of_one_device_does_not_meet_those_of_others():

@@ -53,6 +53,8 @@ class _Group:
         self._alive, self._own_end = os.pipe()
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
+        #: Those that have ended, the first one first.
+        self._ended: list[subprocess.Popen[str]] = []
         self._printers: list[threading.Thread] = []
         self._before = {x: signal.signal(x, self._forward) for x in _FORWARDED}
         self.codes: list[int] = []
@@ -92,9 +94,9 @@ class _Group:
 
     def wait(self) -> int:
         """Waits for all; when one has failed, the others may end by themselves for a while, and are
-        ended then. Returns the exit code of one that failed, or 0."""
+        ended then. Returns the exit code of the one that failed first, or 0."""
         try:
-            while self._are_running() and not any(p.poll() for p in self._processes):
+            while self._are_running() and not any(p.returncode for p in self._processes):
                 time.sleep(_LOOKS)
             for number in (signal.SIGTERM, signal.SIGKILL):
                 deadline = time.monotonic() + _GRACE
@@ -103,6 +105,9 @@ class _Group:
                 self._end(number)
         finally:
             self._end(signal.SIGKILL)
+            for process in self._processes:
+                process.wait()
+            self._are_running()
             for printer in self._printers:
                 printer.join()
             self._reserved.close()
@@ -112,11 +117,15 @@ class _Group:
                 signal.signal(number, handler)
         self.codes += [process.returncode for process in self._processes]
         # Those who ended because of another one are not to blame.
-        failures = sorted(filter(None, self.codes), key=lambda code: code == LOST)
+        ended = [process.returncode for process in self._ended]
+        failures = sorted(filter(None, ended), key=lambda code: code == LOST)
         return next((code if code > 0 else 128 - code for code in failures), 0)
 
     def _are_running(self) -> bool:
-        return any(process.poll() is None for process in self._processes)
+        """Whether some have not ended. Notes the order in which they do."""
+        running = [process for process in self._processes if process.poll() is None]
+        self._ended += [x for x in self._processes if x not in running and x not in self._ended]
+        return bool(running)
 
     def _end(self, number: int) -> None:
         for process in self._processes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.layouts import as_layout
-from tracegraph.errors import ShapeError, fact_of, fail
+from tracegraph.errors import InvalidArgumentError, ShapeError, TraceError, fact_of, fail
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array
 from tracegraph.typing import LayoutLike, TensorLike
@@ -20,12 +22,20 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 
     With one process the part is all. Raises ShapeError (a ValueError) for a part of another rank,
-    and for a size that the devices of this process do not divide.
+    and for a size that the devices of this process do not divide; TraceError (a TypeError) in a
+    function.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()
     array([1., 2.], dtype=float32)
     """
+    if not current().is_top_level:
+        fail(
+            TraceError,
+            "from_local was called while a function is traced, which each process does once",
+            source=here(),
+            fix="call it outside, and pass the tensor as an argument",
+        )
     part = as_array(array)
     found = as_layout(layout, part.ndim)
     if len(found.axes) != part.ndim:
@@ -37,6 +47,8 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
         )
     try:
         buffer = backend.from_local(part, found.sharding)
+    except InvalidArgumentError:
+        raise  # our own, of the mesh
     except ValueError as error:
         fail(
             ShapeError,

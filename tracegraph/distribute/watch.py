@@ -69,13 +69,33 @@ class Peer:
         self._connection.close()
 
 
+class _Exit(SystemExit):
+    """What `sys.exit` raises in a process that others know of. Where nobody catches it, Python asks
+    for the code with no frame below: then it is what the program ends with."""
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        if sys._getframe().f_back is None:
+            _uncaught.append(super().code)
+        return super().code
+
+
+#: What the program gave to the `sys.exit` that ends it.
+_uncaught: list[Any] = []
+
+
+def _exit(status: Any = None, /) -> NoReturn:
+    raise _Exit(status)
+
+
 class Watch:
     """The connections of this process: of the first one to all others, of the others to it."""
 
     def __init__(self, index: int, count: int, peers: dict[int, Peer], timeout: float) -> None:
         self.index, self.count, self.peers = index, count, peers
         self._timeout = timeout
-        self._failed = False
+        #: The exit code of an error that ends this process; 0 without one.
+        self._error_code = 0
         #: The process that said that an error ends it, before this one had any.
         self._failed_first: int | None = None
         #: The processes that said that they end, and when; and those that have ended.
@@ -91,12 +111,14 @@ class Watch:
         previous = sys.excepthook
 
         def note_failure(kind: Any, *exception: Any) -> None:
-            if kind.__name__ in _OF_RUNS:  # `_listen` ends this process if another one was lost
+            is_of_run = kind.__name__ in _OF_RUNS
+            if is_of_run:  # `_listen` ends this process if another one was lost
                 time.sleep(_LAST_WORDS)
-            self._failed = True
+            self._error_code = LOST if is_of_run and self._failed_first is not None else 1
             previous(kind, *exception)
 
         sys.excepthook = note_failure
+        sys.exit = _exit
         atexit.register(self.leave)
 
     def _listen(self, number: int, peer: Peer) -> None:
@@ -187,14 +209,15 @@ class Watch:
     def leave(self) -> None:
         """Called when the interpreter ends. After an error the others must not wait for this
         process, nor this one for them."""
-        if self._failed:
+        code = self._error_code or _status(_uncaught)
+        if code:
             self._ending.acquire()
             sys.stdout.flush()
             if self._failed_first is not None:  # this error may be a consequence of that one
                 sys.stderr.write(self._text_of(self._failed_first, "failed"))
             sys.stderr.flush()
             self._tell_loss(self.index, has_failed=True)
-            os._exit(1)
+            os._exit(code)
         for peer in self.peers.values():
             peer.tell(left=self.index)
         self._wait_until_all_have_left()
@@ -222,6 +245,12 @@ class Watch:
             "initialize(timeout=...) waits longer",
         )
         self.end(text)
+
+
+def _status(codes: list[Any]) -> int:
+    """The exit code of what `sys.exit` was given, as Python makes it; 0 where it was not called."""
+    given = codes[-1] if codes else None
+    return 0 if given is None else given & 0xFF if isinstance(given, int) else 1
 
 
 def reserved_port(host: str) -> socket.socket:

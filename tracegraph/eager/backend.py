@@ -176,6 +176,11 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
     return _lowering().layout.whole_on(buffer, mesh)
 
 
+def off_mesh(buffer: Any) -> Any:
+    """A buffer that each device of a mesh has all of as one of this process alone."""
+    return _lowering().layout.off_mesh(buffer)
+
+
 def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
     """A buffer of its own with a layout; each device is sent what it holds, and no more."""
     layout = _lowering().layout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextvars import Token
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tracegraph.ops.layout import (
     check_axes,
     check_division,
     check_mesh,
+    mesh_around,
     mesh_text,
     parsed_mesh,
     plain_axes,
@@ -47,7 +47,10 @@ class Mesh:
     {'data': 1}
     """
 
-    __slots__ = ("_entered", "_numbers", "_shape", "_text")
+    __slots__ = ("_shape", "placement")
+
+    #: The text of the mesh, and the numbers of its devices where they are not the first.
+    placement: tuple[str, tuple[int, ...] | None]
 
     def __init__(
         self, shape: Mapping[str, int], devices: Sequence[Any] | np.ndarray | None = None
@@ -69,16 +72,15 @@ class Mesh:
         if devices is None and self.size > len(given):
             fail(
                 SignatureError,
-                f"the mesh {self._text} has {self.size} devices, and there {_are(len(given))}",
+                f"the mesh {mesh_text(shape)} has {self.size} devices, and there "
+                f"{_are(len(given))}",
                 fix="use smaller axes; to try without the hardware, set "
                 f"XLA_FLAGS=--xla_force_host_platform_device_count={self.size} before the "
                 "program starts",
             )
 
     def _begin(self, shape: dict[str, int], numbers: tuple[int, ...] | None) -> None:
-        self._shape, self._numbers, self._text = shape, numbers, mesh_text(shape)
-        #: What ends the contexts that were entered, the last one last.
-        self._entered: list[Token[Mesh | None]] = []
+        self._shape, self.placement = shape, (mesh_text(shape), numbers)
 
     @classmethod
     def of_text(cls, text: str, numbers: tuple[int, ...] | None) -> Mesh:
@@ -110,27 +112,22 @@ class Mesh:
     @property
     def jax_mesh(self) -> Any:
         """The same as a `jax.sharding.Mesh`. Raises ValueError where the devices are not there."""
-        found = backend.jax_mesh(self._text, self._numbers)
+        found = backend.jax_mesh(*self.placement)
         if found is None:
             fail(
                 SignatureError,
-                f"the devices of the mesh {self._text} are not here: there "
+                f"the devices of the mesh {self.placement[0]} are not here: there "
                 f"{_are(len(backend.devices()))}",
                 fix="make a Mesh of the devices that are here",
             )
         return found
 
-    @property
-    def placement(self) -> tuple[str, tuple[int, ...] | None]:
-        """The text of the mesh, and the numbers of its devices where they are not the first."""
-        return self._text, self._numbers
-
     def __enter__(self) -> Mesh:
-        self._entered.append(ENTERED.set(self))
+        ENTERED.set((*ENTERED.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        ENTERED.reset(self._entered.pop())
+        ENTERED.set(ENTERED.get()[:-1])
 
     def __reduce__(self) -> Any:
         return Mesh.of_text, self.placement
@@ -142,7 +139,8 @@ class Mesh:
         return hash(self.placement)
 
     def __repr__(self) -> str:
-        devices = "" if self._numbers is None else f", devices={list(self._numbers)}"
+        numbers = self.placement[1]
+        devices = "" if numbers is None else f", devices={list(numbers)}"
         return f"Mesh({self._shape}{devices})"
 
 
@@ -275,11 +273,6 @@ def as_mesh(value: Any) -> Mesh:
     return Mesh({str(name): size for name, size in value.shape.items()}, value.devices)
 
 
-def current_mesh() -> Mesh | None:
-    """The mesh of the `with mesh:` around."""
-    return ENTERED.get()
-
-
 def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
     """What a `layout=` was given for a tensor of a rank: a Layout, a NamedSharding of JAX's, or a
     list of axes of `mesh`, which is that of `with mesh:` by default. Raises SignatureError."""
@@ -300,12 +293,13 @@ def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
             f"{kind_of(value)} is not a layout: {shown(value)}",
             fix="use tg.distribute.Layout(mesh, axes)",
         )
-    mesh = mesh or ENTERED.get()
+    mesh = mesh or mesh_around()
     if mesh is None:
         fail(
             SignatureError,
             f"the axes {axes_text(value)} were given as a layout, and there is no mesh",
-            fix="use tg.distribute.Layout(mesh, axes), or write `with mesh:` around it",
+            fix="use tg.distribute.Layout(mesh, axes), or write `with mesh:` around it, or around "
+            "each call of the function",
         )
     return Layout(mesh, value)
 

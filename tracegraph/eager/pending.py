@@ -462,13 +462,18 @@ def program_input(tensor: Tensor) -> Any:
 
 def run_failure(error: Exception, source: Source) -> Exception:
     """The error of a program that could not run, with the user's line."""
-    if type(error).__name__ != "JaxRuntimeError":
+    is_deleted = isinstance(error, RuntimeError) and "deleted" in str(error)
+    if type(error).__name__ != "JaxRuntimeError" and not is_deleted:
         return error
     fact = f"the program could not run: {fact_of(error)}"
     if "RESOURCE_EXHAUSTED" in str(error):
         fix = "compute with fewer or smaller tensors"
         return ResourceExhaustedError(message(fact, source=source, fix=fix))
-    return LoweringError(message(fact, source=source))
+    fix = _DELETED if is_deleted else ""
+    return LoweringError(message(fact, source=source, fix=fix))
+
+
+_DELETED = "an array of JAX's was given away: pass its copy, jax.numpy.copy(x), to what keeps it"
 
 
 def raise_failures(buffers: Iterable[Any]) -> None:

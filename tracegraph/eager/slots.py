@@ -220,7 +220,9 @@ class Step:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
-            return self.run(buffers, variables, rest, assigned)
+            # On the mesh of the program, or on another one, for which it has begun anew.
+            given = program.brought(buffers) if program.has_run else buffers
+            return self.run(given, variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
@@ -318,23 +320,35 @@ class Step:
         if backend.is_exhausted(error):
             raise self.program.exhausted(error) from None
         inputs = (*buffers, *contents_of(variables), *rest)
-        is_of_several = backend.is_of_several_devices(error, inputs)
-        if not is_of_several and not self.program.is_refused_by_a_trace(error):
+        is_elsewhere = backend.is_of_several_devices(error, inputs)
+        is_elsewhere = is_elsewhere or self.program.is_movable(error, inputs)
+        if not is_elsewhere and not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
         # The frames of what failed hold the buffers, so they are not given away, but copied; to one
-        # device, where they were on several.
+        # device, or to the mesh of the program, where they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
 
 
 def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
-    """Moves to a mesh what one device has of these contents; nothing if it is None."""
-    if mesh is None:
-        return
+    """Moves to a mesh what one device has of these contents. If it is None, what is on some mesh
+    comes from there: those are states of generators, which no program follows."""
     for slot, content in zip(slots, contents):
-        moved = content if type(content) is Tensor else backend.whole_on(content, mesh)
+        if type(content) is Tensor:
+            continue
+        moved = backend.off_mesh(content) if mesh is None else backend.whole_on(content, mesh)
         if moved is not content:
+            note_pending()  # steps that ran before had it elsewhere
             store_if_same(slot, content, moved)
+
+
+def take_off_mesh(slot: Slot) -> None:
+    """Lets the value of a slot be one of this process alone, if it is there."""
+    content = slot.buffer
+    if type(content) is Tensor and content.node is None:
+        content = materialised_content(slot, content)
+    if type(content) not in _UNMADE:
+        _move((slot,), (content,), None)
 
 
 def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:

@@ -15,6 +15,7 @@ from tracegraph.errors import SignatureError, fail
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.pass_observers import passed
+from tracegraph.ops.layout import MeshQuestion
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.signatures.signature import Request, Signature, VariableKey
@@ -59,7 +60,7 @@ class Body:
         trace.checks_bounds = self._check_bounds
         trace.actual = request.actual_tensors()
         trace.paths = Paths(self._function)
-        with trace, unsourced(), scopes_of(trace.paths):
+        with trace, unsourced(), scopes_of(trace.paths), MeshQuestion() as mesh:
             leaves, stand_ins = _placeholders(trace, request)
             args, kwargs = request.structure.pack(leaves)
             self.tracing_count += 1
@@ -79,6 +80,8 @@ class Body:
             traced = with_checked_numerics(traced)
             passed("checked", traced.graph)
         kept, results = request.without_values(), Results(structure, found)
+        if mesh.is_asked:
+            kept = kept.of_mesh()
         return ConcreteFunction(kept, traced, results, stand_ins, options)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:

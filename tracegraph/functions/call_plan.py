@@ -11,6 +11,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.lru_cache import Memo
 from tracegraph.core.types import TensorType
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
@@ -19,6 +20,7 @@ from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution, laid_out_buffers
 from tracegraph.ir.tensor import Tensor
+from tracegraph.ops.layout import ENTERED, placement_around
 from tracegraph.signatures.signature import (
     LITERALS,
     Request,
@@ -98,6 +100,22 @@ class CallPlan:
         return self.pack(tensors)
 
 
+class PlansByMesh(Memo[Any, CallPlan]):
+    """Call plans of a function whose traces depend on the mesh around."""
+
+    __slots__ = ()
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        meshes = _meshes()
+        return _get(self, (key, meshes[-1].placement if meshes else None), default)
+
+    def remember(self, key: Any, value: CallPlan) -> CallPlan:
+        return super().remember((key, placement_around()), value)
+
+
+_get, _meshes = dict.get, ENTERED.get
+
+
 class CallKey:
     """The leaves of a call, and its key where type and value of each leaf tell all."""
 
@@ -152,9 +170,14 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.type
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
+    if hasattr(leaf, "addressable_shards"):  # an array of JAX's
+        return leaf_key(leaf)
     raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
 
 
 def _buffer_of(leaf: Any) -> Any:
-    # An array is copied: its owner may refill it while the program runs on.
-    return device_buffer(leaf) if type(leaf) is Tensor else np.array(leaf)
+    if type(leaf) is Tensor:
+        return device_buffer(leaf)
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.array(leaf)  # a copy: its owner may refill it while the program runs on
+    return device_buffer(as_argument(leaf))

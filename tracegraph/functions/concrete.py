@@ -35,6 +35,7 @@ from tracegraph.signatures.signature import (
     Request,
     VariableKey,
     is_tensor_key,
+    laid_out_argument,
     layouts_here,
     size_names,
 )
@@ -61,7 +62,17 @@ class _View:
         self._name = name
 
     def __get__(self, concrete: ConcreteFunction | None, owner: type | None = None) -> Any:
-        return getattr(Graph if concrete is None else concrete.graph, self._name)
+        view = getattr(Graph if concrete is None else concrete.graph, self._name)
+        if concrete is None:
+            return view
+
+        @functools.wraps(view)
+        def shown(*args: Any, **kwargs: Any) -> Any:
+            # The graph knows its trace by a weak reference, and the function may be gone.
+            _ = concrete
+            return view(*args, **kwargs)
+
+        return shown
 
 
 class ConcreteFunction:
@@ -334,6 +345,12 @@ class ConcreteFunction:
             bind_sizes(self.argument_types, [x.type for x in tensors])
         except Mismatch as mismatch:
             self._refuse(mismatch.fact)
+        if self.bucketing is None and self.request.layouts:
+            rows = zip(tensors, self.request.layouts, self.request.tensor_names, strict=True)
+            tensors = [
+                x if layout is None else laid_out_argument(x, layout, self.name, name)
+                for x, layout, name in rows
+            ]
         return tensors
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:

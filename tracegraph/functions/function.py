@@ -24,7 +24,7 @@ from tracegraph.effects.prefix import has_shapes_found
 from tracegraph.effects.record import Record, ResultShapeError, current_record, recorded_call
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
 from tracegraph.functions.body import Body
-from tracegraph.functions.call_plan import CallPlan, known_call
+from tracegraph.functions.call_plan import CallPlan, PlansByMesh, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.execute import Execution, input_types
 from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
@@ -131,7 +131,7 @@ class Function(Generic[Parameters, Result]):
             self._retracing,
             self._input_signature,
             reduce_retracing or bucket_sizes is not None,
-            on_eviction=self._call_plans.clear,
+            on_eviction=lambda: self._call_plans.clear(),
         )
         self._streak = self._retracing.streak
         #: Where instances keep the function that is bound to them.
@@ -385,6 +385,8 @@ class Function(Generic[Parameters, Result]):
         if positions is None:
             return
         execution = concrete.execution(tuple(call.leaf_keys[i] for i in positions))
+        if concrete.request.mesh and type(self._call_plans) is not PlansByMesh:
+            self._call_plans = PlansByMesh(1024)
         plan = self._call_plans.remember(call.key, CallPlan(concrete, execution, positions))
         if call.has_only_tensors and call.is_flat:
             types = tuple(call.leaf_keys)

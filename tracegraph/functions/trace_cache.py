@@ -15,6 +15,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, ShapeError, SizeNeeded, TraceError
 from tracegraph.functions.body import Body
 from tracegraph.functions.concrete import ConcreteFunction
+from tracegraph.ops.layout import mesh_around
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.retracing import Retracing
 from tracegraph.signatures.signature import InputSignature, Request, SpecTypes, canonical_keys
@@ -47,6 +48,8 @@ class TraceCache:
         self._traces_per_size = False
         #: The keys of requests that have a trace for each of the Variables they give.
         self._of_one_variable: set[Any] = set()
+        #: Whether some trace depends on the mesh around.
+        self._has_meshes = False
         #: Whether the traces come from elsewhere, and no others can be made.
         self._is_given = False
 
@@ -83,7 +86,7 @@ class TraceCache:
         if self._is_given:
             request = self._in_known_order(request)
         if self._is_given and not request.variables:  # one made for a size 0, say, comes first
-            exact = self._traces.get(request.key)
+            exact = self._exact(request)
             if exact is not None:
                 return exact, False
         wanted = self.traced_request(request)
@@ -108,23 +111,43 @@ class TraceCache:
     def _known(self, request: Request) -> ConcreteFunction | None:
         if request.key in self._of_one_variable:
             request = request.with_variables_by_identity()
-        concrete = self._traces.get(request.key)
+        concrete = self._exact(request)
         if concrete is None:
             return None
         with tracing:
             with contextlib.suppress(KeyError):  # an interrupt made the function forget it
-                self._traces.move_to_end(request.key)
+                self._traces.move_to_end(concrete.request.key)
         given = request.variables
         if given and concrete.captures_one_of(given):
             # The body also uses an argument from outside: such a call has a trace of its own.
-            return self._traces.get(request.with_variables_by_identity().key)
+            return self._exact(request.with_variables_by_identity())
         return concrete
+
+    def _exact(self, request: Request) -> ConcreteFunction | None:
+        """The trace for exactly these keys; for the mesh around, if it depends on that."""
+        concrete = self._traces.get(request.key)
+        if concrete is None and self._has_meshes:
+            concrete = self._traces.get(request.of_mesh().key)
+        if concrete is None and self._is_given and not request.layouts:
+            # No other can be made, and it serves arguments of every layout.
+            same = (request.structure, request.keys)
+            concrete = next((x for x in self if x.request.key[:2] == same), None)
+        if concrete is not None and concrete.request.mesh:
+            mesh_around()  # so does what is being traced now
+        return concrete
+
+    def _serves(self, known: Request, request: Request) -> bool:
+        """Whether what a trace depends on, other than its arguments, is as a request has it."""
+        is_of_mesh = not known.mesh or known.mesh == request.of_mesh().mesh
+        return is_of_mesh and known.layouts == request.layouts
 
     def _accepting(self, request: Request) -> ConcreteFunction | None:
         """A trace with open sizes that accepts the request."""
         for concrete in self:
             known = concrete.request
             if concrete.graph.is_static:
+                continue
+            if not self._serves(known, request):
                 continue
             if known.structure == request.structure and self._accepts(known.keys, request.keys):
                 return concrete
@@ -205,7 +228,7 @@ class TraceCache:
     def trace(self, request: Request) -> ConcreteFunction:
         """The trace for exactly these keys, made if it is not known."""
         with tracing:
-            concrete = self._traces.get(request.key)
+            concrete = self._exact(request)
             if concrete is not None and concrete.graph.is_static:
                 return concrete
             with self._retracing.trace(request.without_values()):
@@ -218,7 +241,7 @@ class TraceCache:
         if concrete.is_of_one_variable:
             self._of_one_variable.add(request.key)
             return self._trace_by_identity(request)
-        self._keep(request, concrete)
+        self._keep(concrete)
         if request.variables and concrete.captures_one_of(request.variables):
             return self._trace_by_identity(request)
         return concrete
@@ -244,11 +267,12 @@ class TraceCache:
         """A trace that uses the Variables among the arguments themselves."""
         request = request.with_variables_by_identity()
         concrete = self._body.trace(request)
-        self._keep(request, concrete)
+        self._keep(concrete)
         return concrete
 
-    def _keep(self, request: Request, concrete: ConcreteFunction) -> None:
-        self._traces[request.key] = concrete
+    def _keep(self, concrete: ConcreteFunction) -> None:
+        self._has_meshes |= bool(concrete.request.mesh)
+        self._traces[concrete.request.key] = concrete
         if len(self._traces) > _TRACE_LIMIT:
             self._traces.popitem(last=False)
             self._on_eviction()

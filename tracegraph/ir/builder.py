@@ -16,7 +16,7 @@ from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape, substit
 from tracegraph.core.source import Source, frame_at, here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
-from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor
+from tracegraph.ir.tensor import RANDOM_STATE, Graph, Node, Tensor, pending_tensor
 
 if TYPE_CHECKING:
     from tracegraph.ir.op import Op
@@ -137,7 +137,7 @@ class Builder:
         """A new input with the role and name that `x` has in its graph, maybe of another type."""
         tensor = self.input(type or x.type, x.name)
         if x.role != tensor.role:
-            tensor.role = x.role
+            tensor.role = RANDOM_STATE if x.is_random_state else x.role
         return tensor
 
     def input_for(self, x: Tensor) -> Tensor:

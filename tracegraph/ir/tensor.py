@@ -103,7 +103,8 @@ class Tensor(TensorMethods):
     def role(self) -> str:
         """What an input of a graph is: "argument"; "variable", if it stands for a Variable;
         "captured", if it is a tensor from outside that the function uses; "token"."""
-        return getattr(self, "_role", "argument")
+        role = getattr(self, "_role", "argument")
+        return "variable" if role == RANDOM_STATE else role
 
     @role.setter
     def role(self, role: str) -> None:
@@ -113,6 +114,11 @@ class Tensor(TensorMethods):
     def is_variable(self) -> bool:
         """Whether it is an input of a graph that stands for a Variable."""
         return self.role == "variable"
+
+    @property
+    def is_random_state(self) -> bool:
+        """Whether that Variable is the state of a generator."""
+        return getattr(self, "_role", None) == RANDOM_STATE
 
     @property
     def source(self) -> Source:
@@ -260,6 +266,8 @@ class Node:
 #: The key in `cache` of a traced graph for what it assigns: pairs of the position of a new value
 #: among the outputs and of the old one among the inputs, None where it is not an input.
 ASSIGNED = "assigned"
+#: The role of an input that stands for the state of a generator.
+RANDOM_STATE = "random state"
 #: The key in `cache` of a traced graph for what tells the costs of several devices.
 DEVICE_COSTS = "device_costs"
 

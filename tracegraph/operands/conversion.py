@@ -10,6 +10,7 @@ import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
+from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
 from tracegraph.core.types import (
     PYTHON_DTYPES,
@@ -71,8 +72,8 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
     if isinstance(value, Dim):
         size = DimSize(value)()
         return size if dtype in (None, int32) else Cast(dtype)(size)
-    if is_divided(value):
-        return _from_divided(value, dtype)
+    if _stays_on_device(value):
+        return _from_device(value, dtype)
     return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
 
 
@@ -82,14 +83,51 @@ def is_divided(value: Any) -> bool:
     return len(getattr(sharding, "device_set", ())) > 1 and hasattr(value, "addressable_shards")
 
 
-def _from_divided(array: Any, dtype: DType | None) -> Tensor:
-    """An array of JAX's as a tensor that stays where it is."""
+def _stays_on_device(value: Any) -> bool:
+    """Whether a value is an array of JAX's that need not come to the host: one that several devices
+    hold, or another one than the first CPU, which the host can look into. Few numbers become
+    constants of what is being traced."""
+    if not hasattr(value, "addressable_shards") or is_random_key(value):
+        return False
+    if not value.sharding.addressable_devices:
+        fail(
+            TraceError,
+            f"an array of JAX's {value.dtype}{list(value.shape)} is on devices of another process, "
+            "and this one has no part of it",
+            fix="let each process give its own part: tg.distribute.from_local",
+        )
+    devices = value.sharding.device_set
+    if len(devices) != 1:
+        return len(devices) > 1
+    (device,) = devices
+    if device.platform == "cpu" and device is device.client.local_devices()[0]:
+        return False
+    if value.weak_type:  # a mere number, whose type is another one for JAX
+        return False
+    return current().is_top_level or value.size > LARGEST_CONSTANT
+
+
+def _from_device(array: Any, dtype: DType | None) -> Tensor:
+    """An array of JAX's as a tensor that stays where it is, or comes to the device that `tg.device`
+    names."""
+    if device_scope.device is not None and len(array.sharding.device_set) == 1:
+        array = array.to_device(device_scope.device)
+    kinds = getattr(getattr(array.sharding, "mesh", None), "axis_types", None) or ()
+    if any(kind.name != "Auto" for kind in kinds):
+        array = array.to_device(_partitioned_by_xla(array.sharding))
     tensor = Tensor(TensorType(as_dtype(array.dtype), array.shape), array)
     for recorder in current().recorders:
         recorder.arrive(tensor)
     if dtype is None or dtype is tensor.dtype:
         return tensor
     return _fitted(tensor, dtype)
+
+
+def _partitioned_by_xla(sharding: Any) -> Any:
+    """The same sharding on a mesh whose axes XLA's partitioner may use as it likes: those of
+    `jax.make_mesh` ask that each operation states how its result is divided."""
+    mesh = type(sharding.mesh)(sharding.mesh.devices, sharding.mesh.axis_names)
+    return type(sharding)(mesh, sharding.spec, memory_kind=sharding.memory_kind)
 
 
 def from_array(array: np.ndarray) -> Tensor:

@@ -8,6 +8,7 @@ None where it is not divided.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, cast
@@ -24,11 +25,56 @@ from tracegraph.ops.movement import Movement
 #: The entry of a layout for one axis of a tensor.
 Entry = str | tuple[str, ...] | None
 
-#: The mesh of the `with mesh:` around, which has a `placement`: its text, and its devices.
-ENTERED: ContextVar[Any] = ContextVar("mesh", default=None)
+#: The meshes of the `with mesh:` around, the innermost last. Each has a `placement`: its text, and
+#: its devices.
+ENTERED: ContextVar[tuple[Any, ...]] = ContextVar("meshes", default=())
 
 #: Meshes with more devices than this are refused: no text of others may ask for more.
 _MOST_DEVICES = 2**24
+
+
+class MeshQuestion:
+    """A context that finds out whether what runs inside depends on the mesh around it: whether
+    somebody asked for the mesh, and did not enter one first."""
+
+    def __init__(self) -> None:
+        self._around = ENTERED.get()
+        self.is_asked = False
+
+    def __enter__(self) -> MeshQuestion:
+        _questions.open.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _questions.open.remove(self)
+
+    def note(self, meshes: tuple[Any, ...]) -> None:
+        """Called where the innermost one of these is asked for."""
+        self.is_asked |= len(meshes) <= len(self._around)
+
+
+class _Questions(threading.local):
+    """Those that are open on each thread."""
+
+    def __init__(self) -> None:
+        self.open: list[MeshQuestion] = []
+
+
+_questions = _Questions()
+
+
+def mesh_around() -> Any:
+    """The mesh of the `with mesh:` around; None without one. What depends on it notes that."""
+    meshes = ENTERED.get()
+    for question in _questions.open:
+        question.note(meshes)
+    return meshes[-1] if meshes else None
+
+
+def placement_around() -> tuple[str, tuple[int, ...] | None] | None:
+    """The `placement` of the mesh around, for who keeps something for each mesh."""
+    meshes = ENTERED.get()
+    return meshes[-1].placement if meshes else None
 
 
 class WithLayout(Movement):
@@ -45,7 +91,7 @@ class WithLayout(Movement):
 
     def as_read(self) -> Op:
         """Inside of `with mesh:` a text means that mesh; axes that it lacks divide nothing."""
-        mesh = ENTERED.get()
+        mesh = mesh_around()
         if mesh is None:
             return self
         text, numbers = mesh.placement

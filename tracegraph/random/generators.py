@@ -14,7 +14,9 @@ from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse, 
 from tracegraph.array.shaping import cut
 from tracegraph.core.settings import settings
 from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
+from tracegraph.eager.slots import take_off_mesh
 from tracegraph.errors import DTypeError, fail, shown
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.elementwise import Cast
@@ -104,6 +106,10 @@ class Generator(Module):
     @property
     def key(self) -> Tensor:
         """The state now, as a tensor: the key of which the next numbers are made."""
+        # A function may have left it on a mesh, where numbers that are drawn outside of it would
+        # be made by all devices, of other processes too.
+        if current().is_top_level:
+            take_off_mesh(self._state_variable)
         return self._state_variable.read_value()
 
     @property
@@ -136,7 +142,7 @@ class Generator(Module):
 
     def next_key(self) -> Tensor:
         """A key that is used once; the state moves on."""
-        keys = RandomSplit(2)(self._state_variable.read_value())
+        keys = RandomSplit(2)(self.key)
         self._state_variable.assign(_row(keys, 0))
         return _row(keys, 1)
 

@@ -27,6 +27,7 @@ from tracegraph.errors import (
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Node
+from tracegraph.ops.layout import placement_around
 from tracegraph.saved_model.schema.structures import Packed
 from tracegraph.signatures.signature import Request
 from tracegraph.text.literals import Opaque, read_size, read_type
@@ -43,6 +44,8 @@ def trace_as_declared(function: Function) -> None:
     if not function.has_source:
         return
     was_called = bool(function.traces)
+    if any(trace.request.mesh for trace in function.traces):
+        return  # here may be another mesh around, or none
     try:
         concrete = function.get_concrete_function()
     except ShapeError as error:
@@ -57,6 +60,17 @@ def trace_as_declared(function: Function) -> None:
         raise SignatureError(f"{function.name} cannot be saved: {error}") from error
     if not was_called and any(isinstance(x.shape, tuple) for x in _of_open_rank(concrete)):
         _refuse_rank(function, "an op needs the rank of an argument")
+
+
+def of_one_mesh(function: Function) -> list[ConcreteFunction]:
+    """The traces of a function; of those that differ by the mesh around alone the one for the mesh
+    that is around now, or else the one that was called last."""
+    around, found = (placement_around(),), {}
+    for trace in function.traces:
+        key = trace.request.key[:-1]
+        if key not in found or found[key].request.mesh != around:
+            found[key] = trace
+    return list(found.values())
 
 
 def _of_open_rank(concrete: ConcreteFunction) -> list[TensorType]:

@@ -62,7 +62,12 @@ from tracegraph.saved_model.signatures import (
     refuse_signature,
 )
 from tracegraph.saved_model.storage import MemoryStorage, manifest_fields
-from tracegraph.saved_model.traces import check_readable, saved_graph, trace_as_declared
+from tracegraph.saved_model.traces import (
+    check_readable,
+    of_one_mesh,
+    saved_graph,
+    trace_as_declared,
+)
 from tracegraph.saved_model.values import write_values
 from tracegraph.state.module import Module, variables_and_modules_in
 from tracegraph.state.variable import Reference, Variable, values_now
@@ -409,7 +414,7 @@ class _Saver:
         declared = function.input_signature
         if declared is not None:
             trace_as_declared(function)
-        traces = [self._trace(concrete, path) for concrete in self._in_order(function.traces)]
+        traces = [self._trace(concrete, path) for concrete in self._in_order(of_one_mesh(function))]
         return {
             "name": function.name,
             "parameters": self._parameters(function.function_spec),

@@ -14,6 +14,7 @@ from tracegraph import nest
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown, warn
+from tracegraph.ops.layout import parsed_mesh, placement_around
 from tracegraph.signatures.signature import ObjectKey, Request, VariableKey
 from tracegraph.tracing.trace import innermost_trace
 
@@ -122,7 +123,8 @@ class Retracing:
         self._class = None if owner is None or isinstance(owner, type) else type(owner).__name__
         self._has_traced = False
         self.streak = _Streak()
-        self._known: list[Request] = []
+        #: What was traced last, and the mesh that was around.
+        self._known: list[tuple[Request, Any]] = []
         self._first: Retrace | None = None
         self._retraces: list[Retrace] = []
 
@@ -181,7 +183,7 @@ class Retracing:
             self._retraces.append(found)
         else:
             found = self._first = Retrace(str(here()))
-        self._known.append(request)
+        self._known.append((request, placement_around()))
         del self._known[:-8]
         del self._retraces[:-256]
         start = time.perf_counter()
@@ -195,8 +197,8 @@ class Retracing:
 
     def _retrace(self, request: Request) -> Retrace:
         """The differences from the most similar trace."""
-        found = [_differences(known, request) for known in reversed(self._known)]
-        changes = min(found, key=len)
+        found = [_differences(known, request) for known, _ in reversed(self._known)]
+        changes = min(found, key=len) or [_mesh_difference(self._known[-1][1])]
         fixes = dict.fromkeys(fix for _, fix in changes)
         return Retrace(str(here()), tuple(text for text, _ in changes), ", and ".join(fixes))
 
@@ -224,11 +226,25 @@ def _differences(old: Request, new: Request) -> list[tuple[str, str]]:
                 texts = _text(old.keys[i], old.leaves[i]), _text(new.keys[j], new.leaves[j])
                 fix = _leaf_fix(new.names[j], old.keys[i], new.keys[j], new.leaves[j])
                 others.append((_difference(new.names[j], *texts), fix))
+    if old.layouts != new.layouts:
+        texts = (shown([*x.layouts]) if x.layouts else "none" for x in (old, new))
+        text = "the layouts of its arguments were {} and are now {}".format(*texts)
+        others.append((text, "declare them once, in an input_signature"))
     was_given, is_given = ([*request.structure.pack(request.keys)[1]] for request in (old, new))
     if was_given != is_given and set(was_given) == set(is_given):  # a body may iterate over them
         text = _order("the call has the same arguments by name", was_given, is_given)
         orders.append((text, _NAME_ORDER))
     return orders + others
+
+
+def _mesh_difference(was: Any) -> tuple[str, str]:
+    """What differs where the arguments do not."""
+    texts = (mesh and f"Mesh({parsed_mesh(mesh[0])})" for mesh in (was, placement_around()))
+    was_text, is_now = (text or "no mesh" for text in texts)
+    if was_text == is_now:
+        is_now = "another one of other devices"
+    fix = "give the layouts as tg.distribute.Layout(mesh, axes), and not by axes alone"
+    return f"the mesh around was {was_text} and is now {is_now}", fix
 
 
 def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:

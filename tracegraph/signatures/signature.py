@@ -36,6 +36,7 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
+from tracegraph.ops.layout import placement_around
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.state.variable import Variable
 
@@ -175,10 +176,23 @@ class Request:
     signature: Signature
     #: The specs that the first tensor leaves were declared with; None for one that was not.
     specs: tuple[TensorSpec | None, ...] = ()
+    #: The `placement` of the mesh around, in a tuple, if what is traced depends on it.
+    mesh: tuple[Any, ...] = ()
 
     @functools.cached_property
     def key(self) -> Any:
-        return (self.structure, self.keys)
+        return (self.structure, self.keys, self.layouts, self.mesh)
+
+    @functools.cached_property
+    def layouts(self) -> tuple[Layout | None, ...]:
+        """The layouts that the tensor leaves were declared with, None for the others; empty without
+        any."""
+        found = tuple([None if spec is None else spec.layout for spec in self.tensor_specs])
+        return found if any(found) else ()
+
+    def of_mesh(self) -> Request:
+        """The request for a trace that depends on the mesh around."""
+        return dataclasses.replace(self, mesh=(placement_around(),))
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -353,20 +367,8 @@ class Signature:
             leaves, structure = nest.flatten_structure((args, kwargs))
         except Mismatch:
             self._refuse_structure(args, kwargs)
-        self._check_layouts(leaves)
         keys = self.keys(leaves, structure)
         return Request(tuple(leaves), structure, canonical_keys(keys), self)
-
-    def _check_layouts(self, leaves: Iterable[Any]) -> None:
-        """Raises TraceError for a layout that only calls by an `input_signature` would keep to."""
-        for leaf in leaves:
-            if isinstance(leaf, TensorSpec) and leaf.layout is not None:
-                fail(
-                    TraceError,
-                    f"{self.name}: a layout was given in {leaf!r}, and there is no input_signature",
-                    fix="declare it: @tg.function(input_signature=[...]); or use "
-                    "tg.distribute.with_layout(x, layout) in the function",
-                )
 
     def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         """Raises the error for the argument that is not a structure."""
@@ -617,20 +619,11 @@ class InputSignature:
         if not spec.shape.is_compatible_with(_shape(value)):
             fix = "pass a tensor of the declared shape, or declare None for a size that varies"
             self._refuse_leaf(value, spec, name, fix)
-        if spec.layout is not None and type(value) is Tensor:
-            return self._laid_out(value, spec.layout, name)
+        if isinstance(leaf, TensorSpec) and leaf.layout not in (None, spec.layout):
+            self._refuse_leaf(leaf, spec, name, "declare the layout in the input_signature")
+        if spec.layout is not None and type(value) is Tensor and not self._is_padded:
+            return laid_out_argument(value, spec.layout, self._signature.name, name)
         return value
-
-    def _laid_out(self, value: Tensor, layout: Layout, name: str) -> Tensor:
-        """An argument with the layout that is declared for it, if there are the devices. While
-        something is being traced the graph of the function sees to that."""
-        if self._is_padded:
-            return value
-        backend.layouts().check_layout(
-            f"{self._signature.name}: argument {name!r}", value.type, layout
-        )
-        may_move = layout.is_here and current().is_top_level
-        return backend.layouts().laid_out(value, layout) if may_move else value
 
     def _as_spec(self, leaf: Any, spec: TensorSpec, name: str) -> Tensor:
         try:
@@ -650,10 +643,19 @@ class InputSignature:
         )
 
 
+def laid_out_argument(value: Tensor, layout: Layout, function: str, name: str) -> Tensor:
+    """An argument of a function with the layout that is declared for it, if there are the devices.
+    While something is being traced the graph of the function sees to that."""
+    layouts = backend.layouts()
+    layouts.check_layout(f"{function}: argument {name!r}", value.type, layout)
+    may_move = layout.is_here and current().is_top_level
+    return layouts.laid_out(value, layout) if may_move else value
+
+
 def layouts_here(request: Request) -> list[Layout | None]:
     """The layouts that are declared for the tensors of a request; empty where there are none, or
     not the devices for them."""
-    given = (None if spec is None else spec.layout for spec in request.tensor_specs)
+    given = request.layouts
     found = [layout if layout is not None and layout.is_here else None for layout in given]
     return found if any(found) else []
 

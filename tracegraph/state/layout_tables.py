@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tracegraph.core.source import here
-from tracegraph.eager.layouts import Layout, Mesh, as_layout, current_mesh
+from tracegraph.eager.layouts import Layout, Mesh, as_layout, check_layout
 from tracegraph.errors import SignatureError, fail, message, shown, warn
-from tracegraph.state.deferred import stop, wait
+from tracegraph.ops.layout import mesh_around
+from tracegraph.state.deferred import records, stop, wait
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 
@@ -46,7 +47,7 @@ class _Waiting:
         self.root = root
         self.table = table
         #: What axes alone in the table mean.
-        self.mesh: Mesh | None = current_mesh()
+        self.mesh: Mesh | None = mesh_around()
         self.used: set[str] = set()
         #: The Variables that were looked at, and the Modules that announce what they are given.
         self._known: set[int] = set()
@@ -56,20 +57,23 @@ class _Waiting:
         self._source, self._has_warned = here(), False
 
     def apply(self) -> dict[str, Layout]:
-        """Gives the Variables that were not there before their layouts."""
-        given: dict[str, Layout] = {}
-        unbuilt: list[Module] = []
-        for path, part in list(_parts(self.root)):
-            if isinstance(part, Module):
-                unbuilt += [] if getattr(part, "built", True) else [part]
-            if id(part) in self._known:
-                continue
+        """Gives the Variables that were not there before their layouts: all of them, or none if one
+        does not fit."""
+        parts = list(_parts(self.root))
+        new = [(path, part) for path, part in parts if id(part) not in self._known]
+        found = [(path, x, self._layout_for(path, x)) for path, x in new if isinstance(x, Variable)]
+        for _, part in new:
             self._known.add(id(part))
             if isinstance(part, Module):
                 wait(part, self)
                 self._owners.append(part)
-            else:
-                given.update(self._apply_to(path, part))
+        given: dict[str, Layout] = {}
+        for path, variable, layout in found:
+            if layout is not None:
+                variable.take_layout(layout)
+                given[path] = layout
+        modules = [part for _, part in parts if isinstance(part, Module)]
+        unbuilt = [part for part in modules if not getattr(part, "built", True)]
         self.is_done = not unbuilt
         self._may_grow = any(getattr(part, "_makes_variables", True) for part in unbuilt)
         if self.is_done:
@@ -77,14 +81,23 @@ class _Waiting:
                 stop(owner, self)
         return given
 
-    def _apply_to(self, path: str, variable: Variable) -> dict[str, Layout]:
+    def _layout_for(self, path: str, variable: Variable) -> Layout | None:
+        """What the table has for a Variable; None where a later table has something. Raises
+        ShapeError where it does not fit."""
         pattern = next((x for x in self.table if _fits(path, x)), None)
         if pattern is None:
-            return {}
+            return None
         self.used.add(pattern)
+        if any(_fits(path, x) for table in self._later() for x in table):
+            return None
         layout = as_layout(self.table[pattern], variable.ndim, self.mesh)
-        variable.take_layout(layout)
-        return {path: layout}
+        check_layout(f"apply_layouts: {path!r}", variable.tensor_type, layout)
+        return layout
+
+    def _later(self) -> list[Mapping[str, Any]]:
+        """The tables that were applied to the same module after this one."""
+        tables = [x for x in records(self.root) if isinstance(x, _Waiting) and x.root is self.root]
+        return [x.table for x in tables[tables.index(self) + 1 :]] if self in tables else []
 
     def resume(self, kept_for: Any) -> None:
         """Called where a module of the tree was given an attribute."""

@@ -21,7 +21,7 @@ from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureError, TraceError, fail
 from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current, is_aside
-from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ir.tensor import RANDOM_STATE, Graph, Tensor
 from tracegraph.operands.conversion import broadcast
 from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
@@ -138,6 +138,8 @@ class Traced:
         roles = (role for role, count in counts.items() for _ in range(count))
         for x, role in zip(self.graph.inputs[self.argument_count :], roles):
             x.role = role
+        for x, variable in zip(self.graph.inputs[self.argument_count :], self.variables):
+            x.role = RANDOM_STATE if variable.is_random_state else x.role
 
     @property
     def has_effects(self) -> bool:

@@ -49,7 +49,8 @@ class Collective(NamedTuple):
 
 
 class Share(NamedTuple):
-    """An input or a result: its name, its layout in short, its bytes, and those on one device."""
+    """An input or a result: its name, its layout in short, its bytes, and those on one device. Of
+    an input that the program does not read no device is given anything."""
 
     name: str
     role: str
@@ -61,7 +62,8 @@ class Share(NamedTuple):
 @dataclass(frozen=True)
 class DeviceCosts:
     """What one run costs a device: the mesh; the shares of inputs and results; the bytes that XLA
-    needs beside them; the collectives, those that send most first."""
+    needs beside them; the collectives, those that send most first; and whether the program has run:
+    before, an argument that no layout is stated of is taken to be on one device."""
 
     mesh: str
     device_count: int
@@ -69,6 +71,7 @@ class DeviceCosts:
     results: tuple[Share, ...]
     temporary_bytes: int
     collectives: tuple[Collective, ...]
+    has_run: bool = True
 
     def bytes_of(self, role: str) -> tuple[int, int]:
         """The bytes of the inputs of a role: on one device, and altogether."""
@@ -90,15 +93,18 @@ class DeviceCosts:
             "results": made,
         }
         rows = [(name, f"{own:,}", f"{whole:,}") for name, (own, whole) in shares.items()]
-        return aligned(
+        count = self.device_count
+        found = aligned(
             [
-                (f"on each of {self.device_count} devices", "bytes", "of"),
+                ("on one device" if count == 1 else f"on each of {count} devices", "bytes", "of"),
                 *rows,
                 ("while it runs", f"{self.temporary_bytes:,}", ""),
                 ("sent to others", f"{self.sent:,}", ""),
             ],
             "<>>",
         )
+        is_assumed = count == 1 and not self.has_run and self.bytes_of("argument")[1] > 0
+        return [*found, *([_NOT_RUN] if is_assumed else [])]
 
     def by_value(self) -> list[str]:
         """The lines of a table: what is divided how."""
@@ -134,9 +140,13 @@ class DeviceCosts:
             "inputs": [x._asdict() for x in self.inputs],
             "results": [x._asdict() for x in self.results],
             "temporary_bytes": self.temporary_bytes,
+            "has_run": self.has_run,
             "collectives": [{**x._asdict(), "lines": list(x.lines)} for x in self.collectives],
             "sent": self.sent,
         }
+
+
+_NOT_RUN = "(it has not run: what has no layout is taken to be on one device)"
 
 
 def collectives_in(hlo: str, device_count: int) -> tuple[Collective, ...]:
