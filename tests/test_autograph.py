@@ -1102,6 +1102,7 @@ def test_what_cannot_be_converted_runs_as_it_is_and_says_so(body):
         tg.function(body)(tg.constant(1.0))
     assert "a Python bool" in str(caught.value) and here(body, "# here") in str(caught.value)
     assert f"{body.__name__} runs as Python, since " in str(caught.value)
+    assert isinstance(caught.value, NotImplementedError)  # as TensorFlow raises it
     lines, start = inspect.getsourcelines(body)
     first = next(k for k, x in enumerate(lines) if re.search(r"for |while |:=|case|try:", x))
     assert UNCONVERTED[body].format(start + first) in str(caught.value)
@@ -1618,3 +1619,21 @@ def test_an_array_that_grows_around_a_loop_of_unknown_length():
 
     assert rows(tg.constant(2), tg.constant(3)).numpy().tolist() == [12, 123]
     assert rows(tg.constant(0), tg.constant(3)).shape == (0,)
+
+
+def test_a_name_that_is_read_before_it_is_set_says_where():
+    def counts(n):
+        for i in range(n):
+            if i == 0:
+                a = 1
+            else:
+                a = a + 1
+        return a
+
+    for number in (tg.constant(2), 0):
+        with pytest.raises(UnboundLocalError, match="local variable 'a'") as caught:
+            tg.function(counts)(number)
+        assert isinstance(caught.value, ValueError)  # as TensorFlow raises it for tensors
+    with pytest.raises(tg.errors.UnboundError, match="fix: set 'a' before") as caught:
+        tg.function(counts)(tg.constant(2))
+    assert ":  a = a + 1\n" in str(caught.value)

@@ -1,6 +1,8 @@
 """Conventions of TensorFlow that its own tests ask for: what is accepted, what is refused and as
 what, and of which dtype a result is."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,81 @@ def test_a_floating_tensor_in_a_list_of_integers_is_refused():
 
 def test_a_list_without_a_dtype_promotes():
     assert tg.constant([tg.constant(1.0), tg.constant(2.0, tg.float64)]).dtype == tg.float64
+
+
+@pytest.mark.parametrize("value", [7, [7], [[7]], np.array([7])], ids=repr)
+def test_a_constant_of_one_element_fills_its_shape(value, run):
+    filled = run(lambda: tg.constant(value, tg.float32, shape=[2, 3]))
+    assert filled.numpy().tolist() == [[7, 7, 7]] * 2
+    assert run(lambda: tg.constant(value, shape=[0])).shape == [0]
+
+
+@pytest.mark.parametrize("shape", [[2], [5], [0], []], ids=str)
+def test_a_constant_of_another_number_of_elements_is_a_type_error_too(shape, run):
+    with pytest.raises(tg.errors.ShapeError, match="the value has 4 elements") as caught:
+        run(lambda: tg.constant([1, 2, 3, 4], shape=shape))
+    assert isinstance(caught.value, TypeError)
+    assert run(lambda: tg.constant([1, 2, 3, 4], shape=[2, 2])).shape == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tg.constant([2**72]),
+        lambda: tg.constant(10**310, tg.float64),
+        lambda: tg.constant(np.array([300]), tg.uint8),
+    ],
+)
+def test_a_number_out_of_range_is_a_value_error_too(make):
+    with pytest.raises(tg.errors.DTypeError, match="is outside the range of") as caught:
+        make()
+    assert isinstance(caught.value, ValueError)
+
+
+class Pair:
+    """A sequence that has no base class, as of a library of tables."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __iter__(self):
+        return iter([1.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        collections.deque([1.0, 3.0]),
+        collections.UserList([1.0, 3.0]),
+        {"a": 1.0, "b": 3.0}.values(),
+        Pair(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_sequences_of_other_classes_are_lists(value, run):
+    assert run(lambda: tg.constant(value)).numpy().tolist() == [1, 3]
+    assert run(lambda: tg.convert_to_tensor(value, tg.float64)).dtype == tg.float64
+    assert run(lambda x: x + value, tg.constant([1.0, 1.0])).numpy().tolist() == [2, 4]
+
+
+def test_a_deque_holds_tensors(run):
+    rows = run(lambda x: tg.reduce_sum(collections.deque([x, 2 * x]), 0), tg.constant([1.0, 2.0]))
+    assert rows.numpy().tolist() == [3, 6]
+
+
+def test_references_of_tensors_are_keys(run):
+    def named(x, y):
+        names = {x.ref(): 1.0, y.ref(): 2.0}
+        assert x.ref().deref() is x
+        assert x.ref() != y.ref()
+        return names[y.ref()] * y
+
+    same = tg.constant([1.0, 2.0])
+    assert run(named, same, tg.constant([1.0, 2.0])).numpy().tolist() == [2, 4]
+    assert repr(same.ref()) == "<Reference to a tensor>"
 
 
 def test_the_static_value_of_a_variable_is_none():

@@ -101,6 +101,26 @@ class HintError(SignatureError, NotImplementedError):
     be, or not known to be, does not allow what was asked for."""
 
 
+class UnboundError(SignatureError, UnboundLocalError):
+    """A name is read that has no value yet. Python raises UnboundLocalError; TensorFlow raises
+    ValueError where a tensor decides which statement sets it."""
+
+
+class UnconvertedError(TraceError, NotImplementedError):
+    """A TraceError where TensorFlow raises NotImplementedError: a tensor decides in a function that
+    runs as Python, since conversion does not know a statement of it."""
+
+
+class RangeError(DTypeError, ValueError):
+    """A DTypeError where TensorFlow and NumPy raise ValueError: a number is outside of the range
+    of its data type."""
+
+
+class ElementCountError(ShapeError, TypeError):
+    """A ShapeError where TensorFlow raises TypeError: a constant has another number of elements
+    than the shape that it was given."""
+
+
 class UnrolledLoopWarning(UserWarning):
     """A Python loop over a tensor in a `@tg.function` has become very many nodes."""
 
@@ -273,6 +293,7 @@ _VOWELS = (*"aeioAEIO", "nd")
 __all__ = [
     "DTypeError",
     "DistributedError",
+    "ElementCountError",
     "GradientError",
     "HintError",
     "InvalidArgumentError",
@@ -282,6 +303,7 @@ __all__ = [
     "MissingRuleError",
     "NothingSavedError",
     "NumericsError",
+    "RangeError",
     "RegistrationError",
     "ResourceExhaustedError",
     "RuleTypeError",
@@ -290,6 +312,8 @@ __all__ = [
     "SizeNeeded",
     "TapeError",
     "TraceError",
+    "UnboundError",
+    "UnconvertedError",
     "UnrolledLoopWarning",
     "VariableError",
 ]

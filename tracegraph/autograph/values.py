@@ -15,7 +15,15 @@ from tracegraph import nest
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    UnboundError,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
 from tracegraph.ops.broadcast import full
@@ -35,8 +43,11 @@ class Undefined:
         """Raises what using the name raises."""
         if self.fact:
             fail(SignatureError, self.fact, fix=self.fix)
-        raise UnboundLocalError(
-            f"cannot access local variable {self.name!r} where it is not associated with a value"
+        fail(
+            UnboundError,
+            f"cannot access local variable {self.name!r} where it is not associated with a value",
+            fix=f"set {self.name!r} before the statement that may set it: where a tensor decides, every "
+            "branch is traced",
         )
 
 

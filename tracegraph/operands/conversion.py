@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MappingView, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracegraph.core.types import (
 )
 from tracegraph.errors import (
     DTypeError,
+    RangeError,
     ShapeError,
     TraceError,
     fact_of,
@@ -73,7 +74,21 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
         return size if dtype in (None, int32) else Cast(dtype)(size)
     if is_divided(value):
         return _from_divided(value, dtype)
+    if _is_sequence(value):
+        value = [*value]
     return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value is a sequence of a class of its own, such as a deque or the values of a dict:
+    it is read as a list."""
+    kind = type(value)
+    if issubclass(kind, MappingView):
+        return True
+    others = (list, tuple, range, str, bytes, bytearray)
+    if issubclass(kind, others) or hasattr(kind, "__array__") or hasattr(kind, "keys"):
+        return False
+    return all(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__len__"))
 
 
 def is_divided(value: Any) -> bool:
@@ -185,7 +200,7 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
 def _refuse_range(value: int, dtype: DType) -> NoReturn:
     is_long = -(2**63) <= value < 2**63
     fail(
-        DTypeError,
+        RangeError,
         f"the int {value} is outside the range of {dtype.name}",
         fix=f"use a wider type, such as tg.{'int64' if is_long else 'float64'}",
     )
@@ -316,6 +331,8 @@ def converted(value: Any, dtype: DType) -> Tensor:
     """`value` as a tensor of `dtype`, which is that of the tensors in a list too: they are cast to
     it. Raises DTypeError for a tensor of another dtype, and in a list for one of a kind that
     `dtype` has no room for."""
+    if _is_sequence(value):
+        value = [*value]
     if not _holds_tensors(value):
         return as_tensor(value, dtype)
     made = [converted(v, dtype) if not _is_tensor(v) else _fitted(v, dtype) for v in value]
