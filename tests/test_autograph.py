@@ -1552,8 +1552,8 @@ def test_largest_and_smallest_of_numbers_stay_those_of_python():
 def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
     def loop(x):
         total = 0.0
-        for v in x:
-            total += tg.reduce_sum(tg.boolean_mask(x, x > v))
+        while total < 3.0:
+            total += tg.reduce_sum(tg.boolean_mask(x, x > total))
         return total
 
     def branch(x):
@@ -1637,3 +1637,87 @@ def test_a_name_that_is_read_before_it_is_set_says_where():
     with pytest.raises(tg.errors.UnboundError, match="fix: set 'a' before") as caught:
         tg.function(counts)(tg.constant(2))
     assert ":  a = a + 1\n" in str(caught.value)
+
+
+def grows_with_a_range(x):
+    for k in tg.range(3):
+        x = tg.concat([x, x[:1] * tg.cast(k, x.dtype)], 0)
+    return x
+
+
+def grows_with_rows(x):
+    kept, seen = x[:0], []
+    for row in x:
+        kept = tg.concat([kept, row[None]], 0)
+        seen.append(row)
+    return kept + tg.stack(seen)
+
+
+def sizes_by_a_range(x):
+    for k in tg.range(1, 4):
+        x = tg.reduce_sum(x) * tg.ones([k])
+    return x
+
+
+def sizes_of_the_run(x):
+    total = x[0]
+    for row in x:
+        total = total + tg.reduce_sum(tg.boolean_mask(x, x > row))
+    return total
+
+
+def grows_inside_of_a_loop(x):
+    total = 0.0 * x[0]
+    for k in tg.range(tg.cast(x[0], tg.int32)):
+        row = x[:1]
+        for _ in tg.range(2):
+            row = tg.concat([row, 2.0 * row], 0)
+        total = total + tg.reduce_sum(row) * tg.cast(k, x.dtype)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (grows_with_a_range, [3, 1, 0, 3, 6]),
+        (grows_with_rows, [6, 2]),
+        (sizes_by_a_range, [8, 8, 8]),
+        (sizes_of_the_run, 6),
+        (grows_inside_of_a_loop, 81),
+    ],
+)
+def test_a_loop_of_known_length_may_change_shapes(body, wanted):
+    x = tg.constant([3.0, 1.0])
+    assert body(x).numpy().tolist() == wanted
+    f = tg.function(body)
+    assert f(x).numpy().tolist() == wanted
+    assert f(2.0 * x).shape == f(x).shape  # of the same trace
+
+
+def test_a_loop_that_changes_shapes_has_derivatives_and_effects():
+    counter = tg.Variable(0)
+
+    @tg.function
+    def squares(x):
+        for _ in tg.range(2):
+            counter.assign_add(1)
+            x = tg.concat([x, x], 0)
+        return tg.reduce_sum(x * x)
+
+    x = tg.constant([3.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = squares(x)
+    assert tape.gradient(y, x).numpy().tolist() == [24]
+    assert counter.numpy() == 2
+
+
+def test_long_loops_that_change_shapes_are_told():
+    @tg.function
+    def grows(x):
+        for _ in tg.range(300):
+            x = tg.concat([x, x[:1]], 0)
+        return x
+
+    with pytest.warns(tg.errors.UnrolledLoopWarning, match="whose steps differ in a shape"):
+        assert grows(tg.constant([1.0])).shape == [301]

@@ -51,6 +51,10 @@ class Undefined:
         )
 
 
+class UnfitState(ShapeError):
+    """A ShapeError because two values of the state of a statement have different shapes."""
+
+
 class UndefinedReturnValue(Undefined):
     """Stands for what a function that has not returned yet returns."""
 
@@ -158,7 +162,7 @@ def common_type(one: Any, other: Any, place: Place) -> TensorType:
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
     if same_shape(first.shape, second.shape) is None:
-        place.refuse(ShapeError, one, other, place.fix)
+        place.refuse(UnfitState, one, other, place.fix)
     return first
 
 
@@ -180,7 +184,7 @@ def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) 
         fix = f"convert one: tg.cast(…, tg.{wider}), or tg.constant(…, tg.{name})"
         place.refuse(DTypeError, one, other, fix)
     if type.shape != ():
-        place.refuse(ShapeError, one, other, place.fix)
+        place.refuse(UnfitState, one, other, place.fix)
     return type
 
 
