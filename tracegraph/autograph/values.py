@@ -46,8 +46,8 @@ class Undefined:
         fail(
             UnboundError,
             f"cannot access local variable {self.name!r} where it is not associated with a value",
-            fix=f"set {self.name!r} before the statement that may set it: where a tensor decides, every "
-            "branch is traced",
+            fix=f"set {self.name!r} before the statement that may set it: where a tensor decides, "
+            "every branch is traced",
         )
 
 
