@@ -580,3 +580,44 @@ def test_the_dtype_of_a_range_holds_all_bounds(first, second):
     found = tg.range(tg.constant(0, first), tg.constant(3, second))
     assert found.dtype.name == max(first, second, key=order.index)
     assert found.numpy().tolist() == [0, 1, 2]
+
+
+def test_the_shape_of_a_number_has_integers():
+    assert tg.convert_to_tensor(tg.TensorShape([])).dtype == tg.int32
+    assert tg.constant(tg.constant(1.0).shape, tg.int64).dtype == tg.int64
+    assert tg.convert_to_tensor(()).dtype == tg.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "wanted"),
+    [
+        ([1, 2, 3, 4], (2, 2), [[1, 2], [3, 4]]),
+        (np.array([[1], [2]]), (2, 2), [[1, 1], [2, 2]]),
+        ([1, 2], (2, 2), [[1, 2], [1, 2]]),
+        ([[7]], (2,), [7, 7]),
+        (7, (), 7),
+    ],
+    ids=str,
+)
+def test_a_constant_initializer_takes_arrays(value, shape, wanted):
+    made = tg.initializers.Constant(value)(shape)
+    assert made.dtype == tg.float32
+    assert made.numpy().tolist() == wanted
+    with pytest.raises(tg.errors.ShapeError, match="elements, and the shape"):
+        tg.initializers.Constant([1, 2, 3])((2, 2))
+
+
+@pytest.mark.parametrize("value", [7, True, [1, 2]])
+def test_softsign_is_of_floating_numbers(value, run):
+    with pytest.raises(TypeError, match=r"softsign: the operand is .* only floating or complex"):
+        run(lambda x: tg.nn.softsign(x), tg.constant(value))
+    assert run(tg.nn.softsign, tg.constant(1.0, tg.float16)).dtype == tg.float16
+
+
+def test_a_derivative_that_is_not_there_is_not_implemented():
+    x = tg.ones([5, 2])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        q, _ = tg.linalg.qr(x, full_matrices=True)
+    with pytest.raises(NotImplementedError, match="is not determined"):
+        tape.gradient(q, x)

@@ -53,8 +53,8 @@ class TapeError(GradientError, RuntimeError):
     """A GradientError about the life of a tape: used twice, or never entered."""
 
 
-class MissingRuleError(GradientError, LookupError):
-    """A GradientError about an op that has no derivative."""
+class MissingRuleError(GradientError, LookupError, NotImplementedError):
+    """A GradientError about an op that has no derivative, or none where it was asked for."""
 
 
 class RuleTypeError(GradientError, TypeError):

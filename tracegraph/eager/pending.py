@@ -572,6 +572,7 @@ def refuse_value(
     tensor: Tensor,
     what: str = "its value",
     fix: str = _PRINT_FIX,
+    *,
     kind: type[TraceError] = TraceError,
 ) -> NoReturn:
     """Raises the TraceError for a value that a graph tensor does not have."""

@@ -148,7 +148,8 @@ def _with_reason(fix: str) -> str:
 def _bool(self: Tensor) -> bool:
     if is_symbolic(self):
         fix = _with_reason(_CONTROL_FIX)
-        refuse_value(self, BOOL, fix, TraceError if fix == _CONTROL_FIX else UnconvertedError)
+        kind = TraceError if fix == _CONTROL_FIX else UnconvertedError
+        refuse_value(self, BOOL, fix, kind=kind)
     outcome = bool(_element(self, BOOL))
     for recorder in current().recorders:
         recorder.decide(outcome)

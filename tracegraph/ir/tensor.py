@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import UNKNOWN, Source
@@ -45,7 +45,8 @@ class Reference(Generic[_Referred]):
         return self._referred
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reference) and hash(self) == hash(other)
+        is_reference = isinstance(other, Reference)
+        return is_reference and self._referred is cast("Reference[Any]", other)._referred
 
     def __hash__(self) -> int:
         return id(self._referred)

@@ -11,6 +11,7 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import (
     PYTHON_DTYPES,
     DType,
@@ -273,7 +274,8 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
             fix="make all rows equally long, or pad them",
         )
     if array.size == 0 and array.dtype == np.float64:
-        return array.astype((dtype or float32).numpy_dtype)
+        usual = int32 if isinstance(value, TensorShape) else float32
+        return array.astype((dtype or usual).numpy_dtype)
     if not _holds_numpy(value):
         array = _with_long_integers(array, dtype, value)
         if dtype is None:
