@@ -621,3 +621,24 @@ def test_a_derivative_that_is_not_there_is_not_implemented():
         q, _ = tg.linalg.qr(x, full_matrices=True)
     with pytest.raises(NotImplementedError, match="is not determined"):
         tape.gradient(q, x)
+
+
+@pytest.mark.parametrize("losses", [[1.0, 2.0], [1, 2]])
+def test_the_average_loss_of_no_examples_is_zero(losses, run):
+    average = tg.nn.compute_average_loss
+    assert run(lambda: average(losses, global_batch_size=0)).numpy() == 0
+    assert run(lambda: average(losses, global_batch_size=6)).numpy() == 0.5
+    assert run(lambda: average(tg.zeros([0]))).numpy() == 0
+    with pytest.raises(ValueError, match=r"global_batch_size is i32\[1\]"):
+        average(losses, global_batch_size=[2])
+
+
+@pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16], ids=lambda dtype: dtype.name)
+def test_an_inverse_of_16_bits_is_rounded_once(dtype, run):
+    a = tg.constant([[1.5, 0.25], [0.125, 3.0]], dtype)
+    inverse = run(tg.linalg.inv, a)
+    assert inverse.dtype == dtype
+    exact = tg.cast(np.linalg.inv(a.numpy().astype(np.float64)), dtype)
+    assert inverse.numpy().tolist() == exact.numpy().tolist()
+    adjoint = run(lambda x: tg.linalg.inv(x, adjoint=True), a)
+    assert adjoint.numpy().tolist() == exact.numpy().T.tolist()
