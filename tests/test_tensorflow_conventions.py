@@ -89,6 +89,18 @@ def test_sequences_of_other_classes_are_lists(value, run):
     assert run(lambda x: x + value, tg.constant([1.0, 1.0])).numpy().tolist() == [2, 4]
 
 
+def test_a_deque_joins_tensors(run):
+    def joined(x):
+        parts = {"a": x, "b": 2 * x}.values()
+        return tg.add_n(parts), tg.stack(collections.deque(parts)), tg.concat(parts, 0)
+
+    x = tg.constant([1.0, 2.0])
+    total, rows, row = run(joined, x)
+    assert total.numpy().tolist() == [3, 6]
+    assert rows.numpy().tolist() == [[1, 2], [2, 4]]
+    assert row.numpy().tolist() == [1, 2, 2, 4]
+
+
 def test_a_deque_holds_tensors(run):
     rows = run(lambda x: tg.reduce_sum(collections.deque([x, 2 * x]), 0), tg.constant([1.0, 2.0]))
     assert rows.numpy().tolist() == [3, 6]

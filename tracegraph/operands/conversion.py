@@ -75,19 +75,20 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
         return size if dtype in (None, int32) else Cast(dtype)(size)
     if is_divided(value):
         return _from_divided(value, dtype)
-    if _is_sequence(value):
+    if is_sequence(value):
         value = [*value]
     return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
 
 
-def _is_sequence(value: Any) -> bool:
+def is_sequence(value: Any) -> bool:
     """Whether a value is a sequence of a class of its own, such as a deque or the values of a dict:
     it is read as a list."""
     kind = type(value)
     if issubclass(kind, MappingView):
         return True
     others = (list, tuple, range, str, bytes, bytearray)
-    if issubclass(kind, others) or hasattr(kind, "__array__") or hasattr(kind, "keys"):
+    own = ("__array__", "__tracegraph_tensor__", "keys")
+    if issubclass(kind, others) or any(hasattr(kind, name) for name in own):
         return False
     return all(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__len__"))
 
@@ -333,7 +334,7 @@ def converted(value: Any, dtype: DType) -> Tensor:
     """`value` as a tensor of `dtype`, which is that of the tensors in a list too: they are cast to
     it. Raises DTypeError for a tensor of another dtype, and in a list for one of a kind that
     `dtype` has no room for."""
-    if _is_sequence(value):
+    if is_sequence(value):
         value = [*value]
     if not _holds_tensors(value):
         return as_tensor(value, dtype)
