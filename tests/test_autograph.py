@@ -1552,8 +1552,8 @@ def test_largest_and_smallest_of_numbers_stay_those_of_python():
 def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
     def loop(x):
         total = 0.0
-        while total < 3.0:
-            total += tg.reduce_sum(tg.boolean_mask(x, x > total))
+        for v in x:
+            total += tg.reduce_sum(tg.boolean_mask(x, x > v))
         return total
 
     def branch(x):
@@ -1639,8 +1639,13 @@ def test_a_name_that_is_read_before_it_is_set_says_where():
     assert ":  a = a + 1\n" in str(caught.value)
 
 
+ANY_LENGTH = tg.TensorShape([None])
+set_loop_options = tg.autograph.experimental.set_loop_options
+
+
 def grows_with_a_range(x):
     for k in tg.range(3):
+        set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
         x = tg.concat([x, x[:1] * tg.cast(k, x.dtype)], 0)
     return x
 
@@ -1648,6 +1653,7 @@ def grows_with_a_range(x):
 def grows_with_rows(x):
     kept, seen = x[:0], []
     for row in x:
+        set_loop_options(shape_invariants=[(kept, ANY_LENGTH)])
         kept = tg.concat([kept, row[None]], 0)
         seen.append(row)
     return kept + tg.stack(seen)
@@ -1655,15 +1661,9 @@ def grows_with_rows(x):
 
 def sizes_by_a_range(x):
     for k in tg.range(1, 4):
+        set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
         x = tg.reduce_sum(x) * tg.ones([k])
     return x
-
-
-def sizes_of_the_run(x):
-    total = x[0]
-    for row in x:
-        total = total + tg.reduce_sum(tg.boolean_mask(x, x > row))
-    return total
 
 
 def grows_inside_of_a_loop(x):
@@ -1671,6 +1671,7 @@ def grows_inside_of_a_loop(x):
     for k in tg.range(tg.cast(x[0], tg.int32)):
         row = x[:1]
         for _ in tg.range(2):
+            set_loop_options(shape_invariants=[(row, ANY_LENGTH)])
             row = tg.concat([row, 2.0 * row], 0)
         total = total + tg.reduce_sum(row) * tg.cast(k, x.dtype)
     return total
@@ -1682,16 +1683,26 @@ def grows_inside_of_a_loop(x):
         (grows_with_a_range, [3, 1, 0, 3, 6]),
         (grows_with_rows, [6, 2]),
         (sizes_by_a_range, [8, 8, 8]),
-        (sizes_of_the_run, 6),
         (grows_inside_of_a_loop, 81),
     ],
 )
-def test_a_loop_of_known_length_may_change_shapes(body, wanted):
+def test_shape_invariants_let_a_loop_of_known_length_change_shapes(body, wanted):
     x = tg.constant([3.0, 1.0])
     assert body(x).numpy().tolist() == wanted
     f = tg.function(body)
     assert f(x).numpy().tolist() == wanted
     assert f(2.0 * x).shape == f(x).shape  # of the same trace
+
+
+def test_without_shape_invariants_a_loop_keeps_its_shapes():
+    @tg.function
+    def grows(x):
+        for _ in tg.range(3):
+            x = tg.concat([x, x], 0)
+        return x
+
+    with pytest.raises(tg.errors.ShapeError, match="'x'"):
+        grows(tg.constant([1.0]))
 
 
 def test_a_loop_that_changes_shapes_has_derivatives_and_effects():
@@ -1700,6 +1711,7 @@ def test_a_loop_that_changes_shapes_has_derivatives_and_effects():
     @tg.function
     def squares(x):
         for _ in tg.range(2):
+            set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
             counter.assign_add(1)
             x = tg.concat([x, x], 0)
         return tg.reduce_sum(x * x)
@@ -1716,6 +1728,7 @@ def test_long_loops_that_change_shapes_are_told():
     @tg.function
     def grows(x):
         for _ in tg.range(300):
+            set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
             x = tg.concat([x, x[:1]], 0)
         return x
 

@@ -115,6 +115,8 @@ def for_stmt(
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
+        elif "shape_invariants" not in opts:
+            run_fold(rows, body, get_state, set_state, symbol_names, options)
         elif not _folds(rows, body, get_state, set_state, symbol_names, options):
             for item in _told(steps, over_growing(steps.bound)):
                 body(item)
