@@ -1102,6 +1102,7 @@ def test_what_cannot_be_converted_runs_as_it_is_and_says_so(body):
         tg.function(body)(tg.constant(1.0))
     assert "a Python bool" in str(caught.value) and here(body, "# here") in str(caught.value)
     assert f"{body.__name__} runs as Python, since " in str(caught.value)
+    assert isinstance(caught.value, NotImplementedError)  # as TensorFlow raises it
     lines, start = inspect.getsourcelines(body)
     first = next(k for k, x in enumerate(lines) if re.search(r"for |while |:=|case|try:", x))
     assert UNCONVERTED[body].format(start + first) in str(caught.value)
@@ -1618,3 +1619,118 @@ def test_an_array_that_grows_around_a_loop_of_unknown_length():
 
     assert rows(tg.constant(2), tg.constant(3)).numpy().tolist() == [12, 123]
     assert rows(tg.constant(0), tg.constant(3)).shape == (0,)
+
+
+def test_a_name_that_is_read_before_it_is_set_says_where():
+    def counts(n):
+        for i in range(n):
+            if i == 0:
+                a = 1
+            else:
+                a = a + 1
+        return a
+
+    for number in (tg.constant(2), 0):
+        with pytest.raises(UnboundLocalError, match="local variable 'a'") as caught:
+            tg.function(counts)(number)
+        assert isinstance(caught.value, ValueError)  # as TensorFlow raises it for tensors
+    with pytest.raises(tg.errors.UnboundError, match="fix: set 'a' before") as caught:
+        tg.function(counts)(tg.constant(2))
+    assert ":  a = a + 1\n" in str(caught.value)
+
+
+ANY_LENGTH = tg.TensorShape([None])
+set_loop_options = tg.autograph.experimental.set_loop_options
+
+
+def grows_with_a_range(x):
+    for k in tg.range(3):
+        set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
+        x = tg.concat([x, x[:1] * tg.cast(k, x.dtype)], 0)
+    return x
+
+
+def grows_with_rows(x):
+    kept, seen = x[:0], []
+    for row in x:
+        set_loop_options(shape_invariants=[(kept, ANY_LENGTH)])
+        kept = tg.concat([kept, row[None]], 0)
+        seen.append(row)
+    return kept + tg.stack(seen)
+
+
+def sizes_by_a_range(x):
+    for k in tg.range(1, 4):
+        set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
+        x = tg.reduce_sum(x) * tg.ones([k])
+    return x
+
+
+def grows_inside_of_a_loop(x):
+    total = 0.0 * x[0]
+    for k in tg.range(tg.cast(x[0], tg.int32)):
+        row = x[:1]
+        for _ in tg.range(2):
+            set_loop_options(shape_invariants=[(row, ANY_LENGTH)])
+            row = tg.concat([row, 2.0 * row], 0)
+        total = total + tg.reduce_sum(row) * tg.cast(k, x.dtype)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (grows_with_a_range, [3, 1, 0, 3, 6]),
+        (grows_with_rows, [6, 2]),
+        (sizes_by_a_range, [8, 8, 8]),
+        (grows_inside_of_a_loop, 81),
+    ],
+)
+def test_shape_invariants_let_a_loop_of_known_length_change_shapes(body, wanted):
+    x = tg.constant([3.0, 1.0])
+    assert body(x).numpy().tolist() == wanted
+    f = tg.function(body)
+    assert f(x).numpy().tolist() == wanted
+    assert f(2.0 * x).shape == f(x).shape  # of the same trace
+
+
+def test_without_shape_invariants_a_loop_keeps_its_shapes():
+    @tg.function
+    def grows(x):
+        for _ in tg.range(3):
+            x = tg.concat([x, x], 0)
+        return x
+
+    with pytest.raises(tg.errors.ShapeError, match="'x'"):
+        grows(tg.constant([1.0]))
+
+
+def test_a_loop_that_changes_shapes_has_derivatives_and_effects():
+    counter = tg.Variable(0)
+
+    @tg.function
+    def squares(x):
+        for _ in tg.range(2):
+            set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
+            counter.assign_add(1)
+            x = tg.concat([x, x], 0)
+        return tg.reduce_sum(x * x)
+
+    x = tg.constant([3.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = squares(x)
+    assert tape.gradient(y, x).numpy().tolist() == [24]
+    assert counter.numpy() == 2
+
+
+def test_long_loops_that_change_shapes_are_told():
+    @tg.function
+    def grows(x):
+        for _ in tg.range(300):
+            set_loop_options(shape_invariants=[(x, ANY_LENGTH)])
+            x = tg.concat([x, x[:1]], 0)
+        return x
+
+    with pytest.warns(tg.errors.UnrolledLoopWarning, match="whose steps differ in a shape"):
+        assert grows(tg.constant([1.0])).shape == [301]

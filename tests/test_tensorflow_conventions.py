@@ -1,6 +1,8 @@
 """Conventions of TensorFlow that its own tests ask for: what is accepted, what is refused and as
 what, and of which dtype a result is."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -27,6 +29,93 @@ def test_a_floating_tensor_in_a_list_of_integers_is_refused():
 
 def test_a_list_without_a_dtype_promotes():
     assert tg.constant([tg.constant(1.0), tg.constant(2.0, tg.float64)]).dtype == tg.float64
+
+
+@pytest.mark.parametrize("value", [7, [7], [[7]], np.array([7])], ids=repr)
+def test_a_constant_of_one_element_fills_its_shape(value, run):
+    filled = run(lambda: tg.constant(value, tg.float32, shape=[2, 3]))
+    assert filled.numpy().tolist() == [[7, 7, 7]] * 2
+    assert run(lambda: tg.constant(value, shape=[0])).shape == [0]
+
+
+@pytest.mark.parametrize("shape", [[2], [5], [0], []], ids=str)
+def test_a_constant_of_another_number_of_elements_is_a_type_error_too(shape, run):
+    with pytest.raises(tg.errors.ShapeError, match="the value has 4 elements") as caught:
+        run(lambda: tg.constant([1, 2, 3, 4], shape=shape))
+    assert isinstance(caught.value, TypeError)
+    assert run(lambda: tg.constant([1, 2, 3, 4], shape=[2, 2])).shape == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tg.constant([2**72]),
+        lambda: tg.constant(10**310, tg.float64),
+        lambda: tg.constant(np.array([300]), tg.uint8),
+    ],
+)
+def test_a_number_out_of_range_is_a_value_error_too(make):
+    with pytest.raises(tg.errors.DTypeError, match="is outside the range of") as caught:
+        make()
+    assert isinstance(caught.value, ValueError)
+
+
+class Pair:
+    """A sequence that has no base class, as of a library of tables."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __iter__(self):
+        return iter([1.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        collections.deque([1.0, 3.0]),
+        collections.UserList([1.0, 3.0]),
+        {"a": 1.0, "b": 3.0}.values(),
+        Pair(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_sequences_of_other_classes_are_lists(value, run):
+    assert run(lambda: tg.constant(value)).numpy().tolist() == [1, 3]
+    assert run(lambda: tg.convert_to_tensor(value, tg.float64)).dtype == tg.float64
+    assert run(lambda x: x + value, tg.constant([1.0, 1.0])).numpy().tolist() == [2, 4]
+
+
+def test_a_deque_joins_tensors(run):
+    def joined(x):
+        parts = {"a": x, "b": 2 * x}.values()
+        return tg.add_n(parts), tg.stack(collections.deque(parts)), tg.concat(parts, 0)
+
+    x = tg.constant([1.0, 2.0])
+    total, rows, row = run(joined, x)
+    assert total.numpy().tolist() == [3, 6]
+    assert rows.numpy().tolist() == [[1, 2], [2, 4]]
+    assert row.numpy().tolist() == [1, 2, 2, 4]
+
+
+def test_a_deque_holds_tensors(run):
+    rows = run(lambda x: tg.reduce_sum(collections.deque([x, 2 * x]), 0), tg.constant([1.0, 2.0]))
+    assert rows.numpy().tolist() == [3, 6]
+
+
+def test_references_of_tensors_are_keys(run):
+    def named(x, y):
+        names = {x.ref(): 1.0, y.ref(): 2.0}
+        assert x.ref().deref() is x
+        assert x.ref() != y.ref()
+        return names[y.ref()] * y
+
+    same = tg.constant([1.0, 2.0])
+    assert run(named, same, tg.constant([1.0, 2.0])).numpy().tolist() == [2, 4]
+    assert repr(same.ref()) == "<Reference to a tensor>"
 
 
 def test_the_static_value_of_a_variable_is_none():
@@ -506,3 +595,65 @@ def test_the_dtype_of_a_range_holds_all_bounds(first, second):
     found = tg.range(tg.constant(0, first), tg.constant(3, second))
     assert found.dtype.name == max(first, second, key=order.index)
     assert found.numpy().tolist() == [0, 1, 2]
+
+
+def test_the_shape_of_a_number_has_integers():
+    assert tg.convert_to_tensor(tg.TensorShape([])).dtype == tg.int32
+    assert tg.constant(tg.constant(1.0).shape, tg.int64).dtype == tg.int64
+    assert tg.convert_to_tensor(()).dtype == tg.float32
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "wanted"),
+    [
+        ([1, 2, 3, 4], (2, 2), [[1, 2], [3, 4]]),
+        (np.array([[1], [2]]), (2, 2), [[1, 1], [2, 2]]),
+        ([1, 2], (2, 2), [[1, 2], [1, 2]]),
+        ([[7]], (2,), [7, 7]),
+        (7, (), 7),
+    ],
+    ids=str,
+)
+def test_a_constant_initializer_takes_arrays(value, shape, wanted):
+    made = tg.initializers.Constant(value)(shape)
+    assert made.dtype == tg.float32
+    assert made.numpy().tolist() == wanted
+    with pytest.raises(tg.errors.ShapeError, match="elements, and the shape"):
+        tg.initializers.Constant([1, 2, 3])((2, 2))
+
+
+@pytest.mark.parametrize("value", [7, True, [1, 2]])
+def test_softsign_is_of_floating_numbers(value, run):
+    with pytest.raises(TypeError, match=r"softsign: the operand is .* only floating or complex"):
+        run(lambda x: tg.nn.softsign(x), tg.constant(value))
+    assert run(tg.nn.softsign, tg.constant(1.0, tg.float16)).dtype == tg.float16
+
+
+def test_a_derivative_that_is_not_there_is_not_implemented():
+    x = tg.ones([5, 2])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        q, _ = tg.linalg.qr(x, full_matrices=True)
+    with pytest.raises(NotImplementedError, match="is not determined"):
+        tape.gradient(q, x)
+
+
+@pytest.mark.parametrize("losses", [[1.0, 2.0], [1, 2]])
+def test_the_average_loss_of_no_examples_is_zero(losses, run):
+    average = tg.nn.compute_average_loss
+    assert run(lambda: average(losses, global_batch_size=0)).numpy() == 0
+    assert run(lambda: average(losses, global_batch_size=6)).numpy() == 0.5
+    assert run(lambda: average(tg.zeros([0]))).numpy() == 0
+    with pytest.raises(ValueError, match=r"global_batch_size is i32\[1\]"):
+        average(losses, global_batch_size=[2])
+
+
+@pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16], ids=lambda dtype: dtype.name)
+def test_an_inverse_of_16_bits_is_rounded_once(dtype, run):
+    a = tg.constant([[1.5, 0.25], [0.125, 3.0]], dtype)
+    inverse = run(tg.linalg.inv, a)
+    assert inverse.dtype == dtype
+    exact = tg.cast(np.linalg.inv(a.numpy().astype(np.float64)), dtype)
+    assert inverse.numpy().tolist() == exact.numpy().tolist()
+    adjoint = run(lambda x: tg.linalg.inv(x, adjoint=True), a)
+    assert adjoint.numpy().tolist() == exact.numpy().T.tolist()

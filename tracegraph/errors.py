@@ -53,8 +53,8 @@ class TapeError(GradientError, RuntimeError):
     """A GradientError about the life of a tape: used twice, or never entered."""
 
 
-class MissingRuleError(GradientError, LookupError):
-    """A GradientError about an op that has no derivative."""
+class MissingRuleError(GradientError, LookupError, NotImplementedError):
+    """A GradientError about an op that has no derivative, or none where it was asked for."""
 
 
 class RuleTypeError(GradientError, TypeError):
@@ -99,6 +99,26 @@ class VariableError(SignatureError, RuntimeError):
 class HintError(SignatureError, NotImplementedError):
     """A ValueError where TensorFlow raises NotImplementedError: what a linear operator is known to
     be, or not known to be, does not allow what was asked for."""
+
+
+class UnboundError(SignatureError, UnboundLocalError):
+    """A name is read that has no value yet. Python raises UnboundLocalError; TensorFlow raises
+    ValueError where a tensor decides which statement sets it."""
+
+
+class UnconvertedError(TraceError, NotImplementedError):
+    """A TraceError where TensorFlow raises NotImplementedError: a tensor decides in a function that
+    runs as Python, since conversion does not know a statement of it."""
+
+
+class RangeError(DTypeError, ValueError):
+    """A DTypeError where TensorFlow and NumPy raise ValueError: a number is outside of the range
+    of its data type."""
+
+
+class ElementCountError(ShapeError, TypeError):
+    """A ShapeError where TensorFlow raises TypeError: a constant has another number of elements
+    than the shape that it was given."""
 
 
 class UnrolledLoopWarning(UserWarning):
@@ -273,6 +293,7 @@ _VOWELS = (*"aeioAEIO", "nd")
 __all__ = [
     "DTypeError",
     "DistributedError",
+    "ElementCountError",
     "GradientError",
     "HintError",
     "InvalidArgumentError",
@@ -282,6 +303,7 @@ __all__ = [
     "MissingRuleError",
     "NothingSavedError",
     "NumericsError",
+    "RangeError",
     "RegistrationError",
     "ResourceExhaustedError",
     "RuleTypeError",
@@ -290,6 +312,8 @@ __all__ = [
     "SizeNeeded",
     "TapeError",
     "TraceError",
+    "UnboundError",
+    "UnconvertedError",
     "UnrolledLoopWarning",
     "VariableError",
 ]

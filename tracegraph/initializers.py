@@ -9,7 +9,12 @@ from typing import Any
 from tracegraph import random
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_axes, as_choice, as_number, as_shape
-from tracegraph.array.creation import eye, fill, ones as ones_of, zeros as zeros_of
+from tracegraph.array.creation import (
+    constant as constant_of,
+    eye,
+    ones as ones_of,
+    zeros as zeros_of,
+)
 from tracegraph.array.shaping import reshape, transpose
 from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
@@ -18,7 +23,7 @@ from tracegraph.linalg.decompositions import qr
 from tracegraph.linalg.parts import diag_part
 from tracegraph.math.arithmetic import multiply
 from tracegraph.math.unary import sign
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a normal number that is cut off at two of them.
@@ -58,7 +63,8 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """One value everywhere.
+    """One value everywhere; or an array, which is broadcast to the shape, or brought into it if it
+    has as many elements. Raises ShapeError for any other array.
 
     >>> tg.initializers.Constant(3.0)([2]).numpy()
     array([3., 3.], dtype=float32)
@@ -69,7 +75,10 @@ class Constant(Initializer):
         self.value = value
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return fill(shape, as_tensor(self.value, dtype))
+        value, sizes = as_tensor(self.value, dtype), as_shape("Constant", shape)
+        if broadcast_two(value.type.shape, sizes) == sizes:
+            return broadcast(value, sizes)
+        return constant_of(value, shape=sizes)
 
 
 class RandomNormal(Initializer):

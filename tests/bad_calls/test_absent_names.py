@@ -59,6 +59,9 @@ def test_advice_names_what_is_there():
         "random.norml": "use tg.random.normal, if that is meant",
         "debugging.enable_check_numerics": "check_numerics=True",
         "keras.applications": "another package",
+        "nn.safe_embedding_lookup_sparse": "use tg.nn.embedding_lookup of padded rows",
+        "summary.trace_on": "tg.profile(f, x)",
+        "variable_creator_scope": "a function of your own",
     }.items(),
 )
 def test_families_and_slips_say_what_they_must(path, words):

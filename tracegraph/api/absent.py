@@ -50,7 +50,11 @@ ABSENT = {
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
     "fft": ("transforms are those of signals", "use tg.signal.fft"),
-    "summary": ("there are no event files", "use tg.print, or log what x.numpy() gives"),
+    "summary": (
+        "there are no event files",
+        "use tg.print, or log what x.numpy() gives; tg.profile(f, x) says where the time of a call "
+        "goes, and f.graph(x) of a @tg.function has the graph",
+    ),
     "test": ("tests are those of Python", "use np.testing, and tg.testing.check_gradients"),
     "timestamp": ("clocks are Python's", "use time.time(), outside of functions"),
     **dict.fromkeys(

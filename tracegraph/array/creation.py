@@ -23,13 +23,20 @@ from tracegraph.array.arguments import (
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
 from tracegraph.autograph.iteration import makers as iteration_makers, steps_of_tensor_range
 from tracegraph.core.settings import device_scope
-from tracegraph.core.shapes import Dim, ShapeVariable, ceiling_divide, element_count, maximum
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, ceiling_divide, element_count, maximum
 from tracegraph.core.source import user_frame
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 from tracegraph.eager.pending import device_buffer
-from tracegraph.errors import DTypeError, InvalidArgumentError, fail, shown
-from tracegraph.ir.builder import current
+from tracegraph.errors import (
+    DTypeError,
+    ElementCountError,
+    InvalidArgumentError,
+    counted,
+    fail,
+    shown,
+)
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor, made_at
 from tracegraph.operands.conversion import (
     LARGEST_CONSTANT,
@@ -63,10 +70,12 @@ def constant(
     - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
       floats become float32 and ints int32, or int64 beyond it; arrays keep their dtype.
     - `dtype`: what to convert it to instead; a float is not converted to an int.
-    - `shape`: a scalar is repeated to this shape, anything else is reshaped to it.
+    - `shape`: one element is repeated to this shape, anything else is reshaped to it.
     - `name`: what errors and dumps call it.
 
-    Raises DTypeError for what cannot be a tensor, ShapeError for rows of different lengths.
+    Raises DTypeError for what cannot be a tensor, RangeError (also a ValueError) for a number that
+    the type has no room for, ShapeError for rows of different lengths, ElementCountError (also a
+    TypeError) for another number of elements than `shape` has.
 
     >>> tg.constant([[1, 2], [3, 4]], tg.float32).numpy()
     array([[1., 2.],
@@ -80,13 +89,27 @@ def constant(
         _put_on_device(tensor)
     if shape is not None:
         sizes = as_shape("constant", shape)
-        if tensor.type.shape == ():
-            tensor = broadcast(tensor, sizes)
-        elif tensor.type.shape != sizes:
-            tensor = Reshape(sizes)(tensor)
+        if tensor.type.shape != sizes:
+            tensor = _in_shape(tensor, sizes)
     if name is not None:
         tensor.name = name
     return tensor
+
+
+def _in_shape(tensor: Tensor, sizes: Shape) -> Tensor:
+    """A constant in the shape that it was given: one element fills it."""
+    count, needed = element_count(tensor.type.shape), element_count(sizes)
+    if count == 1 and needed != 1:
+        return broadcast(Reshape(())(tensor), sizes)
+    if isinstance(count, int) and isinstance(needed, int) and count != needed:
+        fail(
+            ElementCountError,
+            f"constant: the value has {counted(count, 'element')}, and the shape {[*sizes]} has "
+            f"{needed:,}",
+            operands=[operand_text(tensor)],
+            fix="give as many elements as the shape has, or one, which fills it",
+        )
+    return Reshape(sizes)(tensor)
 
 
 def convert_to_tensor(

@@ -31,6 +31,7 @@ from tracegraph.operands.conversion import (
     cast_to,
     converted,
     has_dtype,
+    is_sequence,
     promoted,
     refuse_mix,
 )
@@ -44,7 +45,8 @@ from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 def together(op: str, values: Any) -> list[Tensor]:
     """The values as tensors of one dtype: tensors promote, numbers and lists adapt to them."""
-    values = list(values) if isinstance(values, (list, tuple)) else [values]
+    is_list = isinstance(values, (list, tuple)) or is_sequence(values)
+    values = list(values) if is_list else [values]
     if not values:
         refuse(op, "there are no tensors", fix="give at least one")
     made = [as_tensor(x) if has_dtype(x) else None for x in values]

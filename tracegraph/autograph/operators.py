@@ -28,7 +28,14 @@ from tracegraph.autograph.staging import (
     run_fold,
     run_loop,
 )
-from tracegraph.autograph.values import Undefined, UndefinedReturnValue, in_graph, is_undefined
+from tracegraph.autograph.values import (
+    Undefined,
+    UndefinedReturnValue,
+    UnfitState,
+    in_graph,
+    is_undefined,
+)
+from tracegraph.control_flow.regions import SizeOfStepError
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
@@ -37,7 +44,13 @@ from tracegraph.errors import SignatureError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.tracing.trace import current_trace
-from tracegraph.tracing.unrolled_loops import WHILE, Unrolled, counted_items, over_range
+from tracegraph.tracing.unrolled_loops import (
+    WHILE,
+    Unrolled,
+    counted_items,
+    over_growing,
+    over_range,
+)
 
 Run = Callable[[], None]
 GetState = Callable[[], tuple[Any, ...]]
@@ -100,15 +113,29 @@ def for_stmt(
         item = opts["iterate_names"]
         options = LoopOptions(most, names, bool(steps.bound), body, item)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
-        if rows is not None:
-            run_fold(rows, body, get_state, set_state, symbol_names, options)
-        else:
+        if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
+        elif "shape_invariants" not in opts:
+            run_fold(rows, body, get_state, set_state, symbol_names, options)
+        elif not _folds(rows, body, get_state, set_state, symbol_names, options):
+            for item in _told(steps, over_growing(steps.bound)):
+                body(item)
     elif extra_test is None:
         for item in _told_if_long(iterated):
             body(item)
     else:
         _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names)
+
+
+def _folds(rows: Any, *arguments: Any) -> bool:
+    """Makes one node of a loop over all rows. False where the state does not keep its shape, or a
+    step computes a size, which a loop of a graph cannot: each iteration is traced by itself then.
+    """
+    try:
+        run_fold(rows, *arguments)
+    except (SizeOfStepError, UnfitState):
+        return False
+    return True
 
 
 def _told_if_long(iterated: Any) -> Iterable[Any]:

@@ -74,5 +74,8 @@ def set_loop_options(
 
     - `maximum_iterations`: after how many iterations it ends, whatever its test says; an int or a
       tensor. Loops that run in Python, since Python knows what decides, are not bounded.
-    - The others are accepted: XLA knows no such choices, and the state of a loop keeps its shapes.
+    - `shape_invariants`: pairs of a variable and a shape, which let a `for` whose length is known
+      change the shapes of its state; each iteration is traced by itself then. Other loops keep
+      shapes.
+    - The others are accepted, and without effect: XLA knows no such choices.
     """

@@ -15,7 +15,15 @@ from tracegraph import nest
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    UnboundError,
+    fail,
+    kind_of,
+    shown,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
 from tracegraph.ops.broadcast import full
@@ -35,9 +43,16 @@ class Undefined:
         """Raises what using the name raises."""
         if self.fact:
             fail(SignatureError, self.fact, fix=self.fix)
-        raise UnboundLocalError(
-            f"cannot access local variable {self.name!r} where it is not associated with a value"
+        fail(
+            UnboundError,
+            f"cannot access local variable {self.name!r} where it is not associated with a value",
+            fix=f"set {self.name!r} before the statement that may set it: where a tensor decides, "
+            "every branch is traced",
         )
+
+
+class UnfitState(ShapeError):
+    """A ShapeError because two values of the state of a statement have different shapes."""
 
 
 class UndefinedReturnValue(Undefined):
@@ -147,7 +162,7 @@ def common_type(one: Any, other: Any, place: Place) -> TensorType:
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
     if same_shape(first.shape, second.shape) is None:
-        place.refuse(ShapeError, one, other, place.fix)
+        place.refuse(UnfitState, one, other, place.fix)
     return first
 
 
@@ -169,7 +184,7 @@ def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) 
         fix = f"convert one: tg.cast(…, tg.{wider}), or tg.constant(…, tg.{name})"
         place.refuse(DTypeError, one, other, fix)
     if type.shape != ():
-        place.refuse(ShapeError, one, other, place.fix)
+        place.refuse(UnfitState, one, other, place.fix)
     return type
 
 

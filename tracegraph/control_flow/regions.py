@@ -105,12 +105,16 @@ def traced_region(
     return restored(run_as_often_as_needed)
 
 
+class SizeOfStepError(TraceError):
+    """A TraceError because each step of a loop may have another size."""
+
+
 def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
     what = "a step of a loop" if is_repeated else "a branch"
     for node in (node for inner in graph.graphs() for node in inner.nodes):
         if isinstance(node.op, RuntimeSize):
             fail(
-                TraceError,
+                SizeOfStepError if is_repeated else TraceError,
                 f"{what} computes a size that only the run knows, and what branches and "
                 "loops of a graph compute has the same shape in every run",
                 source=node.source,

@@ -573,13 +573,19 @@ def _topological(nodes: list[Node]) -> list[Node]:
     return order
 
 
-def refuse_value(tensor: Tensor, what: str = "its value", fix: str = _PRINT_FIX) -> NoReturn:
+def refuse_value(
+    tensor: Tensor,
+    what: str = "its value",
+    fix: str = _PRINT_FIX,
+    *,
+    kind: type[TraceError] = TraceError,
+) -> NoReturn:
     """Raises the TraceError for a value that a graph tensor does not have."""
     builder = None if tensor.node is None else tensor.node.builder
     if builder is not None and not builder.is_open:
         refuse_leaked(tensor)
     fail(
-        TraceError,
+        kind,
         f"{what} was asked of a tensor {tensor.type} that has no value while tracing",
         operands=[operand_text(tensor)],
         fix=_argument_fix(tensor) or fix,

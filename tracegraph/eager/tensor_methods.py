@@ -18,7 +18,15 @@ from tracegraph.eager.pending import (
     refuse_value,
     run_failure,
 )
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
+from tracegraph.errors import (
+    DTypeError,
+    ShapeError,
+    SignatureError,
+    TraceError,
+    UnconvertedError,
+    fail,
+    shown,
+)
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 
@@ -126,7 +134,7 @@ why_not_converted: list[Callable[[CodeType], str]] = []
 
 
 def _with_reason(fix: str) -> str:
-    """The repair where Python decides by a tensor of a graph, with the reason why the function was
+    """The repair where Python asks for a number of a graph, with the reason why the function was
     not converted, or one that it is defined in."""
     name = None
     for code in (frame.f_code for frame in user_frames()):
@@ -138,7 +146,11 @@ def _with_reason(fix: str) -> str:
 
 
 def _bool(self: Tensor) -> bool:
-    outcome = bool(_element(self, BOOL, _with_reason(_CONTROL_FIX) if is_symbolic(self) else ""))
+    if is_symbolic(self):
+        fix = _with_reason(_CONTROL_FIX)
+        kind = TraceError if fix == _CONTROL_FIX else UnconvertedError
+        refuse_value(self, BOOL, fix, kind=kind)
+    outcome = bool(_element(self, BOOL))
     for recorder in current().recorders:
         recorder.decide(outcome)
     return outcome

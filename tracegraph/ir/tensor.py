@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import UNKNOWN, Source
@@ -21,6 +21,38 @@ if TYPE_CHECKING:
     from tracegraph.typing import TensorLike
 else:
     TensorMethods = object
+
+
+_Referred = TypeVar("_Referred")
+
+
+def _name_of(value: Any) -> str:
+    return getattr(value, "name", None) or "a tensor"
+
+
+class Reference(Generic[_Referred]):
+    """A hashable stand-in for a tensor or a Variable, whose own `==` is elementwise: `x.ref()`."""
+
+    __slots__ = ("_referred",)
+
+    _referred: _Referred
+
+    def __init__(self, referred: _Referred) -> None:
+        self._referred = referred
+
+    def deref(self) -> _Referred:
+        """The tensor or Variable itself."""
+        return self._referred
+
+    def __eq__(self, other: object) -> bool:
+        is_reference = isinstance(other, Reference)
+        return is_reference and self._referred is cast("Reference[Any]", other)._referred
+
+    def __hash__(self) -> int:
+        return id(self._referred)
+
+    def __repr__(self) -> str:
+        return f"<Reference to {_name_of(self._referred)}>"
 
 
 class Tensor(TensorMethods):
@@ -134,6 +166,10 @@ class Tensor(TensorMethods):
         return source
 
     __hash__ = object.__hash__
+
+    def ref(self) -> Reference[Tensor]:
+        """A hashable reference, whose `==` is identity: `x.ref().deref() is x`."""
+        return Reference(self)
 
     if TYPE_CHECKING:  # what `eager.tensor_methods`, `state.scatter` and `tracegraph.numpy` install
 

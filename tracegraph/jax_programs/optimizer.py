@@ -19,7 +19,7 @@ from tracegraph.jax_programs.programs import from_jax
 from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
 from tracegraph.state.module import Module
-from tracegraph.state.variable import Reference, Variable
+from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import init_scope
 from tracegraph.typing import TensorLike
@@ -48,7 +48,7 @@ class OptaxOptimizer(Module):
         with at_top_level():
             self.iterations = state(0, "iteration", int32)
         self.optax_state: dict[str, Variable] = {}
-        self._references: dict[Reference, str] = {}
+        self._references: dict[VariableReference, str] = {}
         self._step: Callable[..., Any] | None = None
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:

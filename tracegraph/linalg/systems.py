@@ -20,7 +20,7 @@ from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut, expand_dims, pad
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.types import int32
+from tracegraph.core.types import bfloat16, float16, float32, int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -90,14 +90,16 @@ def triangular_solve(
 
 def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
     """The inverse of each matrix, of its conjugate transpose if `adjoint`; see `tg.linalg.solve`.
+    That of 16 bits is computed in float32, and rounded once.
 
     >>> tg.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy()
     array([[0.5 , 0.  ],
            [0.  , 0.25]], dtype=float32)
     """
-    a = matrices("inv", input)
+    given = matrices("inv", input)
+    a = cast_to(given, float32) if given.dtype in (bfloat16, float16) else given
     identity = broadcast(eye(a.type.shape[-1], dtype=a.dtype), a.type.shape)
-    return Solve(as_flag("inv", "adjoint", adjoint))(a, identity)
+    return cast_to(Solve(as_flag("inv", "adjoint", adjoint))(a, identity), given.dtype)
 
 
 def det(input: TensorLike, name: str | None = None) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops import elementwise as ops
@@ -337,12 +339,19 @@ def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """x / (1 + |x|)
+    """x / (1 + |x|). Raises DTypeError for integers and truth values.
 
     >>> tg.math.softsign([-1.0, 3.0]).numpy()
     array([-0.5 ,  0.75], dtype=float32)
     """
     x = as_tensor(features)
+    if not x.dtype.is_floating and not x.dtype.is_complex:
+        fail(
+            DTypeError,
+            f"softsign: the operand is {x.type}, and only floating or complex types are allowed",
+            operands=[operand_text(x)],
+            fix="convert it: tg.cast(x, tg.float32)",
+        )
     return x / (1 + ops.ABS(x))  # type: ignore[operator]
 
 

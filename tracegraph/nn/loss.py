@@ -11,11 +11,11 @@ from tracegraph.array.arguments import as_count, as_flag, rank_of, refuse, sizes
 from tracegraph.array.creation import one_hot
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.types import bool_, int32, uint32, uint64
+from tracegraph.core.types import bool_, float64, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, multiply
+from tracegraph.math.arithmetic import add, divide_no_nan, multiply
 from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.math.unary import log_sigmoid, softplus
@@ -207,9 +207,10 @@ def compute_average_loss(
     """The sum of the losses, each times its weight, by the number of examples.
 
     - `sample_weight`: one for each example; 1 by default.
-    - `global_batch_size`: the number of examples; by default the size of the first axis.
+    - `global_batch_size`: the number of examples; by default the size of the first axis. Of no
+      examples the average is 0.
 
-    Raises ValueError for a `global_batch_size` that is negative.
+    Raises ValueError for a `global_batch_size` that is negative, or has axes.
 
     >>> tg.nn.compute_average_loss([1.0, 3.0], global_batch_size=4).numpy()
     np.float32(1.0)
@@ -222,8 +223,13 @@ def compute_average_loss(
         sizes = sizes_of(op, losses)
         count = sizes[0] if sizes else 1
     else:
+        size = as_tensor(global_batch_size)
+        if size.type.shape != ():
+            refuse(op, f"global_batch_size is {size.type}", size, fix="give one integer")
         count = as_count(op, "global_batch_size", global_batch_size)
-    return divide(reduce_sum(losses), cast_to(as_tensor(count), losses.dtype))
+    if losses.dtype.is_integer:
+        losses = cast_to(losses, float64)
+    return divide_no_nan(reduce_sum(losses), cast_to(as_tensor(count), losses.dtype))
 
 
 def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:

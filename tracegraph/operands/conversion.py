@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MappingView, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,6 +12,7 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import (
     PYTHON_DTYPES,
     DType,
@@ -27,6 +28,7 @@ from tracegraph.core.types import (
 )
 from tracegraph.errors import (
     DTypeError,
+    RangeError,
     ShapeError,
     TraceError,
     fact_of,
@@ -74,7 +76,22 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
         return size if dtype in (None, int32) else Cast(dtype)(size)
     if _stays_on_device(value):
         return _from_device(value, dtype)
+    if is_sequence(value):
+        value = [*value]
     return from_array(as_array(value, dtype)) if not _holds_tensors(value) else _stack(value, dtype)
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether a value is a sequence of a class of its own, such as a deque or the values of a dict:
+    it is read as a list."""
+    kind = type(value)
+    if issubclass(kind, MappingView):
+        return True
+    others = (list, tuple, range, str, bytes, bytearray)
+    own = ("__array__", "__tracegraph_tensor__", "keys")
+    if issubclass(kind, others) or any(hasattr(kind, name) for name in own):
+        return False
+    return all(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__len__"))
 
 
 def is_divided(value: Any) -> bool:
@@ -223,7 +240,7 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
 def _refuse_range(value: int, dtype: DType) -> NoReturn:
     is_long = -(2**63) <= value < 2**63
     fail(
-        DTypeError,
+        RangeError,
         f"the int {value} is outside the range of {dtype.name}",
         fix=f"use a wider type, such as tg.{'int64' if is_long else 'float64'}",
     )
@@ -296,7 +313,8 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
             fix="make all rows equally long, or pad them",
         )
     if array.size == 0 and array.dtype == np.float64:
-        return array.astype((dtype or float32).numpy_dtype)
+        usual = int32 if isinstance(value, TensorShape) else float32
+        return array.astype((dtype or usual).numpy_dtype)
     if not _holds_numpy(value):
         array = _with_long_integers(array, dtype, value)
         if dtype is None:
@@ -354,6 +372,8 @@ def converted(value: Any, dtype: DType) -> Tensor:
     """`value` as a tensor of `dtype`, which is that of the tensors in a list too: they are cast to
     it. Raises DTypeError for a tensor of another dtype, and in a list for one of a kind that
     `dtype` has no room for."""
+    if is_sequence(value):
+        value = [*value]
     if not _holds_tensors(value):
         return as_tensor(value, dtype)
     made = [converted(v, dtype) if not _is_tensor(v) else _fitted(v, dtype) for v in value]

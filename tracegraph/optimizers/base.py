@@ -47,7 +47,7 @@ from tracegraph.optimizers.shared import DEFAULTS, Shared, takes_shared
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module, settings_text
-from tracegraph.state.variable import Reference, Variable
+from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import LayoutLike, Rate, TensorLike
@@ -105,14 +105,14 @@ class Optimizer(Module):
         with at_top_level():
             self.iterations = state(0, "iteration", int32)
             self._learning_rate = self._as_rate(learning_rate)
-        self._slots: dict[Reference, tuple[Variable, ...]] = {}
+        self._slots: dict[VariableReference, tuple[Variable, ...]] = {}
         # Whoever has the slots without the class, as after loading, has their names so.
         self.slot_names = self.slot_names
         self._shared_slots = (
             *(["average"] if self.use_ema else []),
             *(["gradient_accumulator"] if self.gradient_accumulation_steps else []),
         )
-        self._undecayed: tuple[Reference, ...] = ()
+        self._undecayed: tuple[VariableReference, ...] = ()
         self._undecayed_names: tuple[str, ...] = ()
 
     def _set_bounds(self, clipnorm: Any, clipvalue: Any, global_clipnorm: Any) -> None:

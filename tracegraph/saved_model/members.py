@@ -15,7 +15,7 @@ from tracegraph.saved_model.modules import LoadedModule, own_attributes
 from tracegraph.saved_model.names import joined
 from tracegraph.saved_model.placeholders import described, entries, leaves
 from tracegraph.state.module import Module
-from tracegraph.state.variable import Reference, Variable
+from tracegraph.state.variable import Variable, VariableReference
 
 #: The path of the functions that are signatures, if no other leads to them.
 SIGNATURES = "signatures"
@@ -52,7 +52,7 @@ class Members:
         else:
             rows = entries(value) or []
         for name, item in rows:
-            if isinstance(name, Reference):
+            if isinstance(name, VariableReference):
                 self._kept.append((path, name.deref(), item))
             else:
                 self._visit(joined(path, key_name(name)), item)

@@ -48,7 +48,7 @@ from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReade
 from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
 from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
-from tracegraph.state.variable import Reference, Variable
+from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.trace import Traced
 
 
@@ -137,7 +137,7 @@ class Loader:
         self._records = Records()
         values = {
             "variable": self._variable_of,
-            "reference": lambda e: Reference(self._variable_of(e)),
+            "reference": lambda e: VariableReference(self._variable_of(e)),
             "tensor": lambda e: self._tensor_of(e),
             "array": self._array_of,
             "asset": lambda e: Asset(self._files.asset(e)),

@@ -70,7 +70,7 @@ from tracegraph.saved_model.traces import (
 )
 from tracegraph.saved_model.values import write_values
 from tracegraph.state.module import Module, variables_and_modules_in
-from tracegraph.state.variable import Reference, Variable, values_now
+from tracegraph.state.variable import Variable, VariableReference, values_now
 from tracegraph.text.printer import Names, graph_symbols, module_text
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.version import PRODUCER
@@ -289,7 +289,7 @@ class _Saver:
 
     def _key_name(self, key: Any) -> str:
         """How paths name an entry of a dict; state that belongs to a Variable is named by it."""
-        if isinstance(key, Reference):
+        if isinstance(key, VariableReference):
             variable = key.deref()
             row = self._variables.row_of(variable)
             return variable.base_name if row is None else row["weight"]
@@ -298,7 +298,7 @@ class _Saver:
     def _special(self, value: Any, path: str) -> Any:
         if isinstance(value, Variable):
             return {"variable": self._variable(value, path)}
-        if isinstance(value, Reference):
+        if isinstance(value, VariableReference):
             return {"reference": self._variable(value.deref(), "")}
         if isinstance(value, Module):
             return {"object": self._module(value, path)}

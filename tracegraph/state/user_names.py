@@ -20,7 +20,7 @@ from tracegraph.core.tensorshape import TensorShape
 from tracegraph.ir.builder import variable_names
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.module import Module
-from tracegraph.state.variable import Reference, Variable, is_no_name
+from tracegraph.state.variable import Variable, VariableReference, is_no_name
 from tracegraph.tracing.name_scopes import dotted, finders, told_name
 from tracegraph.tracing.trace import variable_behind
 
@@ -160,7 +160,7 @@ def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
             continue
         seen.add(id(value))
         for name, item in _parts(value):
-            if isinstance(name, Reference):
+            if isinstance(name, VariableReference):
                 slots += [(slot, name.deref()) for slot in item if isinstance(slot, Variable)]
             elif isinstance(name, (str, int)):
                 is_private = isinstance(name, str) and name.startswith("_")

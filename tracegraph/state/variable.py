@@ -52,7 +52,7 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.ir.builder import at_top_level, current
-from tracegraph.ir.tensor import Node, Tensor, host_tensor
+from tracegraph.ir.tensor import Node, Reference, Tensor, host_tensor
 from tracegraph.operands.conversion import as_tensor, is_divided
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
@@ -103,26 +103,10 @@ class VariableAggregation(enum.Enum):
     ONLY_FIRST_REPLICA = 3
 
 
-class Reference:
-    """A hashable stand-in for a Variable, which has no hash: `variable.ref()`."""
+class VariableReference(Reference["Variable"]):
+    """What `variable.ref()` returns: a key that saved models and checkpoints can hold."""
 
-    __slots__ = ("_variable",)
-
-    def __init__(self, variable: Variable) -> None:
-        self._variable = variable
-
-    def deref(self) -> Variable:
-        """The Variable itself."""
-        return self._variable
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Reference) and self._variable is other._variable
-
-    def __hash__(self) -> int:
-        return id(self._variable)
-
-    def __repr__(self) -> str:
-        return f"<Reference to {self._variable.name}>"
+    __slots__ = ()
 
 
 def _inplace(operator: str, method: str = "assign") -> Callable[[Variable, Any], Any]:
@@ -426,9 +410,9 @@ class Variable(Slot, TensorMethods):
             layout = backend.layouts().layout_of_buffer(self.buffer)
         return value if layout is None else backend.layouts().laid_out(value, layout)
 
-    def ref(self) -> Reference:
+    def ref(self) -> VariableReference:
         """A hashable reference: `v.ref().deref() is v`."""
-        return Reference(self)
+        return VariableReference(self)
 
     # Its value.
 

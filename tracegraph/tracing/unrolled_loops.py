@@ -70,6 +70,14 @@ def over_tensor(x: Tensor) -> Unrolled:
     return Unrolled(f"a Python loop over a tensor {x.type}", x.type.shape[0], fix)  # type: ignore[arg-type]
 
 
+def over_growing(length: int | None) -> Unrolled:
+    fix = (
+        "keep the shapes of its state: write to a tg.TensorArray, or let tg.scan stack what each "
+        "step returns"
+    )
+    return Unrolled("a loop whose steps differ in a shape", length, fix)
+
+
 def over_range(numbers: range) -> Unrolled:
     fix = (
         "loop over tg.range, which makes one node of it, compute on whole tensors, or loop outside "

@@ -15,7 +15,7 @@ from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.optimizers.base import Optimizer, is_optimizer, slot_names
 from tracegraph.saved_model.modules import content_of
 from tracegraph.state.module import Module
-from tracegraph.state.variable import Reference, Variable
+from tracegraph.state.variable import Variable, VariableReference
 
 #: Between the path of a Variable and what an optimizer keeps for it, as in TensorFlow.
 SLOT = ".OPTIMIZER_SLOT"
@@ -65,7 +65,7 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
     for name, value in _attributes(owner):
         if _is_keyed(value):
             for reference, kept in value.items():
-                if not isinstance(reference, Reference):
+                if not isinstance(reference, VariableReference):
                     _refuse(
                         f"a dict has references and {shown(reference)} as keys", "use two dicts"
                     )
@@ -137,7 +137,7 @@ def _root_attributes(root: Any) -> list[tuple[str, Any]]:
 
 def _is_keyed(value: Any) -> bool:
     """Whether a value is a dict whose keys are references to Variables."""
-    return isinstance(value, dict) and isinstance(next(iter(value), None), Reference)
+    return isinstance(value, dict) and isinstance(next(iter(value), None), VariableReference)
 
 
 def _named_leaves(name: str, value: Any, refuses: bool = True) -> Iterator[tuple[str, Any]]:
