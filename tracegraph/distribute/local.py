@@ -29,13 +29,6 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()
     array([1., 2.], dtype=float32)
     """
-    if not current().is_top_level:
-        fail(
-            TraceError,
-            "from_local was called while a function is traced, which each process does once",
-            source=here(),
-            fix="call it outside, and pass the tensor as an argument",
-        )
     part = as_array(array)
     found = as_layout(layout, part.ndim)
     if len(found.axes) != part.ndim:
@@ -44,6 +37,13 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
             f"from_local: the part of this process has {part.ndim} axes, and the layout is of "
             f"{len(found.axes)}",
             fix="give one entry of the layout for each axis of the array",
+        )
+    if not current().is_top_level:
+        fail(
+            TraceError,
+            "from_local was called while a function is traced, which each process does once",
+            source=here(),
+            fix="call it outside, and pass the tensor as an argument",
         )
     try:
         buffer = backend.from_local(part, found.sharding)

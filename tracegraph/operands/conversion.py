@@ -91,7 +91,8 @@ def is_sequence(value: Any) -> bool:
     own = ("__array__", "__tracegraph_tensor__", "keys")
     if issubclass(kind, others) or any(hasattr(kind, name) for name in own):
         return False
-    return all(hasattr(kind, name) for name in ("__getitem__", "__iter__", "__len__"))
+    # The value is asked: the class of a member of an enumeration is iterable itself.
+    return all(hasattr(value, name) for name in ("__getitem__", "__iter__", "__len__"))
 
 
 def is_divided(value: Any) -> bool:
@@ -104,7 +105,8 @@ def _stays_on_device(value: Any) -> bool:
     """Whether a value is an array of JAX's that need not come to the host: one that several devices
     hold, or another one than the first CPU, which the host can look into. Few numbers become
     constants of what is being traced."""
-    if not hasattr(value, "addressable_shards") or is_random_key(value):
+    devices = getattr(getattr(value, "sharding", None), "device_set", ())  # no tracer has some
+    if not devices or not hasattr(value, "addressable_shards") or is_random_key(value):
         return False
     if not value.sharding.addressable_devices:
         fail(
@@ -113,9 +115,8 @@ def _stays_on_device(value: Any) -> bool:
             "and this one has no part of it",
             fix="let each process give its own part: tg.distribute.from_local",
         )
-    devices = value.sharding.device_set
-    if len(devices) != 1:
-        return len(devices) > 1
+    if len(devices) > 1:
+        return True
     (device,) = devices
     if device.platform == "cpu" and device is device.client.local_devices()[0]:
         return False
