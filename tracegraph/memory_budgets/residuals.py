@@ -13,7 +13,7 @@ same by integer programs; a cut finds the best of a segment in almost no time.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,19 +34,22 @@ from tracegraph.passes.simplify import dead_code, share
 BY_GRADIENT = "vjp"
 
 
-def with_calls_opened(graph: Graph) -> Graph:
-    """`graph` with the nodes of its calls in their places. What a call derived by a gradient holds
-    counts as derived, too."""
+def with_calls_opened(graph: Graph, opens: Callable[[Graph], bool] = lambda _: True) -> Graph:
+    """`graph` with the nodes of its calls, or of those that `opens` is true of the bodies of, in
+    their places. What a call derived by a gradient holds counts as derived, too."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         with headroom():
-            _replay_opened(graph.nodes, env, ())
+            _replay_opened(graph.nodes, env, (), opens)
         opened = builder.finish([env[y] for y in graph.outputs])
     return share(dead_code(opened))
 
 
 def _replay_opened(
-    nodes: Iterable[Node], env: dict[Tensor, Tensor], roles: tuple[str, ...]
+    nodes: Iterable[Node],
+    env: dict[Tensor, Tensor],
+    roles: tuple[str, ...],
+    opens: Callable[[Graph], bool],
 ) -> None:
     add = current().add
     for node in nodes:
@@ -56,11 +59,11 @@ def _replay_opened(
             if role not in source.roles:
                 source = source.derived_by(role)
         body = node.op.inlined
-        if body is None:
+        if body is None or not opens(body):
             outputs = add(node.op, inputs, source)
         else:
             inner = dict(zip(body.inputs, inputs, strict=True))
-            _replay_opened(body.nodes, inner, source.roles)
+            _replay_opened(body.nodes, inner, source.roles, opens)
             outputs = [inner[y] for y in body.outputs]
         env.update(zip(node.outputs, outputs, strict=True))
 

@@ -53,7 +53,7 @@ Values = dict[Tensor, Tensor]
 
 def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
     """The graph whose loops stack what their gradients read, as far as the bytes of a budget go."""
-    opened = with_calls_opened(graph) if any(map(_holds_gradient, graph.nodes)) else graph
+    opened = _with_loops_in_sight(graph)
     loops = _chosen(opened, budget)
     if not loops:
         return graph
@@ -73,7 +73,7 @@ def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
 
 def stacking_notes(graph: Graph) -> list[str]:
     """What is told of the loops of a graph that stack what their gradients read."""
-    opened = with_calls_opened(graph)
+    opened = _with_loops_in_sight(graph)
     loops = dict.fromkeys(_chosen(opened, None).values())
     return [
         f"stacked: while of at most {loop.length} steps, {loop.node.source}; "
@@ -82,9 +82,17 @@ def stacking_notes(graph: Graph) -> list[str]:
     ]
 
 
-def _holds_gradient(node: Node) -> bool:
-    body = node.op.inlined
-    return body is not None and has_while_gradients(body)
+def _with_loops_in_sight(graph: Graph) -> Graph:
+    """The graph with the nodes of calls that hold loops, where one has a gradient of a loop."""
+    bodies = (node.op.inlined for node in graph.nodes)
+    if not any(body is not None and has_while_gradients(body) for body in bodies):
+        return graph
+    return with_calls_opened(graph, _has_whiles)
+
+
+def _has_whiles(graph: Graph) -> bool:
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    return any(isinstance(node.op, While | WhileGradient) for node in nodes)
 
 
 def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:
