@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager import backend
@@ -11,6 +13,15 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array
 from tracegraph.typing import LayoutLike, TensorLike
+
+
+def _refuse_while_tracing() -> NoReturn:
+    fail(
+        TraceError,
+        "from_local was called while a function is traced, which each process does once",
+        source=here(),
+        fix="call it outside, and pass the tensor as an argument",
+    )
 
 
 def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
@@ -29,6 +40,8 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()
     array([1., 2.], dtype=float32)
     """
+    if isinstance(array, Tensor) and not current().is_top_level:  # it may have no value
+        _refuse_while_tracing()
     part = as_array(array)
     found = as_layout(layout, part.ndim)
     if len(found.axes) != part.ndim:
@@ -39,12 +52,7 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
             fix="give one entry of the layout for each axis of the array",
         )
     if not current().is_top_level:
-        fail(
-            TraceError,
-            "from_local was called while a function is traced, which each process does once",
-            source=here(),
-            fix="call it outside, and pass the tensor as an argument",
-        )
+        _refuse_while_tracing()
     try:
         buffer = backend.from_local(part, found.sharding)
     except InvalidArgumentError:
