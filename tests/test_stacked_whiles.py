@@ -344,3 +344,19 @@ def test_what_is_no_bound_of_the_number_of_steps(test, dtype, step):
 
     np.testing.assert_allclose(found(f64(0.5)), gradient(plain, f64(0.5)), rtol=1e-12)
     assert gradients_of_whiles(found, f64(0.5)) == (1, 1)
+
+
+def test_functions_in_functions_whose_gradients_read_what_comes_behind_the_loop():
+    def loss(x, checkpoints=None):
+        def body(i, y):
+            return i + 1, tg.sin(y) * y + x
+
+        loop = tg.while_loop(lambda i, y: i < 7, body, (0, x), checkpoints=checkpoints)
+        return tg.reduce_sum(loop[1])
+
+    inner = tg.function(loss)
+    slope = tg.function(lambda x: gradient(inner, x))
+    both = tg.function(lambda x: slope(x) + slope(x * 2.0))
+    x = f64([0.3, 0.7])
+    wanted = [gradient(lambda x: loss(x, 2), y) for y in (x, x * 2.0)]
+    np.testing.assert_allclose(both(x), wanted[0] + wanted[1], rtol=1e-12)
