@@ -312,3 +312,51 @@ def test_an_open_size_is_that_of_the_call():
         # The derivative of a call at top level knows the size that the function left open.
         second = gradient(lambda x: gradient(lambda x: tg.reduce_sum(three(x)), x), f64(x))
         np.testing.assert_allclose(gradient(slope, f64(x)), second, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("test", "dtype", "step"),
+    [
+        (lambda i: i // 2 < 7, tg.int32, 1),
+        (lambda i: i - 5 < 7, tg.int32, 1),
+        # 0, 100, 200, 44, …: 23 steps, and not 3.
+        (lambda i: i < tg.constant(250, tg.uint8), tg.uint8, 100),
+        (lambda i: i < tg.constant(120, tg.int8), tg.int8, 100),
+    ],
+)
+def test_what_is_no_bound_of_the_number_of_steps(test, dtype, step):
+    def body(i, y):
+        return i + tg.constant(step, dtype), tg.sin(y)
+
+    def loss(x):
+        start = tg.constant(0, dtype)
+        return tg.while_loop(lambda i, y: test(i), body, (start, x))[1]
+
+    def plain(x):
+        i = tg.constant(0, dtype)
+        while test(i):
+            i, x = body(i, x)
+        return x
+
+    @tg.function
+    def found(x):
+        return gradient(loss, x)
+
+    np.testing.assert_allclose(found(f64(0.5)), gradient(plain, f64(0.5)), rtol=1e-12)
+    assert gradients_of_whiles(found, f64(0.5)) == (1, 1)
+
+
+def test_functions_in_functions_whose_gradients_read_what_comes_behind_the_loop():
+    def loss(x, checkpoints=None):
+        def body(i, y):
+            return i + 1, tg.sin(y) * y + x
+
+        loop = tg.while_loop(lambda i, y: i < 7, body, (0, x), checkpoints=checkpoints)
+        return tg.reduce_sum(loop[1])
+
+    inner = tg.function(loss)
+    slope = tg.function(lambda x: gradient(inner, x))
+    both = tg.function(lambda x: slope(x) + slope(x * 2.0))
+    x = f64([0.3, 0.7])
+    wanted = [gradient(lambda x: loss(x, 2), y) for y in (x, x * 2.0)]
+    np.testing.assert_allclose(both(x), wanted[0] + wanted[1], rtol=1e-12)

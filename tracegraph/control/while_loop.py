@@ -142,7 +142,9 @@ class While(Loop):
             if test.node is None or type(test.node.op) is not Less:
                 continue
             counter, bound = test.node.inputs
-            place, fixed = places.get(counter, 0), places.get(bound)
+            place, fixed = places.get(counter), places.get(bound)
+            if place is None:
+                continue
             is_fixed = _is_constant(bound) if fixed is None else fixed < self.constants
             growth = _growth(self.body, place, self.constants)
             if is_fixed and growth:

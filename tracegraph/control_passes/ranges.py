@@ -155,7 +155,10 @@ class _Walk:
         for place, growth, bound, fixed in op.counters():
             start = _scalar(range_at(place))
             end = _scalar(self.tensors([bound])[0] if fixed is None else range_at(fixed))
-            if isinstance(start, tuple) and isinstance(end, tuple):
+            if not (isinstance(start, tuple) and isinstance(end, tuple)):
+                continue
+            # Where it goes beyond its type, it is negative or small again, and the loop goes on.
+            if end[1] - 1 + growth <= _limits(bound.dtype)[1]:
                 found.append(max(-((start[0] - end[1]) // growth), 0))
         return min(found, default=None)
 

@@ -62,7 +62,7 @@ def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
         env = copy_inputs(opened, builder)
         for node in opened.nodes:
             with sourced(node.source):
-                if node in whole:
+                if node in whole and whole[node].is_whole_behind(env):
                     whole[node].append(env)
                 elif node in loops:
                     env.update(zip(node.outputs, loops[node].reversed_by(node, env), strict=True))
@@ -168,6 +168,13 @@ class Stacking:
     @property
     def is_whole(self) -> bool:
         return self._places is not None
+
+    def is_whole_behind(self, env: Values) -> bool:
+        """Whether it can take the place of `node` where these values are known. Where it reads what
+        comes later, it stands beside `node` from here on."""
+        if any(x not in env for x in self._inputs):
+            self._places = None
+        return self.is_whole
 
     @property
     def is_static(self) -> bool:
