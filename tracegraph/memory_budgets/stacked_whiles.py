@@ -62,7 +62,7 @@ def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
         env = copy_inputs(opened, builder)
         for node in opened.nodes:
             with sourced(node.source):
-                if node in whole and whole[node].is_whole_behind(env):
+                if node in whole:
                     whole[node].append(env)
                 elif node in loops:
                     env.update(zip(node.outputs, loops[node].reversed_by(node, env), strict=True))
@@ -101,13 +101,14 @@ def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:
     chosen: dict[Node, Stacking] = {}
     asked = sys.maxsize if budget is None else budget
     usual = min(STACKED_BYTES, asked)
+    made_by = {y: place for place, node in enumerate(graph.nodes) for y in node.outputs}
     for node in graph.nodes:
         loop = _counted_by(node)
         if loop is None:
             continue
         key = loop, node.op, node.inputs[1 : 1 + len(node.op.body.inputs)]  # type: ignore
         if key not in known:
-            found = known[key] = _stacking(loop, node, usual, asked)
+            found = known[key] = _stacking(loop, node, made_by, usual, asked)
             used = 0 if found is None else found.bytes
             usual, asked = usual - used, asked - used
         stacking = known[key]
@@ -127,7 +128,9 @@ def _counted_by(node: Node) -> Node | None:
     return loop if is_counted and has_plan(op.body) else None
 
 
-def _stacking(loop: Node, node: Node, usual: int, asked: int) -> Stacking | None:
+def _stacking(
+    loop: Node, node: Node, made_by: dict[Tensor, int], usual: int, asked: int
+) -> Stacking | None:
     """The loop of a gradient with rows, if it is bounded and they fit: into `asked` bytes where
     more states were asked for than are kept unasked, one for each step at least."""
     op, length = node.op, most_steps(loop)
@@ -138,7 +141,7 @@ def _stacking(loop: Node, node: Node, usual: int, asked: int) -> Stacking | None
     is_asked = op.checkpoints >= length and op.checkpoints > states
     if length > MOST_STEPS and not is_asked:
         return None
-    found = Stacking(loop, node, length)
+    found = Stacking(loop, node, length, made_by)
     fits = found.is_static and found.bytes <= (asked if is_asked else usual)
     return found if fits else None
 
@@ -147,7 +150,7 @@ class Stacking:
     """A loop that stacks what is read of its steps: `node` if that has the body and the inputs of
     the gradient, or else another one of as many steps."""
 
-    def __init__(self, node: Node, gradient: Node, length: int) -> None:
+    def __init__(self, node: Node, gradient: Node, length: int, made_by: dict[Tensor, int]) -> None:
         assert isinstance(node.op, While)
         assert isinstance(gradient.op, WhileGradient)
         self.node, self.length = node, length
@@ -161,20 +164,13 @@ class Stacking:
         extra = self._scan.body.outputs[op.states :]
         self._row_types = [y.type.with_shape((length, *y.type.shape)) for y in extra]
         #: The places among the inputs of the gradient that `node` takes; None if it is another one.
-        self._places = self._found_places()
+        self._places = self._found_places(made_by)
         #: The number of steps and the rows, in the new graph.
         self._made: tuple[Tensor, Sequence[Tensor]] | None = None
 
     @property
     def is_whole(self) -> bool:
         return self._places is not None
-
-    def is_whole_behind(self, env: Values) -> bool:
-        """Whether it can take the place of `node` where these values are known. Where it reads what
-        comes later, it stands beside `node` from here on."""
-        if any(x not in env for x in self._inputs):
-            self._places = None
-        return self.is_whole
 
     @property
     def is_static(self) -> bool:
@@ -188,7 +184,7 @@ class Stacking:
         sizes = (x.dtype.size * element_count(x.shape) for x in rows if x in read)
         return self.length * sum(sizes)
 
-    def _found_places(self) -> list[int] | None:
+    def _found_places(self, made_by: dict[Tensor, int]) -> list[int] | None:
         body, own, first = self._old.body, self._op.body, self._op.constants
         places = {x: i for i, x in enumerate(own.inputs)}
         if any(x not in places for x in body.inputs):
@@ -196,6 +192,10 @@ class Stacking:
         found = [places[x] for x in body.inputs]
         given = [self._inputs[i] for i in found]
         ends = [own.outputs[i - first] for i in found[self._old.constants :]]
+        # The body of the gradient may take more than the loop still does, which may come later.
+        at = made_by[self.node.outputs[0]]
+        if any(made_by.get(x, -1) > at for x in self._inputs):
+            return None
         is_same = given == [*self.node.inputs] and ends == [*body.outputs]
         return found if is_same else None
 
