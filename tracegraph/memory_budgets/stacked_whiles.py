@@ -45,7 +45,7 @@ from tracegraph.passes.specialise import specialise
 STACKED_BYTES = 1 << 24
 
 #: And how many steps a loop has: beyond, memory stays the same however many they are.
-MOST_STEPS = 1 << 12
+LONGEST_STACKED = 1 << 12
 
 #: The values of tensors of the old graph in the new one.
 Values = dict[Tensor, Tensor]
@@ -139,7 +139,7 @@ def _stacking(
     if not length or op.checkpoints < min(states, length):
         return None
     is_asked = op.checkpoints >= length and op.checkpoints > states
-    if length > MOST_STEPS and not is_asked:
+    if length > LONGEST_STACKED and not is_asked:
         return None
     found = Stacking(loop, node, length, made_by)
     fits = found.is_static and found.bytes <= (asked if is_asked else usual)
@@ -289,13 +289,14 @@ class Stacking:
 
 
 def _written(rows: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """The rows with one more."""
+    """The rows, one of them in place of that at `place`, a scalar int32."""
     zeros = [constant(0, COUNT.dtype)] * row.ndim
     wide = Reshape((1, *row.type.shape))(row)
     return DynamicUpdateSlice()(rows, wide, place, *zeros)
 
 
 def _row(rows: Tensor, place: Tensor) -> Tensor:
+    """The row at `place`, a scalar int32."""
     zeros = [constant(0, COUNT.dtype)] * (rows.ndim - 1)
     shape = rows.type.shape[1:]
     return Reshape(shape)(DynamicSlice((1, *shape))(rows, place, *zeros))
