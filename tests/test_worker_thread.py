@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph.core.worker_thread import Task, may_be_left, on_worker_thread
+from tracegraph.core import recursion_limit
+from tracegraph.core.worker_thread import Task, entered, may_be_left, on_worker_thread
+from tracegraph.ir import op
 
 if not hasattr(signal, "setitimer"):
     pytest.skip("there are no timers", allow_module_level=True)
@@ -248,3 +250,13 @@ def test_a_handler_saves_where_the_program_saves(on_alarm, tmp_path):
     for path in {*paths, *saved}:
         checkpoint.restore(path)
         np.testing.assert_array_equal(w, np.arange(1000.0))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lock", [recursion_limit._lock, op._interning], ids=["frames", "ops"])
+def test_a_handler_may_compile_while_its_thread_has_a_lock_that_compiling_takes(on_alarm, lock):
+    found = []
+    on_alarm(lambda: found.append(float(tg.function(lambda x: tg.tanh(x) * 2.0)(0.5))))
+    with entered(lock):
+        signal.raise_signal(signal.SIGALRM)
+    assert found == [pytest.approx(0.92423433)]

@@ -17,6 +17,7 @@ import threading
 from types import FrameType
 
 from tracegraph.core.source import is_ours
+from tracegraph.core.worker_thread import entered, shared_lock
 
 #: The most that the limit is raised by: on Python 3.11 this many frames of ours take less than a
 #: quarter of a C stack of 8 MB. Later ones count calls through C by themselves.
@@ -34,7 +35,7 @@ class _Open(threading.local):
 
 _open = _Open()
 #: The limit is one for the process, and so is what it is raised by.
-_lock = threading.RLock()
+_lock = shared_lock()
 _raised = 0
 
 
@@ -72,7 +73,7 @@ def _raise_to(frames: int) -> None:
     The difference is what is added: other threads raise it too, and the user may.
     """
     global _raised
-    with _lock:
+    with entered(_lock):
         change = min(frames - _open.raised, _MOST - _raised)
         sys.setrecursionlimit(sys.getrecursionlimit() + change)
         _raised += change

@@ -8,6 +8,10 @@ could find held.
 What a handler raises, such as KeyboardInterrupt, is raised when the work is over, or when it has
 come to where it may be left: to the run of a program, which may never end. The thread goes on then,
 and nobody asks for what it makes.
+
+A handler may strike while the main thread holds a lock, and wait for work that needs the same one.
+An RLock lets its own thread in again, but not the thread that this one waits for. So locks that
+work takes are made by `shared_lock`, and taken by `with entered(lock)`.
 """
 
 from __future__ import annotations
@@ -33,13 +37,32 @@ _STACK = 2**26
 _LOOKS = 0.02
 
 
+#: Every lock that both work on such a thread and the thread that waits for it may take.
+_shared_locks: list[Any] = []
+
+
+def shared_lock() -> threading.RLock:
+    """A reentrant lock for `entered`. It is never let go of, so it belongs to a module."""
+    lock = threading.RLock()
+    _shared_locks.append(lock)
+    return lock
+
+
 class _Own(threading.local):
-    """The task of a thread, if it has one."""
+    """The task of a thread, if it has one, and the locks that it has for the thread that waits."""
 
     task: Task[Any] | None = None
+    locks: tuple[Any, ...] = ()
 
 
 _own = _Own()
+_nothing = contextlib.nullcontext()
+
+
+def entered(lock: threading.RLock) -> contextlib.AbstractContextManager[Any]:
+    """The context in which this thread has a lock of `shared_lock`: the lock itself, or nothing
+    where the thread that waits for this one holds it, which cannot let go of it meanwhile."""
+    return _nothing if lock in _own.locks else lock
 
 
 class Task(Generic[T]):
@@ -52,6 +75,8 @@ class Task(Generic[T]):
         self._is_over = _thread.allocate_lock()
         self._is_over.acquire()
         self._was_collecting = False
+        #: The shared locks that the thread which makes this task, and waits for it, has.
+        self._locks = (*_own.locks, *[lock for lock in _shared_locks if lock._is_owned()])
         #: Whether it has come to where it may be left.
         self.may_be_left = False
         _running[self] = None
@@ -67,14 +92,14 @@ class Task(Generic[T]):
 
     def _run(self) -> None:
         # No finalizer of the user's may fall in here either.
-        _own.task, self._was_collecting = self, gc.isenabled()
+        _own.task, _own.locks, self._was_collecting = self, self._locks, gc.isenabled()
         gc.disable()
         try:
             self._outcome.append(self._work())
         except BaseException as error:
             self._error = error
         finally:
-            _own.task = None
+            _own.task, _own.locks = None, ()
             if self._was_collecting:
                 gc.enable()
             del self._work

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import re
 import struct
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, plain
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import DType, TensorType
+from tracegraph.core.worker_thread import entered, shared_lock
 from tracegraph.errors import Mismatch, MissingRuleError, fail
 from tracegraph.ir import builder as building
 from tracegraph.ir.tensor import Graph, Tensor, get_type
@@ -53,7 +53,7 @@ Entered: TypeAlias = tuple[Graph, Sequence[Pattern], KnownValues]
 OPS: dict[str, type[Op]] = {}
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Op] = weakref.WeakValueDictionary()
-_interning = threading.RLock()
+_interning = shared_lock()
 #: Ops by class and arguments, checked before `_interned`: most ops are made again and again.
 _recent: Memo[tuple[Any, ...], Op] = Memo()
 #: Annotations of attributes that may be told apart by `==`.
@@ -164,7 +164,7 @@ class _Interning(type):
         if found is not None:
             return found
         new = super().__call__(*map(plain, args))
-        with _interning:
+        with entered(_interning):
             return _interned.setdefault(key, new)
 
     def complete(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
