@@ -7,6 +7,7 @@ handler or a finalizer takes in between is not a time of the compile.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import dataclasses
@@ -25,8 +26,6 @@ from tracegraph.ir.tensor import Graph
 SECONDS = 10.0
 #: How often the thread looks until then.
 LOOKS = 20
-#: The name of the thread that waits for it.
-THREAD = "tracegraph: note of a slow compile"
 
 
 @dataclasses.dataclass
@@ -179,23 +178,37 @@ class noted:
         )
 
 
-class _Watch(threading.Thread):
-    """Looks after one compile until it is over, or slow."""
+class _Watch:
+    """Watches one compile, on a thread of its own, until it is over or slow.
+
+    Its thread is started without `threading`: a signal handler that compiles may have interrupted
+    somebody who starts a thread, and holds the lock of that module.
+    """
 
     def __init__(self, context: weakref.ref[noted]) -> None:
-        super().__init__(name=THREAD, daemon=True)
         self.is_over = threading.Event()
         self._context = context
 
-    def run(self) -> None:
-        while not self.is_over.wait(SECONDS / LOOKS):
-            context = self._context()
-            if context is None:
-                return
-            if context.is_slow():
-                _tell(context)
-                return
-            del context
+    def start(self) -> None:
+        watching[self] = None
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            while not self.is_over.wait(SECONDS / LOOKS):
+                context = self._context()
+                if context is None:
+                    return
+                if context.is_slow():
+                    _tell(context)
+                    return
+                del context
+        finally:
+            watching.pop(self, None)
+
+
+#: The watches that have not ended.
+watching: dict[_Watch, None] = {}
 
 
 def _tell(context: noted) -> None:
