@@ -55,8 +55,8 @@ def train_step(x, y):
 TEXT = """\
 # Gallery
 
-One small program in every form in which a graph can be seen. `docs/make_gallery.py` makes this page
-by running it, so what stands here is what comes out.
+One small program in every form in which a graph can be seen. `docs/make_gallery.py` generates this
+page by running the program, so the page shows actual output.
 
 ```python
 {model}```
@@ -64,8 +64,8 @@ by running it, so what stands here is what comes out.
 ## Text
 
 `print(graph)`: one node per line, with its type and the line of `model.py` that it comes from.
-`vjp` marks what the gradient derived; the layer's custom gradient is a graph of its own, and so is
-the layer's backward.
+`vjp` marks the nodes that the gradient pass derived. The layer's custom gradient is a separate
+graph, and so is the layer's backward.
 
 ```text
 {text}
@@ -73,8 +73,8 @@ the layer's backward.
 
 ## Table
 
-`print(graph.summary())`: what a step costs, for each op and each line, the dearest first, with the
-size of the batch left open.
+`print(graph.summary())`: what a step costs, for each op and each line, most expensive first, with
+the batch size left open.
 
 ```text
 {summary}
@@ -90,7 +90,7 @@ size of the batch left open.
 
 ## Mermaid
 
-`graph.to_mermaid()` goes into pages as it is. This is the layer:
+The output of `graph.to_mermaid()` can be pasted into a page unchanged. This is the layer:
 
 ```mermaid
 {mermaid}
@@ -98,38 +98,38 @@ size of the batch left open.
 
 ## Graphviz
 
-`graph.to_dot("layer.dot")`, drawn by `dot -Tsvg layer.dot`. Each function is a cluster, as name
-scopes in it are, and a dashed edge leads from a call to what it calls:
+`graph.to_dot("layer.dot")`, drawn by `dot -Tsvg layer.dot`. Each function is a cluster, and so is
+each name scope in it; a dashed edge leads from a call to the function that it calls:
 
 ![The layer as Graphviz draws it](images/layer.svg)
 
 ## What the passes do
 
-With `tg.debugging.dump_graphs("dump")` each graph is written after each pass; a pass that left the
-graph as it was says so. These are the files of `train_step`, without their numbers:
+`tg.debugging.dump_graphs("dump")` writes each graph after each pass; the file of a pass that
+changed nothing says so. These are the files of `train_step`, without their numbers:
 
 ```text
 {dump}
 ```
 
-Here is what they hold for a function that computes one thing twice:
+This is what they contain for a function that computes the same value twice:
 
 ```python
 {repeated}```
 
-`traced` is what the code does,
+`traced` shows what the code does:
 
 ```text
 {traced}
 ```
 
-`shared` computes what is equal once,
+`shared` computes equal values only once:
 
 ```text
 {shared}
 ```
 
-and the operations of `stablehlo`, which XLA is given, name the lines of the program:
+The operations of `stablehlo`, the input to XLA, name the lines of the program:
 
 ```text
 {stablehlo}
@@ -137,19 +137,20 @@ and the operations of `stablehlo`, which XLA is given, name the lines of the pro
 
 ## The page
 
-`graph.to_html()` is one file that needs no network; `docs/make_pictures.py` takes these pictures of
-it. Here a node is chosen: its line, its operands, and what the gradient made of it.
+`graph.to_html()` writes one file that needs no network; `docs/make_pictures.py` takes these
+pictures of it. Here a node is selected: the page shows its line, its operands, and what the
+gradient derived from it.
 
 ![A graph of eleven nodes with one chosen](images/graph_small.png)
 
-Larger graphs fold, by name scopes where there are any and else by the lines of the program: forward
-is on the left and what was derived of it on the right. This is the train step of
-`examples/train_digits.py`, whose optimizer is one line and stays closed at first,
+Larger graphs fold, by name scopes if there are any and otherwise by the lines of the program:
+forward is on the left, and what was derived from it on the right. This is the train step of
+`examples/train_digits.py`, whose optimizer is one line and is folded at first:
 
 ![The train step of the digits example, by name scopes and lines](images/graph_train_step.png)
 
-and this a network of 58 layers, with 2,968 nodes, as it first looks in the dark. Whatever is opened
-lays out what is in it:
+This is a network of 58 layers, with 2,968 nodes, as it first appears in dark mode. A box lays out
+its contents when it is opened:
 
 ![A graph of 2,968 nodes, by the rounds of its loop](images/graph_large.png)
 
