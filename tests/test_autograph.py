@@ -1734,3 +1734,30 @@ def test_long_loops_that_change_shapes_are_told():
 
     with pytest.warns(tg.errors.UnrolledLoopWarning, match="whose steps differ in a shape"):
         assert grows(tg.constant([1.0])).shape == [301]
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_name_that_stands_for_a_variable_before_a_loop_is_its_value_in_it(count):
+    v, step = tg.Variable(1.0), tg.Variable(3.0)
+
+    @tg.function
+    def added(n):
+        y, z = v, (step, {"twice": step})
+        for _ in tg.range(n):
+            y = y + z[1]["twice"]
+            z = (z[0] + 1.0, {"twice": 2.0 * z[0]})
+        return y, z[0]
+
+    @tg.function
+    def doubled(n):
+        y = v
+        while n > 0:
+            y, n = y * 2.0, n - 1
+        return y
+
+    with tg.GradientTape() as tape:
+        y, z = added(tg.constant(count))
+    assert (float(y), float(z)) == ((1.0, 3.0) if count == 0 else (1.0 + 3.0 + 6.0 + 8.0, 6.0))
+    gradient = tape.gradient(y, step, unconnected_gradients="zero")
+    assert float(gradient) == (0.0 if count == 0 else 5.0)
+    assert float(doubled(tg.constant(count))) == 2.0**count

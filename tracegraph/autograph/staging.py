@@ -538,6 +538,11 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> b
     if leaf.type is None:
         if is_same(leaf.initial, new):
             return False
+        if isinstance(leaf.initial, Variable) and is_carried(new):
+            # The name stands for the Variable's value from the beginning, as in `y = v` before
+            # a loop with `y = y + 1`.
+            leaf.type, leaf.is_changed = common_type(leaf.initial, new, place), True
+            return True
         place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
     if new is old:
         return False
