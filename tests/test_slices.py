@@ -191,6 +191,40 @@ def test_costs_are_linear_in_the_number_of_pieces(way, order):
     assert np.all(large - middle <= 2.2 * (middle - small)), (small, middle, large)
 
 
+def test_rows_of_a_variable_that_is_read_anew_for_each_cost_what_they_take():
+    """Each `v[i]` reads v; the slices of all reads meet."""
+
+    def costs(n):
+        v = tg.Variable(tg.ones([n, 4]))
+
+        @tg.function
+        def slope():
+            with tg.GradientTape() as tape:
+                state = tg.zeros([4])
+                for i in range(n):
+                    state = tg.tanh(v[i] + state)
+            return tape.gradient(state, v)
+
+        nodes = slope.graph().nodes
+        made = sum(element_count(y.type.shape) for node in nodes for y in node.outputs)
+        return np.array([len(nodes), made])
+
+    small, middle, large = costs(12), costs(24), costs(48)
+    assert np.all(large - middle <= 2.2 * (middle - small)), (small, middle, large)
+
+
+def test_a_read_of_which_slices_are_taken_may_be_a_source():
+    v = tg.Variable([1.0, 2.0, 3.0])
+    with tg.GradientTape(persistent=True) as tape:
+        value = v.read_value()
+        y = value[0] * value[1] + v[1] * v[2]
+    near(tape.gradient(y, value), [2.0, 1.0, 0.0])
+    near(tape.gradient(y, v), [2.0, 4.0, 2.0])
+    by_value, by_variable = tape.gradient(y, [value, v])
+    near(by_value, [2.0, 1.0, 0.0])
+    near(by_variable, [2.0, 4.0, 2.0])
+
+
 def test_slices_of_open_size_are_joined():
     @tg.function
     def slope(x):

@@ -2397,3 +2397,38 @@ def test_a_tape_that_is_used_up_inside_a_function_is_used_up():
     tg.function(lambda: tape.gradient(squares(x, tape)[1], x))()
     with pytest.raises(RuntimeError, match="used already"):
         tape.gradient(x, x)
+
+
+@pytest.mark.parametrize("make", [tg.Variable, tg.constant])
+def test_a_tape_from_outside_knows_what_was_computed_of_an_argument(make):
+    """In plain code y = x * x * x of which x * x was computed outside. A trace serves one Variable
+    then; of a tensor, which the next call may replace, the derivative is refused."""
+    x = make(3.0)
+    with tg.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        square = x * x
+
+    def cube(x):
+        with tape:
+            y = square * x
+        return tape.gradient(y, x)
+
+    def unread(x):
+        with tape:
+            y = 1.0 * square
+        return tape.gradient(y, x)
+
+    def twice(x):
+        with tape:
+            y = 2.0 * x
+        return tape.gradient(y, x)
+
+    assert (float(cube(x)), float(unread(x))) == (27.0, 6.0)
+    assert float(tg.function(twice)(x)) == 2.0
+    for plain, expected in ((cube, 27.0), (unread, 6.0)):
+        compiled = tg.function(plain)
+        if make is tg.Variable:
+            assert float(compiled(x)) == expected and float(compiled(x)) == expected
+        else:
+            with pytest.raises(tg.errors.GradientError, match="saw being computed of it outside"):
+                compiled(x)

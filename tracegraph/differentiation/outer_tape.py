@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+from tracegraph.errors import GradientError, fail
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
+
+#: A node, and what its inputs and outputs are outside of the trace.
+_Row: TypeAlias = tuple[Node, list[Tensor], list[Tensor]]
 
 
 class OuterTape:
@@ -42,7 +46,11 @@ class OuterTape:
         self._are_arguments_new = True
 
     def has_watched(self, variable: Variable) -> bool:
-        """Whether the tape watched a Variable outside."""
+        """Whether the tape watched a Variable outside. One that is an argument of the trace is then
+        the only one that the trace serves: what was computed of it outside counts too."""
+        if variable.is_stand_in and self.has_watched(variable.given()):
+            variable.actual()
+            return True
         return id(variable) in self._variables or (
             self._outside is not None and self._outside.has_watched(variable)
         )
@@ -69,16 +77,12 @@ class OuterTape:
     def nodes_from(self, sources: Sequence[Tensor]) -> list[Node]:
         """What was computed outside on the way from sources, tensors of the trace, to what the
         trace captured, as nodes of the trace."""
+        self._refuse_arguments_among(sources)
         variables = self._all_variables()
         used = {id(v) for v in self._trace.variables}
         own = {x: tensor for tensor, x in self._trace.captures.items()}
         own.update((v.handle_in(self._trace), v.handle) for v in variables if id(v) in used)
-        reached = {own.get(x, x) for x in sources}
-        below = []
-        for node, inputs, outputs in self._rows():
-            if not reached.isdisjoint(inputs):
-                reached.update(outputs)
-                below.append((node, inputs, outputs))
+        below = self._computed_of({own.get(x, x) for x in sources})
         needed = set(self._ends)
         between = []
         for row in reversed(below):
@@ -91,12 +95,40 @@ class OuterTape:
             for node, inputs, outputs in reversed(between)
         ]
 
+    def _computed_of(self, reached: set[Tensor]) -> list[_Row]:
+        """The nodes outside that depend on some of the tensors `reached`, which grows by their
+        outputs."""
+        below = []
+        for row in self._rows():
+            if not reached.isdisjoint(row[1]):
+                reached.update(row[2])
+                below.append(row)
+        return below
+
+    def _refuse_arguments_among(self, sources: Sequence[Tensor]) -> None:
+        """Refuses an argument of which something was computed outside that the trace captured: the
+        trace serves other arguments too, to which that has no relation."""
+        given = dict(zip(self._trace.arguments, self._trace.actual or ()))
+        for source in sources:
+            reached = {given[source]} if source in given else set()
+            self._computed_of(reached)
+            found = next((x for x in self._ends if x in reached and x is not given[source]), None)
+            if found is not None:
+                fail(
+                    GradientError,
+                    f"the derivative by the argument {source.name or source.type} would leave out "
+                    f"{found.type}, which this tape saw being computed of it outside of the "
+                    "function",
+                    fix="use the tensor in the function without passing it, or compute in the "
+                    "function what depends on it",
+                )
+
     def _all_variables(self) -> list[Variable]:
         """The Variables that were watched outside."""
         outer = [] if self._outside is None else self._outside._all_variables()
         return [*outer, *self._variables.values()]
 
-    def _rows(self) -> Iterator[tuple[Node, list[Tensor], list[Tensor]]]:
+    def _rows(self) -> Iterator[_Row]:
         """The nodes outside, with what their inputs and outputs are at top level, or in the trace
         that made them."""
         if self._outside is not None:

@@ -861,6 +861,9 @@ class GradientTape:
         if not leaf.dtype.is_differentiable:
             _warn_dtype(what, leaf.dtype.name)
         assert self._builder is not None
+        outside = self._outside
+        if outside is not None and isinstance(leaf, Variable) and outside.has_watched(leaf):
+            self._watch_variable(leaf)  # it may not have been read in this trace
         return leaf_tensor(leaf, self._builder)
 
     def _cotangents(self, given: Any, target: Any, ys: list[Tensor]) -> list[Tensor | None]:

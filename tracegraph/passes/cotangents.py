@@ -17,6 +17,7 @@ from tracegraph.core.source import Source, here, sourced
 from tracegraph.core.types import TensorType
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import ADD, add_all
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, slice_axis
 from tracegraph.passes.registry import is_registered
@@ -41,6 +42,14 @@ class Cotangents:
         assert g is not None and isinstance(node.op, Slice), node
         self._slices.setdefault(node.inputs[0], []).append(_Sliced(node.op, g, here()))
 
+    def hand_on(self, y: Tensor, x: Tensor) -> None:
+        """Gives to x all that arrived at y, which is the same as x: slices stay slices."""
+        total = self._totals.pop(y, None)
+        if total is not None:
+            self.add(x, total)
+        if (slices := self._slices.pop(y, None)) is not None:
+            self._slices.setdefault(x, []).extend(slices)
+
     def get(self, x: Tensor) -> Tensor | None:
         """The total of x; None if nothing arrived."""
         slices = self._slices.pop(x, None)
@@ -53,6 +62,14 @@ class Cotangents:
     def reach(self, ys: Iterable[Tensor]) -> bool:
         """Whether a cotangent of one of the tensors arrived."""
         return any(y in self._totals or y in self._slices for y in ys)
+
+
+def is_plain_read(node: Node) -> bool:
+    """Whether the node reads a Variable whose type did not change. Each access to `v[i]` reads v
+    anew, so slices of one Variable meet at its handle only."""
+    if type(node.op) is not Read or is_registered(node.op):
+        return False
+    return node.outputs[0].type is node.inputs[1].type
 
 
 def is_plain_slice(node: Node) -> bool:

@@ -18,7 +18,7 @@ from tracegraph.ir.op import MissingRule, Op, missing_rule
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.passes.common_subexpressions import live_nodes
-from tracegraph.passes.cotangents import Cotangents, is_plain_slice
+from tracegraph.passes.cotangents import Cotangents, is_plain_read, is_plain_slice
 from tracegraph.passes.registry import cotangents_of
 
 
@@ -42,7 +42,8 @@ def pull_back(
 ) -> list[Tensor | None]:
     """Walks `path` backwards with cotangents `gs` of `ys`, None meaning ones; those of `xs`."""
     cotangents = Cotangents()
-    needed = set(xs).union(*(node.outputs for node in path))
+    sources = set(xs)
+    needed = sources.union(*(node.outputs for node in path))
     for y, g in zip(ys, gs, strict=True):
         if y in needed:  # one tensor may be a target twice
             cotangents.add(y, full_like(y, 1) if g is None else g)
@@ -52,6 +53,9 @@ def pull_back(
         with sourced(node.source.derived_by("vjp")):
             if is_plain_slice(node):
                 cotangents.add_slice(node)
+                continue
+            if is_plain_read(node) and node.outputs[0] not in sources:
+                cotangents.hand_on(node.outputs[0], node.inputs[1])
                 continue
             found = _node_cotangents(node, cotangents)
             for x, g in zip(node.inputs, found, strict=True):
