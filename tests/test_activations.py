@@ -87,6 +87,16 @@ def test_value_and_derivative(name):
     assert tg.layers.Activation(name)([0.5, 0.1]).dtype == tg.float32
 
 
+@pytest.mark.parametrize("name", [*FORMULAS, "threshold"])
+def test_nan_stays_nan(name):
+    """Its own value is nan, and where a row is normalised those of the row are."""
+    function = A.threshold if name == "threshold" else A.get(name)
+    given = (0.5, -1.0) if name == "threshold" else ()
+    found = function(tg.constant([[1.0, np.nan, 3.0], [1.0, 2.0, 3.0]]), *given).numpy()
+    is_of_row = name in ("softmax", "log_softmax", "sparsemax")
+    assert np.isnan(found).tolist() == [[is_of_row, True, is_of_row], [False] * 3]
+
+
 def test_every_activation_has_a_formula_here():
     assert {*dir(A)} == {*FORMULAS, "get", "glu", "threshold"}
 

@@ -764,6 +764,17 @@ def test_nan_stays_nan_in_public_functions(name):
         assert same_masks != (name in OTHER_PUBLIC_AT_NAN), (found, expected)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tensors_of_16_bits_are_added_in_float32(dtype):
+    ones = [tg.ones([2], dtype)] * 300
+    total = tg.function(lambda xs: tg.add_n(xs))([*ones, tg.constant([2048.0, 0.5], dtype)])
+    assert total.dtype.name == dtype
+    assert (
+        total.numpy().astype(float).tolist()
+        == tg.constant([2348.0, 300.5], dtype).numpy().astype(float).tolist()
+    )
+
+
 # ---------------------------------------------------------------- 8 floating bits
 
 

@@ -28,7 +28,8 @@ from tracegraph.math.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.reduction import cumsum, reduce_sum
+from tracegraph.math.logic import is_nan
+from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
 from tracegraph.math.sorting import sort
 from tracegraph.math.unary import (
     abs,
@@ -235,7 +236,7 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
     array([0., 2.], dtype=float32)
     """
     y, edge = as_tensor(x), as_number("hard_shrink", "threshold", threshold)
-    return where(abs(y) > edge, y, as_tensor(0, y.dtype))  # type: ignore[operator]
+    return where(abs(y) <= edge, as_tensor(0, y.dtype), y)  # type: ignore[operator]  # nan stays
 
 
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
@@ -267,7 +268,7 @@ def threshold(x: TensorLike, threshold: float, default_value: float) -> Tensor:
     y = as_tensor(x)
     other = as_tensor(as_number("threshold", "default_value", default_value), y.dtype)
     edge = as_number("threshold", "threshold", threshold)
-    return where(y > edge, y, other)  # type: ignore[operator]
+    return where(y <= edge, other, y)  # type: ignore[operator]  # nan stays
 
 
 def mish(x: TensorLike) -> Tensor:
@@ -326,6 +327,8 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     inside = cast_to(is_in, y.dtype)
     total = reduce_sum(multiply(falling, inside), at, keepdims=True)
     excess = divide(subtract(total, 1.0), reduce_sum(inside, at, keepdims=True))
+    largest = reduce_max(y, at, keepdims=True)
+    excess = where(is_nan(largest), largest, excess)  # its order among numbers says nothing
     return maximum(subtract(y, excess), 0.0)
 
 

@@ -24,7 +24,7 @@ from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_s
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
-from tracegraph.core.types import DType, TensorType, as_dtype, int32, int64
+from tracegraph.core.types import DType, TensorType, as_dtype, float32, int32, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_tensor,
@@ -285,14 +285,16 @@ def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:
 
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
-    """The sum of the tensors, all of one shape.
+    """The sum of the tensors, all of one shape. 16-bit floating numbers are added in float32.
 
     >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
     array([ 9, 12], dtype=int32)
     """
     is_list = isinstance(inputs, (Iterator, np.ndarray))
     first, *others = together("add_n", list(inputs) if is_list else inputs)
-    total = first
+    is_narrow = first.dtype.is_floating and first.dtype.size == 2
+    wide = float32 if is_narrow and len(others) > 1 else first.dtype
+    total = cast_to(first, wide)
     for x in others:
         if same_shape(first.type.shape, x.type.shape) is None:
             refuse(
@@ -302,8 +304,8 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
                 x,
                 fix="give all tensors one shape; + broadcasts",
             )
-        total = ADD(total, x)
-    return total
+        total = ADD(total, cast_to(x, wide))
+    return cast_to(total, first.dtype)
 
 
 def accumulate_n(
