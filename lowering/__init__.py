@@ -4,21 +4,21 @@ from lowering import (
     agreement as agreement,
     device as device,
     disk as disk,
-    jax_derivatives as jax_derivatives,
     layout as layout,
     memory as memory,
     places as places,
     processes as processes,
     program as program,
     sizes as sizes,
-    stablehlo_export as stablehlo_export,
     stages as stages,
 )
+from lowering.export import jax_derivatives as jax_derivatives, stablehlo as stablehlo
 
 # Importing a family registers its rules.
 from lowering.rules import (
     barrier as barrier,
     broadcast as broadcast,
+    calls as calls,
     constant as constant,
     contract as contract,
     control as control,

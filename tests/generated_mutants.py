@@ -29,7 +29,6 @@ from typing import Any
 import numpy as np
 
 import tracegraph as tg
-import tracegraph.control
 import tracegraph.math
 import tracegraph.nn
 import tracegraph.ops
@@ -43,8 +42,10 @@ from tests.compiling import compile_quickly
 from tests.function_table import ROWS, Row
 from tests.mutants import _forget, problems_of_row
 from tests.op_table import CASES, Case
-from tracegraph.control import gradient_cache, intern
+from tracegraph.calls import call, custom_call, gradient_cache
+from tracegraph.control import branch, scan, while_loop
 from tracegraph.eager import pending
+from tracegraph.ir import intern
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.sparsity import pattern
@@ -292,16 +293,15 @@ def sites_in(group: str, module: ModuleType) -> Iterator[Site]:
 
 
 def modules_of(package: ModuleType) -> list[ModuleType]:
-    names = [x.name for x in pkgutil.iter_modules(package.__path__)]
-    return [importlib.import_module(f"{package.__name__}.{name}") for name in sorted(names)]
+    """The modules of a package and of the folders in it, by the names of their files."""
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    names = sorted((x.name for x in found), key=lambda name: name.rpartition(".")[2])
+    return [*map(importlib.import_module, names)]
 
 
 GROUPS: dict[str, list[ModuleType]] = {
     "ops": [x for x in modules_of(tracegraph.ops) if x.__name__.split(".")[-1] != "effect"],
-    "control": [
-        importlib.import_module(f"tracegraph.control.{name}")
-        for name in ("branch", "call", "custom_call", "scan", "while_loop")
-    ],
+    "control": [branch, call, custom_call, scan, while_loop],
     "functions": [*modules_of(tracegraph.math), *modules_of(tracegraph.nn)],
 }
 

@@ -20,8 +20,8 @@ import jax
 from lowering.rules import RULES
 from tests import test_ops
 from tests.op_table import CASES, Case
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.recompute import RecomputedCall
+from tracegraph.calls.custom_call import CustomCall
+from tracegraph.calls.recompute import RecomputedCall
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.ir import op as ir_op
 from tracegraph.ir.op import Op

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy import linalg as linear, special
 
+from tracegraph.calls.call import Call
+from tracegraph.calls.custom_call import CustomCall
+from tracegraph.calls.recompute import recomputed
 from tracegraph.control.branch import Cond, Switch
-from tracegraph.control.call import Call
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.recompute import recomputed
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.core.types import (

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering import jax_derivatives
-from lowering.jax_derivatives import differentiable
+from lowering.export import jax_derivatives
+from lowering.export.jax_derivatives import differentiable
 from lowering.program import graph_function
 from lowering.rules import RULES as LOWERING_RULES
 from tests.compiling import QUICK

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tracegraph as tg
-from tracegraph.functions import buckets as module
+from tracegraph.execution import buckets as module
 from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, GatherNd, ScatterAdd
 
 # Each test decorates one piece of code again and again, which a user is warned of.

@@ -15,7 +15,7 @@ import pytest
 import tracegraph as tg
 from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers, raises, tensor
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,

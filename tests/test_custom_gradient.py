@@ -18,7 +18,7 @@ import pytest
 import tracegraph as tg
 from lowering.program import compile_graph
 from tests.compiling import QUICK
-from tracegraph.control.custom_call import CustomCall
+from tracegraph.calls.custom_call import CustomCall
 from tracegraph.eager import backend
 from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, LoadError, ShapeError

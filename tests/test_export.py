@@ -18,7 +18,7 @@ import pytest
 from jax.extend.mlir import ir
 
 import tracegraph as tg
-from lowering import stablehlo_export
+from lowering.export import stablehlo
 from tests import test_open_sizes as open_sizes
 from tests.op_table import CASES
 from tests.oracles import raises
@@ -369,7 +369,7 @@ def test_linear_algebra_of_fixed_sizes(name, gradient):
 def bytes_of_graph(graph, platforms):
     names = [f"x{i}" for i in range(len(graph.inputs))]
     results = [f"y{i}" for i in range(len(graph.outputs))]
-    return stablehlo_export.stablehlo(graph, names, [], results, platforms)
+    return stablehlo.stablehlo(graph, names, [], results, platforms)
 
 
 def with_gradients(graph):

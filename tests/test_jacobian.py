@@ -18,7 +18,7 @@ from lowering.program import graph_function
 from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers
 from tests.test_sparsity import by_numpy, programs, random_values, traced
-from tracegraph.control import gradient_cache
+from tracegraph.calls import gradient_cache
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TensorType, float64
 from tracegraph.eager.pending import compiled_count

@@ -22,7 +22,7 @@ from tests.nests import (
     staged,
 )
 from tracegraph import nest
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.eager import pending
 
 pytestmark = [

@@ -10,8 +10,8 @@ import pytest
 
 import tracegraph as tg
 from lowering.program import compile_graph
-from tracegraph.control import gradient_cache
-from tracegraph.control.call import Call, residual_plan
+from tracegraph.calls import gradient_cache
+from tracegraph.calls.call import Call, residual_plan
 from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError
 from tracegraph.ir.builder import Builder

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tracegraph as tg
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.core.shapes import Dim, ShapeVariable, floor_divide, maximum, minimum
 from tracegraph.core.source import UNKNOWN, Source
 from tracegraph.core.types import (

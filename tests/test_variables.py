@@ -1238,7 +1238,7 @@ def test_a_variable_that_dies_while_its_value_is_pending_leaves_nothing_behind()
 
 def test_nothing_is_given_away_where_reference_counts_cannot_be_trusted(monkeypatch):
     from tracegraph.eager import pending
-    from tracegraph.functions import execute
+    from tracegraph.execution import execute
 
     for module in (execute, pending):
         monkeypatch.setattr(module, "COUNTS_ARE_TRUSTED", False)

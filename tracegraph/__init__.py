@@ -43,11 +43,11 @@ from tracegraph.api.python_functions import (
 from tracegraph.array.blocks import *
 from tracegraph.array.creation import *
 from tracegraph.array.grouping import *
-from tracegraph.array.indexing import *
-from tracegraph.array.indexing import slice_of as slice
+from tracegraph.array.indexing.selection import *
+from tracegraph.array.indexing.slices import *
+from tracegraph.array.indexing.slices import slice_of as slice
 from tracegraph.array.joining import *
 from tracegraph.array.rearranging import *
-from tracegraph.array.selection import *
 from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
 from tracegraph.control_flow.branches import *
@@ -101,10 +101,11 @@ from tracegraph.functions.function import (
 )
 from tracegraph.ir.tensor import Graph as Graph, Node as Node, Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
-from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
 from tracegraph.math.distributions import *
-from tracegraph.math.logic import *
+from tracegraph.math.elementwise.arithmetic import *
+from tracegraph.math.elementwise.logic import *
+from tracegraph.math.elementwise.unary import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
@@ -116,7 +117,6 @@ from tracegraph.math.special import (
     bessel_i1 as bessel_i1,
     bessel_i1e as bessel_i1e,
 )
-from tracegraph.math.unary import *
 from tracegraph.passes.registry import (
     RegisterGradient as RegisterGradient,
     no_gradient as no_gradient,

@@ -13,13 +13,13 @@ from tracegraph import nn
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_axis, as_number, rank_of, sizes_of
 from tracegraph.array.creation import range as numbers
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import split
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math import unary
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise import unary
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -28,10 +28,8 @@ from tracegraph.math.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.logic import is_nan
-from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
-from tracegraph.math.sorting import sort
-from tracegraph.math.unary import (
+from tracegraph.math.elementwise.logic import is_nan
+from tracegraph.math.elementwise.unary import (
     abs,
     exp,
     expm1,
@@ -41,6 +39,8 @@ from tracegraph.math.unary import (
     square,
     tanh as tanh,
 )
+from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
+from tracegraph.math.sorting import sort
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import Axis, TensorLike
 

@@ -25,7 +25,7 @@ from tracegraph.errors import (
     message,
     shown,
 )
-from tracegraph.functions.execute import input_types
+from tracegraph.execution.execute import input_types
 from tracegraph.functions.function import Function
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op

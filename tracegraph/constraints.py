@@ -11,9 +11,9 @@ from typing import Any
 from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_number, as_sizes, identified
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply
+from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, maximum, multiply
+from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import Axis, TensorLike
 

@@ -34,10 +34,10 @@ from tracegraph.errors import DTypeError, ShapeError, fact_of, fail, reason_of, 
 from tracegraph.ir import pass_observers
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.math import logic
-from tracegraph.math.logic import is_finite
+from tracegraph.math.elementwise import logic
+from tracegraph.math.elementwise.logic import is_finite
+from tracegraph.math.elementwise.unary import abs as absolute
 from tracegraph.math.reduction import reduce_all
-from tracegraph.math.unary import abs as absolute
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, TensorLike

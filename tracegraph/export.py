@@ -16,9 +16,9 @@ from tracegraph.core.shapes import ShapeVariable
 from tracegraph.core.source import sourced
 from tracegraph.eager import backend
 from tracegraph.errors import GradientError, ShapeError, SignatureError, TraceError, fail, shown
+from tracegraph.execution.jax_function import constants, pure_graph
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function, function
-from tracegraph.functions.jax_function import constants, pure_graph
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full

@@ -21,8 +21,8 @@ from tracegraph.errors import ShapeError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.decompositions import qr
 from tracegraph.linalg.parts import diag_part
-from tracegraph.math.arithmetic import multiply
-from tracegraph.math.unary import sign
+from tracegraph.math.elementwise.arithmetic import multiply
+from tracegraph.math.elementwise.unary import sign
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 

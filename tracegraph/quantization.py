@@ -16,12 +16,12 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.creation import stop_gradient
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.errors import InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -30,9 +30,16 @@ from tracegraph.math.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.logic import equal, greater, less, logical_and, logical_not, logical_or
+from tracegraph.math.elementwise.logic import (
+    equal,
+    greater,
+    less,
+    logical_and,
+    logical_not,
+    logical_or,
+)
+from tracegraph.math.elementwise.unary import floor, rint
 from tracegraph.math.reduction import reduce_max, reduce_min, reduce_sum
-from tracegraph.math.unary import floor, rint
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.tracing.index_checks import value_at_hand
 from tracegraph.typing import Axis, TensorLike

@@ -9,11 +9,11 @@ from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_choice, as_number, identified, refuse, sizes_of
 from tracegraph.array.creation import eye
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.unary import abs, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import abs, square
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import TensorLike
 

@@ -1,4 +1,4 @@
-"""Lowering of `tracegraph.control`: bodies become functions of their own."""
+"""Lowering of `tracegraph.control`."""
 
 from __future__ import annotations
 
@@ -12,27 +12,10 @@ from lowering.layout import unstated
 from lowering.program import BY_TABLE, Lowering, graph_function
 from lowering.rules import lowers
 from lowering.rules.accumulate import type_of_sum
-from tracegraph.control import call as ops
 from tracegraph.control.branch import Cond, Switch
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.recompute import RecomputedCall
 from tracegraph.control.scan import Scan
-from tracegraph.control.undifferentiable import UndifferentiableCall
 from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.ir.tensor import Graph
-
-
-@lowers(ops.Call, CustomCall, RecomputedCall, UndifferentiableCall)
-def _call(op: ops.Call, *xs: Any) -> Any:
-    return _function(op.body)(*xs)
-
-
-def _function(body: Graph) -> Callable[..., tuple[Any, ...]]:
-    """One function object per body, so that JAX traces a body once however often it is called."""
-    function = body.cache.get("lowered")
-    if function is None:
-        function = body.cache["lowered"] = jax.jit(graph_function(body))
-    return function
 
 
 @lowers(Cond)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_size, refuse
 from tracegraph.array.creation import ensure_shape
-from tracegraph.array.indexing import getitem
+from tracegraph.array.indexing.slices import getitem
 from tracegraph.array.shaping import transpose
 from tracegraph.boundary.tracebacks import (
     api_boundary,
@@ -31,9 +31,9 @@ from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, sho
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import matrix_transpose
-from tracegraph.math.arithmetic import divide, floordiv, mod, multiply, pow
+from tracegraph.math.elementwise.arithmetic import divide, floordiv, mod, multiply, pow
+from tracegraph.math.elementwise.unary import abs, negative, round
 from tracegraph.math.product import matmul, vector_product
-from tracegraph.math.unary import abs, negative, round
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,

@@ -13,7 +13,7 @@ from tracegraph.array.arguments import (
     refuse_kind,
     sizes_of,
 )
-from tracegraph.array.selection import boolean_mask
+from tracegraph.array.indexing.selection import boolean_mask
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, as_dtype, bool_, int32, int64
 from tracegraph.ir.tensor import Tensor

@@ -21,9 +21,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tracegraph.calls.call import Call
 from tracegraph.commands.contents import Entry, Input
-from tracegraph.control.call import Call
-from tracegraph.control.rewrite import rewritten
 from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.differentiation.accumulator import ForwardAccumulator
@@ -39,6 +38,7 @@ from tracegraph.errors import (
     fact_of,
 )
 from tracegraph.ir.op import MissingRule, Op
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable

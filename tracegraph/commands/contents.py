@@ -18,8 +18,8 @@ from tracegraph import nest
 from tracegraph.archive.directory import MANIFEST, Reader
 from tracegraph.archive.manifest import Entry as ManifestEntry
 from tracegraph.archive.value_encoding import record_fields, record_kind
+from tracegraph.calls.call import Call, as_tuple
 from tracegraph.commands.answers import Misuse, refuse_name
-from tracegraph.control.call import Call, as_tuple
 from tracegraph.core.source import UNKNOWN
 from tracegraph.core.types import BY_SHORT, TOKEN, TensorType
 from tracegraph.eager.tensor_methods import host_array

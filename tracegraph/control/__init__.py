@@ -1,22 +1,6 @@
-"""Ops that hold graphs, one file per kind. Importing the package registers them all, since files of
+"""Branches and loops, one op per file. Importing the package registers them all, since files of
 graphs name them."""
 
-from tracegraph.control import (
-    branch,
-    call,
-    custom_call,
-    recompute,
-    scan,
-    undifferentiable,
-    while_loop,
-)
+from tracegraph.control import branch, scan, while_loop
 
-__all__ = [
-    "branch",
-    "call",
-    "custom_call",
-    "recompute",
-    "scan",
-    "undifferentiable",
-    "while_loop",
-]
+__all__ = ["branch", "scan", "while_loop"]

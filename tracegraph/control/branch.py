@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.control.call import (
+from tracegraph.calls.call import (
     Call,
     ResidualPlan,
     applied,

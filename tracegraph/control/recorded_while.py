@@ -11,8 +11,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from tracegraph.calls.call import applied, depending_through, own_size, residual_plan
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.call import applied, depending_through, own_size, residual_plan
 from tracegraph.control.scan import Loop, Scan, swapped
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.control.branch import narrowed, stacked_outputs
-from tracegraph.control.call import (
+from tracegraph.calls.call import (
     Call,
     applied,
     as_tuple,
@@ -26,6 +25,7 @@ from tracegraph.control.call import (
     own_size,
     residual_plan,
 )
+from tracegraph.control.branch import narrowed, stacked_outputs
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved

@@ -25,14 +25,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tracegraph.control.branch import (
-    all_rows,
-    harmless_rows,
-    narrowed,
-    select_rows,
-    stacked_outputs,
-)
-from tracegraph.control.call import (
+from tracegraph.calls.call import (
     Call,
     applied,
     as_tuple,
@@ -40,6 +33,13 @@ from tracegraph.control.call import (
     derived_name,
     has_plan,
     own_size,
+)
+from tracegraph.control.branch import (
+    all_rows,
+    harmless_rows,
+    narrowed,
+    select_rows,
+    stacked_outputs,
 )
 from tracegraph.control.recorded_while import recorded_while
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body

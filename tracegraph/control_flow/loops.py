@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python

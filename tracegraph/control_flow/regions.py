@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from tracegraph import nest
-from tracegraph.control.call import applied
-from tracegraph.control.intern import interned
+from tracegraph.calls.call import applied
 from tracegraph.control.while_loop import COUNT
 from tracegraph.control_flow.tensor_array import TensorArray
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
@@ -24,6 +23,7 @@ from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
+from tracegraph.ir.intern import interned
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
@@ -126,7 +126,7 @@ class NeedsTraceError(Exception):
     """A branch or a loop at top level has effects, so it must be traced and run as one call."""
 
 
-#: What traces a call at top level and runs it at once; `functions.execute` sets it.
+#: What traces a call at top level and runs it at once; `execution.execute` sets it.
 _runners: list[Callable[[str, Callable[[], Any]], Any]] = []
 
 

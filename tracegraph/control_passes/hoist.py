@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tracegraph.control.call import as_tuple, naming
+from tracegraph.calls.call import as_tuple, naming
 from tracegraph.core.types import TOKEN
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import Op

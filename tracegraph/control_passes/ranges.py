@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.calls.call import Call
 from tracegraph.control.branch import Branch
-from tracegraph.control.call import Call
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.core.types import DType, TensorType

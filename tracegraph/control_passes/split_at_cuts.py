@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TOKEN, TensorType, int32

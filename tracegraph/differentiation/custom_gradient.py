@@ -12,10 +12,9 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.call import Call, as_tuple
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.intern import interned
-from tracegraph.control.recompute import recomputed
+from tracegraph.calls.call import Call, as_tuple
+from tracegraph.calls.custom_call import CustomCall
+from tracegraph.calls.recompute import recomputed
 from tracegraph.control_passes.hoist import Hoisted, hoisted
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import Source, caller_of
@@ -33,8 +32,9 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.functions.execute import append_call, run_nested, run_recorded
+from tracegraph.execution.execute import append_call, run_nested, run_recorded
 from tracegraph.ir.builder import current
+from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full

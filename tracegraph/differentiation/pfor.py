@@ -13,7 +13,7 @@ from typing import Any
 from tracegraph.core.source import here
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
-from tracegraph.functions.execute import prepare_effects, run_recorded
+from tracegraph.execution.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack

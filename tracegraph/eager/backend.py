@@ -105,7 +105,7 @@ def recorded(run: Callable[[], Any]) -> Any:
 
 def platforms() -> tuple[str, ...]:
     """The kinds of devices that programs can be exported for."""
-    return _lowering().stablehlo_export.PLATFORMS
+    return _lowering().stablehlo.PLATFORMS
 
 
 def stablehlo(
@@ -116,8 +116,8 @@ def stablehlo(
     platforms: Sequence[str],
     constraints: Sequence[str],
 ) -> bytes:
-    """A graph as a serialised program; see `lowering.stablehlo_export`."""
-    export = _lowering().stablehlo_export.stablehlo
+    """A graph as a serialised program; see `lowering.export.stablehlo`."""
+    export = _lowering().stablehlo.stablehlo
     return export(graph, names, constants, results, platforms, constraints)
 
 

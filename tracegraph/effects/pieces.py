@@ -14,6 +14,7 @@ from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control.scan import Loop, Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
+from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import ShapeVariable, static_shape, substitute_shape, substitute_size
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
@@ -23,11 +24,11 @@ from tracegraph.errors import Mismatch
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
-from tracegraph.padding.padded import Padded, padded
 from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
 if TYPE_CHECKING:
     from tracegraph.effects.procedure import Run
+    from tracegraph.padding.padded import Padded
 
 #: How many programs of one part are kept: one for each of the last sizes.
 _MOST_PROGRAMS = 128
@@ -112,6 +113,7 @@ class PartProgram:
     def _padded(self) -> Padded:
         graph = self._part.graph
         count, results = len(graph.inputs), range(len(graph.outputs))
+        padded = opened("tracegraph.padding.padded").padded
         return padded(graph, count, results, range(0), self._part.names)
 
     def _program(self, graph: Graph, buffers: Sequence[Any], sizes: Mapping[str, int]) -> Any:

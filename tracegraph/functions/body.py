@@ -12,8 +12,8 @@ from tracegraph.autograph.scope import converted_for, converting
 from tracegraph.core.source import unsourced
 from tracegraph.core.types import TensorType
 from tracegraph.errors import SignatureError, fail
+from tracegraph.execution.run_options import PLAIN, RunOptions
 from tracegraph.functions.concrete import ConcreteFunction, StandIn
-from tracegraph.functions.run_options import PLAIN, RunOptions
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ops.layout import MeshQuestion
 from tracegraph.passes.simplify import simplify

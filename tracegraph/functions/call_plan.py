@@ -17,8 +17,8 @@ from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import Mismatch, UnknownValue
+from tracegraph.execution.execute import Execution, laid_out_buffers
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import Execution, laid_out_buffers
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.layout import ENTERED, placement_around
 from tracegraph.signatures.signature import (

@@ -22,9 +22,9 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
-from tracegraph.functions.execute import Execution, input_types, note_call, run_nested, run_recorded
-from tracegraph.functions.jax_function import Binding, jax_function
-from tracegraph.functions.run_options import PLAIN, RunOptions
+from tracegraph.execution.execute import Execution, input_types, note_call, run_nested, run_recorded
+from tracegraph.execution.jax_function import Binding, jax_function
+from tracegraph.execution.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
@@ -44,7 +44,7 @@ from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced
 
 if TYPE_CHECKING:
-    from tracegraph.functions.buckets import Bucketing
+    from tracegraph.execution.buckets import Bucketing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ConcreteFunction:
         #: how that is looked at.
         self._running, self._numerics = traced, None
         if run_options.locate_numerics:
-            self._numerics = opened("tracegraph.functions.numerics")
+            self._numerics = opened("tracegraph.execution.numerics")
             self._running = self._numerics.with_located_numerics(traced)
         #: How the result tensors are packed for the caller.
         self.results = results
@@ -113,11 +113,11 @@ class ConcreteFunction:
         #: How it becomes programs.
         self.run_options, buckets = run_options, run_options.buckets
         if buckets is not None and not traced.graph.is_static:
-            bucketing = opened("tracegraph.functions.buckets").Bucketing
+            bucketing = opened("tracegraph.execution.buckets").Bucketing
             self.bucketing = bucketing(traced, buckets, run_options, layouts_here(request))
         if not traced.graph.is_static:
             types, names = traced.graph.input_types, self._input_names()
-            recompiling = opened("tracegraph.functions.recompiling").Recompiling
+            recompiling = opened("tracegraph.execution.recompiling").Recompiling
             self._recompiling = recompiling(self.name, types, names, buckets is not None)
 
     # What it is.

@@ -23,12 +23,12 @@ from tracegraph.eager import backend
 from tracegraph.effects.prefix import has_shapes_found
 from tracegraph.effects.record import Record, ResultShapeError, current_record, recorded_call
 from tracegraph.errors import ShapeError, TraceError, VariableError, fail, shown
+from tracegraph.execution.execute import Execution, input_types
+from tracegraph.execution.jax_function import Binding, check_is_one_program, jax_function
+from tracegraph.execution.run_options import Roll, RunOptions, as_roll
 from tracegraph.functions.body import Body
 from tracegraph.functions.call_plan import CallPlan, PlansByMesh, known_call
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import Execution, input_types
-from tracegraph.functions.jax_function import Binding, check_is_one_program, jax_function
-from tracegraph.functions.run_options import Roll, RunOptions, as_roll
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
 from tracegraph.ir.tensor import Graph, Tensor, get_buffer, get_type
@@ -774,7 +774,7 @@ def _flags(*given: Any) -> dict[str, Any]:
 
 
 def _buckets(sizes: Any) -> Any:
-    return opened("tracegraph.functions.buckets").Buckets(sizes)
+    return opened("tracegraph.execution.buckets").Buckets(sizes)
 
 
 def _bytes(budget: Any) -> int:

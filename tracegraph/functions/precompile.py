@@ -27,8 +27,8 @@ from tracegraph.errors import (
     shown,
     way_out,
 )
+from tracegraph.execution.execute import Execution
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.functions.execute import Execution
 from tracegraph.ir.tensor import Tensor
 from tracegraph.tracing.trace import Traced
 

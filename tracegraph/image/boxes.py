@@ -7,15 +7,15 @@ from typing import Any
 
 from tracegraph.array.arguments import as_count, as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import is_tensor, one_hot, ones_like, range as range_of
+from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.runtime_sizes import size_of_value
-from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, expand_dims, reshape, transpose
 from tracegraph.control_flow.loops import foldl
 from tracegraph.core.shapes import element_count, same_shape, same_size
 from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, maximum, minimum, multiply, subtract
-from tracegraph.math.logic import greater, logical_and, logical_not
+from tracegraph.math.elementwise.arithmetic import divide, maximum, minimum, multiply, subtract
+from tracegraph.math.elementwise.logic import greater, logical_and, logical_not
 from tracegraph.math.reduction import cumsum, reduce_any, reduce_sum
 from tracegraph.math.sorting import argsort
 from tracegraph.operands.conversion import as_tensor, cast_to

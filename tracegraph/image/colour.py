@@ -6,14 +6,14 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse
 from tracegraph.array.creation import is_tensor
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import concat
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, tile
 from tracegraph.core.shapes import same_size
 from tracegraph.effects.checks_and_prints import check
 from tracegraph.image.pictures import as_colours, as_floating, as_images, converted
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -23,10 +23,10 @@ from tracegraph.math.arithmetic import (
     pow,
     subtract,
 )
-from tracegraph.math.logic import equal, greater, greater_equal, less
+from tracegraph.math.elementwise.logic import equal, greater, greater_equal, less
+from tracegraph.math.elementwise.unary import abs, floor
 from tracegraph.math.product import tensordot
 from tracegraph.math.reduction import reduce_all
-from tracegraph.math.unary import abs, floor
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.image import AdjustContrast
 from tracegraph.typing import DTypeLike, TensorLike

@@ -14,7 +14,7 @@ from tracegraph.core.types import float64, int64
 from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import multiply, subtract
+from tracegraph.math.elementwise.arithmetic import multiply, subtract
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import SizeLike, TensorLike

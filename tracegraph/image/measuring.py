@@ -15,7 +15,7 @@ from tracegraph.core.shapes import element_count, same_shape
 from tracegraph.core.types import TensorType, float32
 from tracegraph.image.pictures import as_images, converted
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     divide,
     maximum,
@@ -24,8 +24,8 @@ from tracegraph.math.arithmetic import (
     squared_difference,
     subtract,
 )
+from tracegraph.math.elementwise.unary import abs, log, rsqrt
 from tracegraph.math.reduction import reduce_mean, reduce_prod, reduce_std, reduce_sum
-from tracegraph.math.unary import abs, log, rsqrt
 from tracegraph.nn.activation import relu
 from tracegraph.nn.convolutions import depthwise_conv2d
 from tracegraph.nn.pooling import avg_pool2d

@@ -11,7 +11,7 @@ from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import floordiv, multiply
+from tracegraph.math.elementwise.arithmetic import floordiv, multiply
 from tracegraph.operands.conversion import as_tensor, cast_to
 
 

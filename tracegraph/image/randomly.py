@@ -8,8 +8,8 @@ from typing import Any
 
 from tracegraph.array.arguments import as_number, as_sizes, known_int, refuse, sizes_of
 from tracegraph.array.creation import convert_to_tensor
-from tracegraph.array.indexing import slice_of
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
+from tracegraph.array.indexing.slices import slice_of
 from tracegraph.array.shaping import reshape, reverse
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail
@@ -21,7 +21,7 @@ from tracegraph.image.colour import (
 )
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.logic import less
+from tracegraph.math.elementwise.logic import less
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.random.distributions import uniform
 from tracegraph.random.stateless import stateless_uniform

@@ -19,20 +19,28 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import range as range_of
+from tracegraph.array.indexing.selection import gather, gather_nd, where
 from tracegraph.array.joining import stack
 from tracegraph.array.runtime_sizes import with_runtime_sizes
-from tracegraph.array.selection import gather, gather_nd, where
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.shapes import Size, same_size
 from tracegraph.core.types import DType, TensorType, float32, float64, int32, int64
 from tracegraph.image.geometry import pad_to_bounding_box
 from tracegraph.image.pictures import as_images
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, floordiv, maximum, minimum, multiply, subtract
-from tracegraph.math.logic import greater_equal, less, less_equal, logical_and
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    divide,
+    floordiv,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
+from tracegraph.math.elementwise.logic import greater_equal, less, less_equal, logical_and
+from tracegraph.math.elementwise.unary import abs, ceil, exp, floor, sin
 from tracegraph.math.product import einsum
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import abs, ceil, exp, floor, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import ShapeLike, SizeLike, TensorLike
 

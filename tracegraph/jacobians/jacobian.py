@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.calls.call import DerivativeBuilder, call
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import here, sourced
 from tracegraph.core.types import DType, TensorType, int32

@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
+from tracegraph.calls.call import Call, as_tuple
+from tracegraph.calls.custom_call import CustomCall
+from tracegraph.calls.recompute import recomputed
 from tracegraph.control.branch import Cond, Switch
-from tracegraph.control.call import Call, as_tuple
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.recompute import recomputed
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_flow.loops import checkpoint_count

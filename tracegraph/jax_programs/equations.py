@@ -18,12 +18,12 @@ from jax import export
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from tracegraph.control.intern import interned
 from tracegraph.core.shapes import Shape, Size, parse_size
 from tracegraph.core.source import PACKAGE, Source, here, is_ours, place_of_thread, sourced
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import DTypeError, TraceError, fail
 from tracegraph.ir.builder import Builder
+from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.constant import Constant, constant

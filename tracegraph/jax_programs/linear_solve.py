@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tracegraph.control.call import as_tuple
-from tracegraph.control.custom_call import CustomCall
+from tracegraph.calls.call import as_tuple
+from tracegraph.calls.custom_call import CustomCall
 from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import current, inline
 from tracegraph.ir.tensor import Graph, Tensor

@@ -13,7 +13,7 @@ import numpy as np
 from jax import core, export
 
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.control_flow.regions import appended
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import Dim, ShapeVariable

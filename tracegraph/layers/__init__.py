@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING
 from tracegraph.api.public_modules import publish
 from tracegraph.layers import (
     activations,
-    attention,
     base,
-    convolutions,
     core,
     merging,
     noise,
     normalisation,
-    pooling,
-    recurrent,
-    recurrent_convolutions,
+    sequences,
     sequential,
     shaping,
+    windows,
     wrappers,
 )
 from tracegraph.layers.activations import (
@@ -27,27 +24,7 @@ from tracegraph.layers.activations import (
     ReLU as ReLU,
     Softmax as Softmax,
 )
-from tracegraph.layers.attention import (
-    AdditiveAttention as AdditiveAttention,
-    Attention as Attention,
-    MultiHeadAttention as MultiHeadAttention,
-)
 from tracegraph.layers.base import Layer as Layer
-from tracegraph.layers.convolutions import (
-    Conv1D as Conv1D,
-    Conv1DTranspose as Conv1DTranspose,
-    Conv2D as Conv2D,
-    Conv2DTranspose as Conv2DTranspose,
-    Conv3D as Conv3D,
-    Conv3DTranspose as Conv3DTranspose,
-    Convolution1D as Convolution1D,
-    Convolution2D as Convolution2D,
-    Convolution3D as Convolution3D,
-    DepthwiseConv1D as DepthwiseConv1D,
-    DepthwiseConv2D as DepthwiseConv2D,
-    SeparableConv1D as SeparableConv1D,
-    SeparableConv2D as SeparableConv2D,
-)
 from tracegraph.layers.core import (
     Dense as Dense,
     EinsumDense as EinsumDense,
@@ -91,7 +68,58 @@ from tracegraph.layers.normalisation import (
     RMSNormalization as RMSNormalization,
     UnitNormalization as UnitNormalization,
 )
-from tracegraph.layers.pooling import (
+from tracegraph.layers.sequences.attention import (
+    AdditiveAttention as AdditiveAttention,
+    Attention as Attention,
+    MultiHeadAttention as MultiHeadAttention,
+)
+from tracegraph.layers.sequences.recurrent import (
+    GRU as GRU,
+    LSTM as LSTM,
+    RNN as RNN,
+    GRUCell as GRUCell,
+    LSTMCell as LSTMCell,
+    SimpleRNN as SimpleRNN,
+    SimpleRNNCell as SimpleRNNCell,
+    StackedRNNCells as StackedRNNCells,
+)
+from tracegraph.layers.sequences.recurrent_convolutions import (
+    ConvLSTM1D as ConvLSTM1D,
+    ConvLSTM2D as ConvLSTM2D,
+    ConvLSTM3D as ConvLSTM3D,
+)
+from tracegraph.layers.sequential import Input as Input, Sequential as Sequential
+from tracegraph.layers.shaping import (
+    Cropping1D as Cropping1D,
+    Cropping2D as Cropping2D,
+    Cropping3D as Cropping3D,
+    Flatten as Flatten,
+    Permute as Permute,
+    RepeatVector as RepeatVector,
+    Reshape as Reshape,
+    UpSampling1D as UpSampling1D,
+    UpSampling2D as UpSampling2D,
+    UpSampling3D as UpSampling3D,
+    ZeroPadding1D as ZeroPadding1D,
+    ZeroPadding2D as ZeroPadding2D,
+    ZeroPadding3D as ZeroPadding3D,
+)
+from tracegraph.layers.windows.convolutions import (
+    Conv1D as Conv1D,
+    Conv1DTranspose as Conv1DTranspose,
+    Conv2D as Conv2D,
+    Conv2DTranspose as Conv2DTranspose,
+    Conv3D as Conv3D,
+    Conv3DTranspose as Conv3DTranspose,
+    Convolution1D as Convolution1D,
+    Convolution2D as Convolution2D,
+    Convolution3D as Convolution3D,
+    DepthwiseConv1D as DepthwiseConv1D,
+    DepthwiseConv2D as DepthwiseConv2D,
+    SeparableConv1D as SeparableConv1D,
+    SeparableConv2D as SeparableConv2D,
+)
+from tracegraph.layers.windows.pooling import (
     AdaptiveAveragePooling1D as AdaptiveAveragePooling1D,
     AdaptiveAveragePooling2D as AdaptiveAveragePooling2D,
     AdaptiveAveragePooling3D as AdaptiveAveragePooling3D,
@@ -123,37 +151,6 @@ from tracegraph.layers.pooling import (
     MaxPooling2D as MaxPooling2D,
     MaxPooling3D as MaxPooling3D,
 )
-from tracegraph.layers.recurrent import (
-    GRU as GRU,
-    LSTM as LSTM,
-    RNN as RNN,
-    GRUCell as GRUCell,
-    LSTMCell as LSTMCell,
-    SimpleRNN as SimpleRNN,
-    SimpleRNNCell as SimpleRNNCell,
-    StackedRNNCells as StackedRNNCells,
-)
-from tracegraph.layers.recurrent_convolutions import (
-    ConvLSTM1D as ConvLSTM1D,
-    ConvLSTM2D as ConvLSTM2D,
-    ConvLSTM3D as ConvLSTM3D,
-)
-from tracegraph.layers.sequential import Input as Input, Sequential as Sequential
-from tracegraph.layers.shaping import (
-    Cropping1D as Cropping1D,
-    Cropping2D as Cropping2D,
-    Cropping3D as Cropping3D,
-    Flatten as Flatten,
-    Permute as Permute,
-    RepeatVector as RepeatVector,
-    Reshape as Reshape,
-    UpSampling1D as UpSampling1D,
-    UpSampling2D as UpSampling2D,
-    UpSampling3D as UpSampling3D,
-    ZeroPadding1D as ZeroPadding1D,
-    ZeroPadding2D as ZeroPadding2D,
-    ZeroPadding3D as ZeroPadding3D,
-)
 from tracegraph.layers.wrappers import (
     Bidirectional as Bidirectional,
     SpectralNormalization as SpectralNormalization,
@@ -161,8 +158,8 @@ from tracegraph.layers.wrappers import (
 )
 
 # Modules are not public names.
-del activations, attention, base, convolutions, core, merging, noise, normalisation, pooling
-del recurrent, recurrent_convolutions, sequential, shaping, wrappers
+del activations, base, core, merging, noise, normalisation
+del sequences, sequential, shaping, windows, wrappers
 
 if not TYPE_CHECKING:  # to a checker, what is imported as itself is public
     __all__ = [

@@ -7,14 +7,14 @@ from typing import Any
 
 from tracegraph import activations, nn
 from tracegraph.array.arguments import as_axes, as_number, as_sizes, rank_of
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known
-from tracegraph.math.arithmetic import add, multiply, subtract
-from tracegraph.math.logic import greater
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.logic import greater
+from tracegraph.math.elementwise.unary import exp
 from tracegraph.math.reduction import reduce_logsumexp
-from tracegraph.math.unary import exp
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import (
     ActivationLike,

@@ -23,7 +23,7 @@ from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide
+from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.module import Module, added_losses, settings_text

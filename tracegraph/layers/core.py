@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_sizes, refuse_kind
-from tracegraph.array.selection import gather
+from tracegraph.array.indexing.selection import gather
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Affine, Layer, activation_of, known_last, positive, takes
-from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.logic import not_equal
+from tracegraph.math.elementwise.arithmetic import add, multiply
+from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.math.product import einsum, matmul
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import (

@@ -14,7 +14,7 @@ from tracegraph.core.types import float32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer
-from tracegraph.math import arithmetic
+from tracegraph.math.elementwise import arithmetic
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor

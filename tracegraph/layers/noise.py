@@ -8,12 +8,12 @@ from typing import Any
 
 from tracegraph import nn, random, regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first
-from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.logic import greater_equal
+from tracegraph.math.elementwise.arithmetic import add, multiply
+from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, ShapeLike

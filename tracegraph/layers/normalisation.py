@@ -21,10 +21,10 @@ from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, along_channels, known
-from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.unary import rsqrt, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.reduction import reduce_mean, summable
-from tracegraph.math.unary import rsqrt, square
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.variable import Variable
 from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike

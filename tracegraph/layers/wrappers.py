@@ -8,21 +8,21 @@ from typing import Any
 from tracegraph import initializers, nest
 from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse, refuse_kind, sizes_of
 from tracegraph.array.creation import ones_like, stop_gradient
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import concat
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape, reverse
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive, takes
-from tracegraph.layers.recurrent import RNN
-from tracegraph.math.arithmetic import add, divide, multiply
-from tracegraph.math.logic import equal
+from tracegraph.layers.sequences.recurrent import RNN
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply
+from tracegraph.math.elementwise.logic import equal
+from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_all, reduce_sum
-from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest, TensorLike

@@ -27,7 +27,7 @@ from tracegraph.core.types import as_dtype, int32, int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import diag
-from tracegraph.math.unary import real
+from tracegraph.math.elementwise.unary import real
 from tracegraph.operands.conversion import as_operands, cast_to
 from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of
 from tracegraph.ops.decomposition import Eig, Eigh, Eigvalsh, Lu, Qr, SingularValues, Svd

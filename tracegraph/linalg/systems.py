@@ -25,8 +25,8 @@ from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import diag, diag_part
+from tracegraph.math.elementwise.unary import log
 from tracegraph.math.product import with_common_batch
-from tracegraph.math.unary import log
 from tracegraph.operands.conversion import as_operands, as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import Sum
 from tracegraph.ops.contract import MATMUL, adjoint as adjoint_of, swap_last

@@ -11,7 +11,7 @@ from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.reduction import as_reduction, floating, reduced
-from tracegraph.math.logic import not_equal
+from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, TensorLike
 

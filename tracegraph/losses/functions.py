@@ -6,18 +6,26 @@ import math
 
 from tracegraph.array.arguments import as_axis, as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import zeros_like
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.types import int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.reduction import floating, labels_and_predictions
-from tracegraph.math.arithmetic import add, clip_by_value, divide, maximum, multiply, pow, subtract
-from tracegraph.math.logic import equal, less_equal, logical_or, not_equal
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    maximum,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.elementwise.logic import equal, less_equal, logical_or, not_equal
+from tracegraph.math.elementwise.unary import abs, exp, log, negative, sigmoid, softplus, square
 from tracegraph.math.norms import l2_normalize, log_softmax
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_mean, reduce_sum
-from tracegraph.math.unary import abs, exp, log, negative, sigmoid, softplus, square
 from tracegraph.nn.loss import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,

@@ -8,15 +8,15 @@ import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_number, rank_of, refuse, sizes_of
 from tracegraph.array.creation import eye, fill
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.classes import Loss
 from tracegraph.losses.functions import class_numbers
 from tracegraph.losses.reduction import floating
-from tracegraph.math.arithmetic import add, maximum, multiply, subtract
-from tracegraph.math.logic import equal, greater, logical_and, logical_not, not_equal
+from tracegraph.math.elementwise.arithmetic import add, maximum, multiply, subtract
+from tracegraph.math.elementwise.logic import equal, greater, logical_and, logical_not, not_equal
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_logsumexp, reduce_sum
 from tracegraph.nn.activation import softplus

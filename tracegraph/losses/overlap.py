@@ -9,7 +9,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.classes import Loss
 from tracegraph.losses.functions import EPSILON, class_numbers, of_rows
 from tracegraph.losses.reduction import floating, labels_and_predictions
-from tracegraph.math.arithmetic import add, divide, multiply, pow, subtract
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply, pow, subtract
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 

@@ -9,7 +9,7 @@ from tracegraph.array.creation import size
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.types import DType, float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide_no_nan, multiply
+from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
 

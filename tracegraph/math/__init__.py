@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING
 from tracegraph.array.creation import complex as complex
 from tracegraph.array.joining import accumulate_n as accumulate_n, add_n as add_n
 from tracegraph.math import (
-    arithmetic,
     counting,
     distributions,
-    logic,
     norms,
     product,
     reduction,
     segments,
     sorting,
     special as special,
-    unary,
 )
-from tracegraph.math.arithmetic import *
 from tracegraph.math.counting import *
 from tracegraph.math.distributions import *
-from tracegraph.math.logic import *
+from tracegraph.math.elementwise import arithmetic, logic, unary
+from tracegraph.math.elementwise.arithmetic import *
+from tracegraph.math.elementwise.logic import *
+from tracegraph.math.elementwise.unary import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
@@ -37,7 +36,6 @@ from tracegraph.math.special import (
     bessel_i1 as bessel_i1,
     bessel_i1e as bessel_i1e,
 )
-from tracegraph.math.unary import *
 
 if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
     __all__ = [

@@ -23,9 +23,9 @@ from tracegraph.core.shapes import maximum, minimum, same_shape
 from tracegraph.core.types import DType, as_dtype, float64, int32, int64
 from tracegraph.errors import InvalidArgumentError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import clip_by_value, divide, multiply, subtract
+from tracegraph.math.elementwise.arithmetic import clip_by_value, divide, multiply, subtract
+from tracegraph.math.elementwise.unary import floor
 from tracegraph.math.reduction import summable
-from tracegraph.math.unary import floor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, LogicalAnd

@@ -9,7 +9,7 @@ from typing import Any
 from tracegraph.array.arguments import rank_of, refuse, refuse_kind
 from tracegraph.array.joining import together
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide_no_nan
+from tracegraph.math.elementwise.arithmetic import divide_no_nan
 from tracegraph.operands.conversion import (
     as_tensor,
     broadcast,

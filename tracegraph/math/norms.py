@@ -12,9 +12,9 @@ from tracegraph.array.joining import add_n
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, in_shape_of, maximum, minimum, multiply
+from tracegraph.math.elementwise.arithmetic import divide, in_shape_of, maximum, minimum, multiply
+from tracegraph.math.elementwise.unary import rsqrt, sqrt
 from tracegraph.math.reduction import keeps_axes, reduce_sum
-from tracegraph.math.unary import rsqrt, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of

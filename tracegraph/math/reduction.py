@@ -27,7 +27,7 @@ from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     divide,
     floordiv,
@@ -36,7 +36,7 @@ from tracegraph.math.arithmetic import (
     subtract,
     truncatediv,
 )
-from tracegraph.math.logic import truth
+from tracegraph.math.elementwise.logic import truth
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops, reduce as reductions
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of

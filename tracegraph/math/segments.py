@@ -15,10 +15,10 @@ from tracegraph.core.types import TensorType, bool_, float32, float64, int64
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.counting import is_counted, like, number_count, reaching
+from tracegraph.math.elementwise.arithmetic import add, divide, floordiv, multiply, subtract
+from tracegraph.math.elementwise.unary import sqrt
 from tracegraph.math.reduction import summable
-from tracegraph.math.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.elementwise import EQUAL, GREATER, SELECT

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracegraph.control.rewrite import rewritten
 from tracegraph.control.while_loop import WhileGradient, checkpoints_within, usual_checkpoints
 from tracegraph.ir.op import Op
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph, Node
 
 

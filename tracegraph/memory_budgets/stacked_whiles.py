@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from functools import cached_property
 
-from tracegraph.control.call import has_plan
+from tracegraph.calls.call import has_plan
 from tracegraph.control.scan import BackwardStep, Scan, type_of_sum
 from tracegraph.control.while_loop import (
     COUNT,

@@ -17,13 +17,13 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import ones_like, range as numbers_to
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims, reshape, transpose
 from tracegraph.core.types import bool_
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import of_one_rank
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -33,10 +33,10 @@ from tracegraph.math.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.logic import equal, greater, greater_equal, logical_and
+from tracegraph.math.elementwise.logic import equal, greater, greater_equal, logical_and
+from tracegraph.math.elementwise.unary import log, sigmoid
 from tracegraph.math.reduction import reduce_any, reduce_max, reduce_mean, reduce_sum
 from tracegraph.math.sorting import top_k as largest
-from tracegraph.math.unary import log, sigmoid
 from tracegraph.metrics.metric import Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 

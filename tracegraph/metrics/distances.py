@@ -16,16 +16,16 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import size
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import labels_and_predictions, of_one_rank
-from tracegraph.math.arithmetic import add, divide, divide_no_nan, multiply, subtract
-from tracegraph.math.logic import greater, is_inf, not_equal
+from tracegraph.math.elementwise.arithmetic import add, divide, divide_no_nan, multiply, subtract
+from tracegraph.math.elementwise.logic import greater, is_inf, not_equal
+from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.reduction import reduce_mean, reduce_std, reduce_sum, reduce_variance
-from tracegraph.math.unary import sqrt, square
 from tracegraph.metrics.metric import Mean, MeanMetricWrapper, Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 

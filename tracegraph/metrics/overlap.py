@@ -17,16 +17,16 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.selection import gather, where
+from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import DTypeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
 from tracegraph.losses.reduction import floating
-from tracegraph.math.arithmetic import add, divide, multiply, subtract
 from tracegraph.math.counting import counts_of_pairs
-from tracegraph.math.logic import (
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply, subtract
+from tracegraph.math.elementwise.logic import (
     equal,
     greater,
     greater_equal,
@@ -35,8 +35,8 @@ from tracegraph.math.logic import (
     logical_not,
     logical_or,
 )
+from tracegraph.math.elementwise.unary import abs
 from tracegraph.math.reduction import argmax, reduce_mean, reduce_sum
-from tracegraph.math.unary import abs
 from tracegraph.metrics.metric import Metric
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
 from tracegraph.ops.reduce import IsExtreme

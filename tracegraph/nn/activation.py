@@ -8,9 +8,9 @@ from tracegraph.array.arguments import as_flag
 from tracegraph.array.joining import concat
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import multiply
+from tracegraph.math.elementwise.arithmetic import multiply
+from tracegraph.math.elementwise.unary import sigmoid, softplus, softsign, tanh
 from tracegraph.math.norms import log_softmax as log_softmax, softmax as softmax
-from tracegraph.math.unary import sigmoid, softplus, softsign, tanh
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import full_like, zeros_of

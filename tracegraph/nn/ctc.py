@@ -8,18 +8,25 @@ import numpy as np
 
 from tracegraph.array.arguments import as_flag, as_integers, as_size, known_int, rank_of, refuse
 from tracegraph.array.creation import range as range_of, zeros
+from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.joining import stack
-from tracegraph.array.selection import gather, where
 from tracegraph.array.shaping import cut, pad, reshape, transpose
 from tracegraph.control_flow.loops import foldl
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, multiply, subtract
-from tracegraph.math.logic import equal, greater, less, logical_and, logical_or, not_equal
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.logic import (
+    equal,
+    greater,
+    less,
+    logical_and,
+    logical_or,
+    not_equal,
+)
+from tracegraph.math.elementwise.unary import negative
 from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_logsumexp, summable
-from tracegraph.math.unary import negative
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full_like
 from tracegraph.typing import TensorLike

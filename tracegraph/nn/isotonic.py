@@ -8,15 +8,15 @@ import numpy as np
 
 from tracegraph.array.arguments import as_axis, as_flag, known_int, rank_of, refuse
 from tracegraph.array.creation import range as range_of, stop_gradient
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
 from tracegraph.core.types import float32, float64, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import divide, subtract
-from tracegraph.math.logic import equal, greater, greater_equal
+from tracegraph.math.elementwise.arithmetic import divide, subtract
+from tracegraph.math.elementwise.logic import equal, greater, greater_equal
+from tracegraph.math.elementwise.unary import negative
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import cumsum, reduce_max, reduce_min, reduce_sum
-from tracegraph.math.unary import negative
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import move_axis
 from tracegraph.typing import Axis, TensorLike

@@ -15,10 +15,10 @@ from tracegraph.core.types import bool_, float64, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide_no_nan, multiply
+from tracegraph.math.elementwise.arithmetic import add, divide_no_nan, multiply
+from tracegraph.math.elementwise.unary import log_sigmoid, softplus
 from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import log_sigmoid, softplus
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,

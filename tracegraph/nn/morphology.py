@@ -11,8 +11,8 @@ from tracegraph.array.arguments import as_choice, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import cut, reshape, reverse
 from tracegraph.core.shapes import same_size
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add
-from tracegraph.math.unary import negative
+from tracegraph.math.elementwise.arithmetic import add
+from tracegraph.math.elementwise.unary import negative
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_operands
 from tracegraph.ops.elementwise import Maximum

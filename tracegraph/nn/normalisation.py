@@ -19,17 +19,25 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import is_tensor
+from tracegraph.array.indexing.selection import gather
 from tracegraph.array.joining import together
-from tracegraph.array.selection import gather
 from tracegraph.array.shaping import cut, pad, reshape
 from tracegraph.core.shapes import element_count, same_size
 from tracegraph.core.types import TensorType
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.math.arithmetic import add, divide, divide_no_nan, maximum, multiply, pow, subtract
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    divide,
+    divide_no_nan,
+    maximum,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.elementwise.unary import rsqrt
 from tracegraph.math.norms import clip_by_norm
 from tracegraph.math.reduction import reduce_mean, reduce_sum, summable
-from tracegraph.math.unary import rsqrt
 from tracegraph.operands.conversion import (
     as_tensor,
     broadcast,

@@ -16,7 +16,7 @@ from tracegraph.array.creation import ones
 from tracegraph.array.shaping import reshape
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, multiply
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.reduction import summable
 from tracegraph.nn.windows import Windows, padded, ranked, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to

@@ -6,18 +6,18 @@ from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_integers, as_size, rank_of, refuse
 from tracegraph.array.creation import ones_like, stop_gradient, zeros_like
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import concat
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, multiply, subtract
-from tracegraph.math.logic import equal
+from tracegraph.math.elementwise.arithmetic import add, divide, multiply, subtract
+from tracegraph.math.elementwise.logic import equal
+from tracegraph.math.elementwise.unary import log
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_any, reduce_sum
-from tracegraph.math.unary import log
 from tracegraph.nn.loss import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits
 from tracegraph.nn.normalisation import embedding_lookup
 from tracegraph.operands.conversion import as_tensor, cast_to

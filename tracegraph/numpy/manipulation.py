@@ -7,7 +7,7 @@ from typing import Any
 
 from tracegraph import array, linalg
 from tracegraph.array.arguments import as_axis, as_integers, as_list, as_sizes, rank_of, refuse
-from tracegraph.array.index_arrays import counted_from_zero
+from tracegraph.array.indexing.index_arrays import counted_from_zero
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor

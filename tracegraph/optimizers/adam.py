@@ -7,14 +7,14 @@ from typing import Any, Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.array.creation import ones_like
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import DType, float32
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, maximum, multiply, pow, subtract
-from tracegraph.math.logic import greater, logical_and
+from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, pow, subtract
+from tracegraph.math.elementwise.logic import greater, logical_and
+from tracegraph.math.elementwise.unary import abs, sqrt, square
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import abs, sqrt, square
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.optimizers.base import Optimizer, state, towards
 from tracegraph.optimizers.rows import Gradient

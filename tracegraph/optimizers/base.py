@@ -12,7 +12,7 @@ import numpy as np
 from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import fill, ones_like, zeros_like
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
@@ -21,7 +21,7 @@ from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
 from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -31,7 +31,7 @@ from tracegraph.math.arithmetic import (
     pow,
     subtract,
 )
-from tracegraph.math.logic import equal
+from tracegraph.math.elementwise.logic import equal
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
 from tracegraph.optimizers.rows import (

@@ -7,8 +7,15 @@ from typing import Unpack
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, clip_by_value, divide, multiply, pow, subtract
-from tracegraph.math.unary import sign, sqrt, square
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.elementwise.unary import sign, sqrt, square
 from tracegraph.optimizers.base import Optimizer, mixed
 from tracegraph.optimizers.shared import Shared, takes_shared
 from tracegraph.typing import Rate

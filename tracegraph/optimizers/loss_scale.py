@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracegraph.array.arguments import as_list, refuse_kind
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import stack
-from tracegraph.array.selection import where
 from tracegraph.control_flow.branches import cond
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level
-from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.logic import equal, is_finite
+from tracegraph.math.elementwise.arithmetic import add, multiply
+from tracegraph.math.elementwise.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.optimizers.base import Optimizer, connected_pairs, state
 from tracegraph.optimizers.rows import Rows

@@ -10,10 +10,18 @@ from tracegraph.array.arguments import as_count, as_flag, as_list
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import DType
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, maximum, minimum, multiply, pow, subtract
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    divide,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    subtract,
+)
+from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import norm, reduce_mean
-from tracegraph.math.unary import sqrt, square
 from tracegraph.operands.conversion import cast_to
 from tracegraph.optimizers.adam import Adam
 from tracegraph.optimizers.base import Optimizer, mixed

@@ -7,13 +7,13 @@ from typing import NamedTuple, TypeAlias
 
 from tracegraph.array.arguments import as_integers, refuse
 from tracegraph.array.creation import ones_like, zeros_like
-from tracegraph.array.selection import gather, scatter_nd, tensor_scatter_nd_update, where
+from tracegraph.array.indexing.selection import gather, scatter_nd, tensor_scatter_nd_update, where
 from tracegraph.array.shaping import reshape
 from tracegraph.core.shapes import Shape, same_shape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.core.types import TensorType
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.math.logic import not_equal
+from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.math.reduction import reduce_any
 from tracegraph.math.segments import unsorted_segment_sum
 from tracegraph.math.sorting import searchsorted, sort

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from tracegraph.array.arguments import as_flag, as_list, as_number
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import (
+from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
     divide,
@@ -20,8 +20,8 @@ from tracegraph.math.arithmetic import (
     pow,
     subtract,
 )
-from tracegraph.math.logic import less, less_equal
-from tracegraph.math.unary import ceil, cos, floor, log
+from tracegraph.math.elementwise.logic import less, less_equal
+from tracegraph.math.elementwise.unary import ceil, cos, floor, log
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import TensorLike
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tracegraph.calls.call import applied
 from tracegraph.control.branch import Branch
-from tracegraph.control.call import applied
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.core.types import TensorType, bool_, int32

@@ -10,16 +10,16 @@ import numpy as np
 
 from tracegraph.array.arguments import as_count, as_flag, as_integers, known_int, rank_of, refuse
 from tracegraph.array.creation import range as range_of
-from tracegraph.array.selection import gather
+from tracegraph.array.indexing.selection import gather
 from tracegraph.array.shaping import cut, pad
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import TensorType, float32, float64, int64
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, maximum, minimum, multiply
+from tracegraph.math.elementwise.arithmetic import add, divide, maximum, minimum, multiply
+from tracegraph.math.elementwise.unary import expm1, floor, log, log1p, negative
 from tracegraph.math.reduction import cumsum, reduce_sum
 from tracegraph.math.sorting import top_k
-from tracegraph.math.unary import expm1, floor, log, log1p, negative
 from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.random import RandomUniform

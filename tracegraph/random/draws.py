@@ -11,9 +11,17 @@ from tracegraph.array.shaping import broadcast_to, reshape
 from tracegraph.core.types import DType, as_dtype, float32, float64, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.arithmetic import add, divide, floormod, maximum, minimum, multiply, subtract
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    divide,
+    floormod,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+)
+from tracegraph.math.elementwise.unary import erfinv, log, negative
 from tracegraph.math.reduction import argmax
-from tracegraph.math.unary import erfinv, log, negative
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
 from tracegraph.ops import random as ops
 from tracegraph.ops.index import Gather

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracegraph.calls.call import applied
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.call import applied
 from tracegraph.control.scan import Scan
 from tracegraph.ir.builder import Builder, inline
 from tracegraph.ir.tensor import Graph, Node, Tensor

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tracegraph.control.call import Call
+from tracegraph.calls.call import Call
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import sourced
 from tracegraph.errors import counted

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from tracegraph.archive.value_encoding import Records, record_fields, record_kind
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
+from tracegraph.execution.jax_function import Binding
 from tracegraph.functions.body import Body
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
-from tracegraph.functions.jax_function import Binding
 from tracegraph.ir.tensor import Tensor
 from tracegraph.saved_model.call_errors import refuse_call
 from tracegraph.signatures.results import Results

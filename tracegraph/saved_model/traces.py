@@ -11,8 +11,8 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.archive.manifest import Entry
-from tracegraph.control.registered_gradients import with_registered_gradients
-from tracegraph.control.undifferentiable import without_custom_gradients
+from tracegraph.calls.registered_gradients import with_registered_gradients
+from tracegraph.calls.undifferentiable import without_custom_gradients
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.types import TOKEN, DType, TensorType
 from tracegraph.errors import (

@@ -19,7 +19,7 @@ from tracegraph.archive.layouts import written_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.value_encoding import NoData, encoded
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.undifferentiable import lacks_custom_gradients
+from tracegraph.calls.undifferentiable import lacks_custom_gradients
 from tracegraph.core.source import Source
 from tracegraph.core.types import as_dtype
 from tracegraph.eager.tensor_methods import host_array

@@ -16,13 +16,13 @@ from tracegraph.array.arguments import (
     refuse,
 )
 from tracegraph.array.creation import is_tensor, zeros
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import concat
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import cut, reverse, roll
 from tracegraph.core.types import TensorType, complex64, complex128, float32, float64, int64
 from tracegraph.errors import SignatureError, counted, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.unary import cos, sin, sqrt
+from tracegraph.math.elementwise.unary import cos, sin, sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import DimSize, Iota

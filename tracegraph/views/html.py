@@ -239,6 +239,6 @@ def family(op: str) -> str:
     """The family of the op of this name, which says what colour it has in pictures."""
     kind = OPS.get(op)
     package, _, module = kind.__module__.rpartition(".") if kind is not None else ("", "", "")
-    if package.endswith(".control"):
+    if package.endswith((".calls", ".control")):
         return "call"
     return _EXCEPTIONS.get(op) or _FAMILIES.get(module, "elementwise")

@@ -6,18 +6,25 @@ from tracegraph.linalg.operators.banded import (
     LinearOperatorTridiag as LinearOperatorTridiag,
 )
 from tracegraph.linalg.operators.base import LinearOperator as LinearOperator
-from tracegraph.linalg.operators.blocks import (
-    LinearOperatorBlockDiag as LinearOperatorBlockDiag,
-    LinearOperatorBlockLowerTriangular as LinearOperatorBlockLowerTriangular,
-)
 from tracegraph.linalg.operators.circulant import (
     LinearOperatorCirculant as LinearOperatorCirculant,
     LinearOperatorCirculant2D as LinearOperatorCirculant2D,
     LinearOperatorCirculant3D as LinearOperatorCirculant3D,
 )
-from tracegraph.linalg.operators.composition import (
+from tracegraph.linalg.operators.composites.blocks import (
+    LinearOperatorBlockDiag as LinearOperatorBlockDiag,
+    LinearOperatorBlockLowerTriangular as LinearOperatorBlockLowerTriangular,
+)
+from tracegraph.linalg.operators.composites.composition import (
     LinearOperatorComposition as LinearOperatorComposition,
     LinearOperatorKronecker as LinearOperatorKronecker,
+)
+from tracegraph.linalg.operators.composites.low_rank import (
+    LinearOperatorLowRankUpdate as LinearOperatorLowRankUpdate,
+)
+from tracegraph.linalg.operators.composites.wrapping import (
+    LinearOperatorAdjoint as LinearOperatorAdjoint,
+    LinearOperatorInversion as LinearOperatorInversion,
 )
 from tracegraph.linalg.operators.dense import (
     LinearOperatorFullMatrix as LinearOperatorFullMatrix,
@@ -29,16 +36,9 @@ from tracegraph.linalg.operators.diagonal import (
     LinearOperatorScaledIdentity as LinearOperatorScaledIdentity,
     LinearOperatorZeros as LinearOperatorZeros,
 )
-from tracegraph.linalg.operators.low_rank import (
-    LinearOperatorLowRankUpdate as LinearOperatorLowRankUpdate,
-)
 from tracegraph.linalg.operators.permuting import (
     LinearOperatorHouseholder as LinearOperatorHouseholder,
     LinearOperatorPermutation as LinearOperatorPermutation,
-)
-from tracegraph.linalg.operators.wrapping import (
-    LinearOperatorAdjoint as LinearOperatorAdjoint,
-    LinearOperatorInversion as LinearOperatorInversion,
 )
 
 # It installs the product of two operators.

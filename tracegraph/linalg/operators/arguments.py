@@ -10,7 +10,7 @@ from tracegraph.array.creation import zeros
 from tracegraph.core.shapes import Shape
 from tracegraph.errors import HintError, SignatureError, counted, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.unary import conj
+from tracegraph.math.elementwise.unary import conj
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.state.variable import Variable
 

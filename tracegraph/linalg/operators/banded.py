@@ -6,8 +6,8 @@ from typing import Any
 
 from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import range as numbers_from
+from tracegraph.array.indexing.selection import gather
 from tracegraph.array.joining import concat, stack
-from tracegraph.array.selection import gather
 from tracegraph.array.shaping import cut, expand_dims, reverse, roll
 from tracegraph.core.shapes import same_shape
 from tracegraph.errors import SignatureError, fail
@@ -23,7 +23,7 @@ from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.circulant import as_complex, in_dtype
 from tracegraph.linalg.parts import adjoint as adjoint_of, diag
 from tracegraph.linalg.systems import compact_diagonals, tridiagonal_matmul, tridiagonal_solve
-from tracegraph.math.logic import equal
+from tracegraph.math.elementwise.logic import equal
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.shape import Reshape

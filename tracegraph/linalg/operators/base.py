@@ -19,9 +19,9 @@ from tracegraph.linalg.decompositions import eigvalsh, svd
 from tracegraph.linalg.operators.arguments import HINTS, implied, not_here
 from tracegraph.linalg.parts import adjoint as adjoint_of, diag_part
 from tracegraph.linalg.systems import cholesky, cholesky_solve, det, slogdet, solve
-from tracegraph.math.logic import equal
+from tracegraph.math.elementwise.logic import equal
+from tracegraph.math.elementwise.unary import abs as absolute, log, real
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce_prod, reduce_sum
-from tracegraph.math.unary import abs as absolute, log, real
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.module import Module
 from tracegraph.typing import DTypeLike, TensorLike

@@ -13,9 +13,9 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import conjugate_if, given, parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.math.logic import equal, not_equal
+from tracegraph.math.elementwise.logic import equal, not_equal
+from tracegraph.math.elementwise.unary import imag, real
 from tracegraph.math.reduction import reduce_prod, reduce_sum
-from tracegraph.math.unary import imag, real
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
 from tracegraph.ops.elementwise import complex_of

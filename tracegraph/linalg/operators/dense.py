@@ -9,7 +9,7 @@ from tracegraph.linalg.operators.arguments import given, parameter
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of, band_part, diag_part
 from tracegraph.linalg.systems import triangular_solve
-from tracegraph.math.logic import not_equal
+from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_prod
 from tracegraph.operands.conversion import as_tensor

@@ -23,9 +23,9 @@ from tracegraph.linalg.operators.arguments import (
 )
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of, diag as matrix_of, diag_part, set_diag
-from tracegraph.math.logic import equal, not_equal
+from tracegraph.math.elementwise.logic import equal, not_equal
+from tracegraph.math.elementwise.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.math.reduction import reduce_prod
-from tracegraph.math.unary import abs as absolute, imag, log, real, sqrt
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracegraph.array.arguments import as_integers
 from tracegraph.array.creation import ones, range as numbers_from, zeros
-from tracegraph.array.selection import gather
+from tracegraph.array.indexing.selection import gather
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail
@@ -16,11 +16,11 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import HINTS, common_batch, given, parameter, with_batch
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.math.logic import equal
+from tracegraph.math.elementwise.logic import equal
+from tracegraph.math.elementwise.unary import abs as absolute, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.sorting import argsort, sort
-from tracegraph.math.unary import abs as absolute, square
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_value
 from tracegraph.typing import DTypeLike, TensorLike
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.archive.manifest import Entry
-from tracegraph.functions.run_options import PLAIN, Roll, RunOptions
+from tracegraph.execution.run_options import PLAIN, Roll, RunOptions
 
 #: The optional field of a function; where it is missing, every option is the default.
 RUN_OPTIONS = "run_options"

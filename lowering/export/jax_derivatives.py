@@ -27,13 +27,13 @@ from jax.custom_derivatives import SymbolicZero
 
 from lowering import sizes
 from lowering.device import WIDE, has_64_bits
-from lowering.linear import LinearMap
+from lowering.export.linear import LinearMap
 from lowering.program import Lowering, graph_function
 from lowering.rules import RULES, Rule
+from tracegraph.calls.call import Call
+from tracegraph.calls.custom_call import CustomCall
+from tracegraph.calls.recompute import RecomputedCall
 from tracegraph.control.branch import Branch
-from tracegraph.control.call import Call
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.recompute import RecomputedCall
 from tracegraph.control.scan import Loop, Scan
 from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.core.source import here, sourced

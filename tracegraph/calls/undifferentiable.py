@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from tracegraph.control.call import Call
-from tracegraph.control.rewrite import rewritten
+from tracegraph.calls.call import Call
 from tracegraph.core.source import here
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import MissingRuleError, fail
 from tracegraph.ir.op import Derivative, KnownValues, Op, Tangents
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph, Node, Tensor
 
 

@@ -10,8 +10,8 @@ from tracegraph.array.joining import split
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
-from tracegraph.layers.convolutions import CONVOLUTIONS, Windows
-from tracegraph.layers.recurrent import LSTMCell, OwnRNN, given
+from tracegraph.layers.sequences.recurrent import LSTMCell, OwnRNN, given
+from tracegraph.layers.windows.convolutions import CONVOLUTIONS, Windows
 
 if TYPE_CHECKING:
     from tracegraph.typing import (

@@ -16,15 +16,15 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import ones_like, zeros, zeros_like
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import concat, split, stack, unstack
-from tracegraph.array.selection import where
 from tracegraph.array.shaping import expand_dims, reverse, transpose
 from tracegraph.control_flow.loops import scan_with_results
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known_last, positive, takes
-from tracegraph.math.arithmetic import add, multiply, subtract
+from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.product import matmul
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import (

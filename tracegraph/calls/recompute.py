@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracegraph.control.call import Call, as_tuple
-from tracegraph.control.custom_call import CustomCall
+from tracegraph.calls.call import Call, as_tuple
+from tracegraph.calls.custom_call import CustomCall
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import token
 from tracegraph.ir.builder import Builder, copy_inputs, replay

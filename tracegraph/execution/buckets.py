@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tracegraph.control.rewrite import rewritten
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.shapes import Dim, dim_names, static_shape, substitute_size
@@ -19,10 +18,11 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.tensor_methods import gathered_array, host_array
 from tracegraph.errors import ShapeError, SignatureError, fail, shown
-from tracegraph.functions.execute import Execution, input_types, laid_out_buffers
-from tracegraph.functions.run_options import RunOptions
+from tracegraph.execution.execute import Execution, input_types, laid_out_buffers
+from tracegraph.execution.run_options import RunOptions
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.op import Op
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph, Node, Tensor, host_tensor
 from tracegraph.ops.constant import DimSize
 from tracegraph.ops.elementwise import IDENTITY

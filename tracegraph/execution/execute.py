@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.control.call import Call, call, forward_form, repeats
+from tracegraph.calls.call import Call, call, forward_form, repeats
 from tracegraph.control.while_loop import has_while_gradients
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
@@ -29,7 +29,7 @@ from tracegraph.effects.pieces import types_known
 from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.errors import TraceError, fail
-from tracegraph.functions.run_options import PLAIN, RunOptions
+from tracegraph.execution.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
@@ -122,7 +122,7 @@ class Execution:
         is_asked = self._budget is None and (always or self._may_pay_to_roll)
         if not (is_whole and is_asked):
             return None
-        rolling = opened("tracegraph.functions.rolling")
+        rolling = opened("tracegraph.execution.rolling")
         return rolling.rolled_body(self.traced, self.graph, always)
 
     @property
@@ -169,7 +169,7 @@ class Execution:
         found = self.rolled
         if found is None or not found.stacks:
             return Step(self.program, self._stored)
-        stacked_step = opened("tracegraph.functions.rolling").stacked_step
+        stacked_step = opened("tracegraph.execution.rolling").stacked_step
         return stacked_step(found, self.traced, self.program)
 
     def device_costs(self) -> Any:

@@ -21,8 +21,8 @@ from tracegraph.linalg.operators.arguments import (
 )
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.math.arithmetic import multiply
-from tracegraph.math.unary import abs as absolute
+from tracegraph.math.elementwise.arithmetic import multiply
+from tracegraph.math.elementwise.unary import abs as absolute
 from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.shape import Reshape, Transpose
 

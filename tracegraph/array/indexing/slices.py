@@ -9,9 +9,9 @@ import numpy as np
 
 from tracegraph.array.arguments import as_count, as_integers, as_sizes, known_int, rank_of, refuse
 from tracegraph.array.expressions import as_known, difference, text
-from tracegraph.array.index_arrays import is_gathered, is_index_array, taken_at
+from tracegraph.array.indexing.index_arrays import is_gathered, is_index_array, taken_at
+from tracegraph.array.indexing.selection import boolean_mask
 from tracegraph.array.runtime_sizes import is_open, runtime_size
-from tracegraph.array.selection import boolean_mask
 from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
 from tracegraph.core.types import bool_, int32, int64
 from tracegraph.errors import DTypeError, TraceError, counted, fail, kind_of, shown

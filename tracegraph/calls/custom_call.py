@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from tracegraph.control.call import Call, as_tuple, call, derived_name, own_size
+from tracegraph.calls.call import Call, as_tuple, call, derived_name, own_size
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import Size, same_shape, static_shape
 from tracegraph.core.source import Source

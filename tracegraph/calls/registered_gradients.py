@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tracegraph.control.call import as_tuple
-from tracegraph.control.custom_call import CustomCall
-from tracegraph.control.rewrite import rewritten
+from tracegraph.calls.call import as_tuple
+from tracegraph.calls.custom_call import CustomCall
 from tracegraph.core.source import sourced
 from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.registry import cotangents_of, is_registered, registry_version
 from tracegraph.passes.simplify import simplify

@@ -19,7 +19,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import range as numbers, zeros
-from tracegraph.array.selection import where
+from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import shown
@@ -27,11 +27,11 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
 from tracegraph.layers.base import Layer, known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
-from tracegraph.math.arithmetic import add, multiply
-from tracegraph.math.logic import greater_equal, logical_and, not_equal
+from tracegraph.math.elementwise.arithmetic import add, multiply
+from tracegraph.math.elementwise.logic import greater_equal, logical_and, not_equal
+from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import einsum, matmul
 from tracegraph.math.reduction import reduce_sum
-from tracegraph.math.unary import tanh
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
 from tracegraph.typing import (

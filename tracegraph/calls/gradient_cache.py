@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from tracegraph.control.call import DerivativeBuilder, call
+from tracegraph.calls.call import DerivativeBuilder, call
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor

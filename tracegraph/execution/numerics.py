@@ -24,7 +24,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.slots import gathered, run_program, settle, state_lock, store_together_if_same
 from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
-from tracegraph.functions.execute import Execution
+from tracegraph.execution.execute import Execution
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code

@@ -14,8 +14,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy, stablehlo as dialect
 
 from lowering import sizes
-from lowering.assumed import open_sizes
 from lowering.device import x64
+from lowering.export.assumed import open_sizes
 from lowering.program import graph_function, shape_struct
 from tracegraph.core.shapes import Dim
 from tracegraph.core.source import here

@@ -10,12 +10,12 @@ import numpy as np
 from tracegraph import nn
 from tracegraph.array.arguments import as_flag
 from tracegraph.array.creation import zeros_like
-from tracegraph.array.selection import gather, where
+from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, format_of, is_channels_first, known, padding_of, window
-from tracegraph.math.arithmetic import divide, multiply
+from tracegraph.math.elementwise.arithmetic import divide, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to

@@ -10,7 +10,7 @@ from tracegraph.errors import SignatureError, fail, shown
 Roll = Literal["auto", "always", False]
 
 if TYPE_CHECKING:
-    from tracegraph.functions.buckets import Buckets
+    from tracegraph.execution.buckets import Buckets
     from tracegraph.tracing.trace import Traced
 
 

@@ -21,9 +21,9 @@ from tracegraph.linalg.operators.arguments import (
     with_batch,
 )
 from tracegraph.linalg.operators.base import LinearOperator
-from tracegraph.linalg.operators.composition import Several
+from tracegraph.linalg.operators.composites.composition import Several
 from tracegraph.linalg.parts import adjoint as adjoint_of
-from tracegraph.math.arithmetic import multiply
+from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.operands.conversion import as_tensor, broadcast
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tracegraph.array.arguments import as_integers, refuse_kind
+from tracegraph.array.indexing.selection import gather, gather_nd
 from tracegraph.array.joining import stack
-from tracegraph.array.selection import gather, gather_nd
 from tracegraph.core.shapes import Size
 from tracegraph.core.types import int32, int64
 from tracegraph.ir.tensor import Tensor

@@ -1,0 +1,6 @@
+"""A graph applied as one node, one op per file: calls, custom calls, recomputed calls. Importing
+the package registers them all, since files of graphs name them."""
+
+from tracegraph.calls import call, custom_call, recompute, undifferentiable
+
+__all__ = ["call", "custom_call", "recompute", "undifferentiable"]

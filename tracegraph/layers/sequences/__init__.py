@@ -1,0 +1,1 @@
+"""Layers along sequences: recurrent ones, and attention."""

@@ -1,0 +1,1 @@
+"""Layers that move a window over steps, pixels or voxels."""

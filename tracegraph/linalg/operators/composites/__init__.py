@@ -1,0 +1,1 @@
+"""Operators that are made of other operators."""
