@@ -2432,3 +2432,32 @@ def test_a_tape_from_outside_knows_what_was_computed_of_an_argument(make):
         else:
             with pytest.raises(tg.errors.GradientError, match="saw being computed of it outside"):
                 compiled(x)
+
+
+def test_recording_is_not_stopped_inside_of_a_body_that_the_tape_sees_as_one_node():
+    """In plain code the derivative is 1; a loop would give 27, since it is one node to the tape."""
+
+    def outer(x, count):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            total = x
+            for _ in tg.range(count):
+                with tape.stop_recording():
+                    left_out = total * 2.0
+                total = total + left_out
+        return tape.gradient(total, x)
+
+    def stopped(x, tape):
+        with tape.stop_recording():
+            return x * 2.0
+
+    x = tg.constant(1.0)
+    assert float(outer(x, 3)) == 1.0  # at top level the loop is Python's
+    with pytest.raises(RuntimeError, match="this tape was opened outside of it"):
+        tg.function(outer)(x, tg.constant(3))
+    with tg.GradientTape() as tape, pytest.raises(RuntimeError, match="records the whole of it"):
+        tape.watch(x)
+        tg.function(lambda x: stopped(x, tape))(x)
+    with tg.GradientTape() as tape, pytest.raises(RuntimeError, match="use tg.stop_gradient"):
+        tape.watch(x)
+        tg.cond(x > 0, lambda: stopped(x, tape), lambda: x)

@@ -307,11 +307,23 @@ class GradientTape:
                 assert self._builder is not None
                 self._tracked.add(leaf_tensor(leaf, self._builder))
 
+    def _check_sees_each_node(self) -> None:
+        """Refuses to leave out a part of a body, which is one node to this tape."""
+        builder = current()
+        if builder is not self._builder and not builder.is_top_level:
+            fail(
+                TapeError,
+                "stop_recording inside a branch, a loop or a function: this tape was opened "
+                "outside of it, and records the whole of it as one node",
+                fix="use tg.stop_gradient(x) for what is left out, or stop around the whole",
+            )
+
     @context
     def stop_recording(self) -> Generator[None, None, None]:
         """A context in which nothing is recorded.
 
-        Raises RuntimeError for a tape that was never entered, ValueError for one that was left.
+        Raises RuntimeError for a tape that was never entered and in the body of a branch, a loop or
+        a function that is traced inside of the block of the tape, ValueError for one that was left.
         """
         if self._builder is None:
             fail(
@@ -320,6 +332,7 @@ class GradientTape:
                 fix="use `with tg.GradientTape() as tape:` first",
             )
         self._check_recording()
+        self._check_sees_each_node()
         try:
             self._stop("stopped")
             yield
