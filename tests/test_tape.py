@@ -2458,6 +2458,6 @@ def test_recording_is_not_stopped_inside_of_a_body_that_the_tape_sees_as_one_nod
     with tg.GradientTape() as tape, pytest.raises(RuntimeError, match="records the whole of it"):
         tape.watch(x)
         tg.function(lambda x: stopped(x, tape))(x)
-    with tg.GradientTape() as tape, pytest.raises(RuntimeError, match="use tg.stop_gradient"):
+    with tg.GradientTape() as tape, pytest.raises(RuntimeError, match=r"use tg\.stop_gradient"):
         tape.watch(x)
         tg.cond(x > 0, lambda: stopped(x, tape), lambda: x)
