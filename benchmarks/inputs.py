@@ -349,6 +349,7 @@ def save_custom() -> Inputs:
 INPUTS = {
     "scalar_call": scalar_call,
     "array_call": partial(array_call, np.float32),
+    "array_call_after_tape": partial(array_call, np.float32),
     "array_call_64": partial(array_call, np.float64),
     "dict_call": dict_call,
     "train_step_12": partial(train_step, 12),

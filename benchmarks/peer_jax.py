@@ -552,6 +552,7 @@ def if_installed(name: str, **variants) -> dict:
 WORKLOADS = {
     "scalar_call": {"jax": scalar_call},
     "array_call": {"jax": scalar_call},
+    "array_call_after_tape": {"jax": scalar_call},
     "array_call_64": {"jax": array_call_64},
     "dict_call": {"jax": dict_call},
     "train_step_12": {"jax": train_step},

@@ -47,6 +47,13 @@ def scalar_call(inputs: Inputs) -> Workload:
     return workload(lambda: increment(x))
 
 
+def call_after_tape(inputs: Inputs) -> Workload:
+    """A tape makes later calls note their results, so that a None gradient can be explained."""
+    with tg.GradientTape():
+        pass
+    return scalar_call(inputs)
+
+
 def dict_call(inputs: Inputs) -> Workload:
     arrays = tg.nest.map_structure(tg.constant, inputs["arrays"])
     increment = tg.function(lambda arrays: tg.nest.map_structure(lambda x: x + 1, arrays))
@@ -690,6 +697,7 @@ def sampled(step) -> Workload:
 WORKLOADS = {
     "scalar_call": {"tracegraph": scalar_call},
     "array_call": {"tracegraph": scalar_call},
+    "array_call_after_tape": {"tracegraph": call_after_tape},
     "array_call_64": {"tracegraph": scalar_call},
     "dict_call": {"tracegraph": dict_call},
     "train_step_12": {"tracegraph": train_step},

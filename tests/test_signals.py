@@ -1,6 +1,7 @@
 """Signal handlers, finalizers and callbacks of weak references: at any moment they may do what the
 main program may do, and nothing is lost."""
 
+import faulthandler
 import gc
 import pickle
 import random
@@ -130,8 +131,15 @@ class Actions:
         if random.random() < 0.02:
             tg.train.Checkpoint(v=self.variables).write(str(self.folder / "c"))
 
+    def dump(self):
+        """Stacks of all threads, with the interpreter's lock: dumps that faulthandler makes without
+        it, from its timer or its own handlers, end plain Python programs too."""
+        with open(self.folder / "stacks", "w") as file:
+            faulthandler.dump_traceback(file)
+        self.assign()
 
-ACTIONS = ["read", "keep", "assign", "call", "differentiate", "save"]
+
+ACTIONS = ["read", "keep", "assign", "call", "differentiate", "save", "dump"]
 
 
 def strike_steps(name, count, folder):
