@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -43,18 +44,27 @@ def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:
     """A convolution of which those axes are whole whose division XLA's partitioner gets wrong.
 
     Where x and y are both divided in space, as in the gradient by the kernel, it adds the parts up
-    over all devices, so an axis of the mesh that divides neither has each part counted again. Where
-    there are groups, it takes parts of channels that are no whole groups.
+    over all devices, so an axis of the mesh that divides neither has each part counted again, and
+    so has what fills up sizes that are no multiple. Where there are groups, it takes parts of
+    channels that are no whole groups.
     """
     space = range(len(op.strides))
     places = [axis + 1 for axis in space]
-    has_more = axes_that_divide(mesh) > 1
-    if has_more:
+    is_whole = axes_that_divide(mesh) > 1 or _has_a_large_window(op, x, y)
+    if is_whole:
         x, y = whole(x, places, mesh), whole(y, space, mesh)
     if op.groups != 1:
         x, y = whole(x, [x.ndim - 1], mesh), whole(y, range(y.ndim), mesh)
     z = _plain_conv(op, x, y)
-    return whole(z, places, mesh) if has_more else z  # for those who have JAX transpose it
+    return whole(z, places, mesh) if is_whole else z  # for those who have JAX transpose it
+
+
+def _has_a_large_window(op: ops.Conv, x: Any, y: Any) -> bool:
+    """Whether the window has more elements than the result has places, as in the gradient by a
+    kernel."""
+    window, places = y.shape[:-2], (*op.spatial(x.shape[1:-1], y.shape[:-2]),)
+    is_open = any(map(sizes.is_open, (*window, *places)))
+    return is_open or math.prod(window) >= math.prod(places)
 
 
 def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
