@@ -100,6 +100,31 @@ def runs_once_more(index):
         float(total(x))
 
 
+def reports_for_long(index):
+    """Process 0 has work of its own when process 1 has come to its end."""
+    float(total(whole()))
+    if index == 0:
+        time.sleep(IN_VAIN + 4)
+        print("the report is written", flush=True)
+
+
+def is_stopped_0(index):
+    is_stopped(index, 0)
+
+
+def is_stopped_1(index):
+    is_stopped(index, 1)
+
+
+def is_stopped(index, who):
+    x = whole()
+    float(total(x))
+    if index == who:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        float(total(x))
+
+
 def is_killed(index):
     x = whole()
     total(x)
@@ -433,11 +458,11 @@ def works_alone(index):
     print("together", float(total(whole())))
 
 
+SHORT = {"stays_away", "runs_once_more", "reports_for_long", "is_stopped_0", "is_stopped_1"}
+
 if __name__ == "__main__":
     tg.config.set_compile_notes(False)  # they come where the machine is slow
     names = sys.argv[1].split(",")
-    tg.distribute.initialize(
-        timeout=IN_VAIN if {"stays_away", "runs_once_more"} & {*names} else TIMEOUT
-    )
+    tg.distribute.initialize(timeout=IN_VAIN if SHORT & {*names} else TIMEOUT)
     for name in names:
         globals()[name](jax.process_index())

@@ -297,7 +297,7 @@ def test_who_waits_in_vain_ends():
         ),
         pytest.param(
             "runs_once_more",
-            "[1] tracegraph: process 1 has come to the end of its program, and 8 s later process 0",
+            "[0] tracegraph: process 0 has been in one call for 8 s, and process 1 of 2 has",
             "float(total(x))",
             marks=pytest.mark.slow,
         ),
@@ -310,6 +310,23 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     assert time.monotonic() - start < 60
     assert sum(x.startswith(told) for x in err) == 1
     assert any("in_processes.py:" in x and x.endswith(line) for x in err)
+
+
+def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
+    code, out, err = launch(SCRIPT, "reports_for_long")
+    assert (code, err) == (0, [])
+    assert "[0] the report is written" in out
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_is_stopped_is_lost_after_the_timeout(who):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, f"is_stopped_{who}")
+    assert code == 128 + signal.SIGKILL, "of the process that was stopped, which the launcher kills"
+    assert time.monotonic() - start < 60, "and not when JAX's own heartbeats end"
+    other = 1 - who
+    told = f"[{other}] tracegraph: process {who} of 2 has not answered for 8 s, so process {other}"
+    assert sum(x.startswith(told) for x in err) == 1
 
 
 @pytest.mark.parametrize(
