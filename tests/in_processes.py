@@ -432,6 +432,20 @@ def gives_what_others_give(index):
         print("given", str(error).splitlines()[0])
 
 
+def captures_what_others_do_not(index):
+    """Before its first run what a program captures is compared, and what it is called with."""
+    scale = tg.constant(np.full(300, index + 1, np.float32), name="scale")
+    captures = tg.function(lambda x: tg.reduce_sum(x) * scale)
+    takes = tg.function(lambda x, factor: tg.reduce_sum(x) * factor)
+    x = whole()
+    for run in (lambda: captures(x), lambda: takes(x, np.array(index + 0.5, np.float32))):
+        try:
+            run()
+        except tg.errors.DistributedError as error:
+            print("refused", str(error).splitlines()[0])
+    print("the same", float(takes(x, np.array(2.0, np.float32))))
+
+
 def shows_what_is_divided(index):
     """Errors, Python functions and padded calls see all parts."""
     x = whole()

@@ -312,6 +312,17 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     assert any("in_processes.py:" in x and x.endswith(line) for x in err)
 
 
+def test_what_a_program_captures_is_compared_before_its_first_run():
+    code, out, err = launch(SCRIPT, "captures_what_others_do_not")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line for line in out if line.startswith(f"[{i}] ")]
+        assert own[0].startswith(f"[{i}] refused processes give different values of %")
+        assert "f32[300]" in own[0] and "process 0 " in own[0] and "process 1 " in own[0]
+        assert "0.5" in own[1] and "1.5" in own[1]
+        assert own[2] == f"[{i}] the same 56.0"
+
+
 def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
     code, out, err = launch(SCRIPT, "reports_for_long")
     assert (code, err) == (0, [])
