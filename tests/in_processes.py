@@ -68,6 +68,21 @@ def prints(index):
     tg.print("at top level", index, output_stream=sys.stdout)
 
 
+def prints_everywhere(index):
+    """With `initialize(effects_everywhere=True)`."""
+    seen = []
+
+    @tg.function
+    def f(x):
+        y = tg.reduce_sum(x)
+        tg.print("in the function", y, output_stream=sys.stdout)
+        tg.py_function(lambda y: seen.append(float(y)), [y], [])
+        return y
+
+    float(f(whole()))
+    print("seen", seen, flush=True)
+
+
 def differs(index):
     by_process(whole())
 
@@ -477,6 +492,9 @@ SHORT = {"stays_away", "runs_once_more", "reports_for_long", "is_stopped_0", "is
 if __name__ == "__main__":
     tg.config.set_compile_notes(False)  # they come where the machine is slow
     names = sys.argv[1].split(",")
-    tg.distribute.initialize(timeout=IN_VAIN if SHORT & {*names} else TIMEOUT)
+    tg.distribute.initialize(
+        timeout=IN_VAIN if SHORT & {*names} else TIMEOUT,
+        effects_everywhere="prints_everywhere" in names,
+    )
     for name in names:
         globals()[name](jax.process_index())
