@@ -150,6 +150,19 @@ def test_a_function_that_ran_on_one_device_before_has_the_right_gradient():
         np.testing.assert_array_equal(slope(x, kernel).numpy(), expected)
 
 
+def test_the_gradient_that_jax_takes_of_a_convolution_is_right():
+    rng = np.random.default_rng(0)
+    x, kernel = (rng.normal(size=size).astype(np.float32) for size in ((8, 16, 4), (3, 4, 6)))
+    convolve = tg.function(lambda x, kernel: tg.nn.conv1d(x, kernel, 1, "SAME"))
+    run = convolve.as_jax()
+    slope = jax.grad(lambda x, kernel: jax.numpy.sin(run(x, kernel)).sum(), argnums=(0, 1))
+    many = jax.vmap(slope, in_axes=(0, None))
+    forms = [lambda operands: [divided(operands[0], MESHES[1], [None, "a"]), operands[1]]]
+    assert not [*wrong(str, slope, [x, kernel], forms, 1e-4)]
+    forms = [lambda operands: [divided(operands[0], MESHES[1], [None, None, "a"]), operands[1]]]
+    assert not [*wrong(str, many, [np.stack([x, 2 * x]), kernel], forms, 1e-4)]
+
+
 # Gathers, scatters and pads: random divisions.
 
 
