@@ -41,16 +41,53 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
     place = here()
     told = f"@{graph.name} at {place}"
     digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    values = [_digest_of(x) for x in buffers]
     with waiting_for_processes(), _ended_in_time(f"run {told}"):
-        found = [json.loads(x) for x in processes.gathered(json.dumps([digest, told]).encode())]
-        if all(other == digest for other, _ in found):
+        words = json.dumps([digest, told, values])
+        found = [json.loads(x) for x in processes.gathered(words.encode())]
+        if all(other[0] == digest for other in found):
+            _agree_on_inputs(graph, buffers, [each[2] for each in found])
             return
         texts = [
             x.decode() for x in processes.gathered(module_text([graph], locations=True).encode())
         ]
     own = processes.index()
-    other = next(i for i, (each, _) in enumerate(found) if each != digest)
+    other = next(i for i, each in enumerate(found) if each[0] != digest)
     _refuse(own, other, found[own][1], found[other][1], texts[own], texts[other])
+
+
+def _digest_of(buffer: Any) -> str | None:
+    """What a value is known by that this process has for itself, such as a captured tensor; None
+    for one that others have parts of, and where there is no value yet."""
+    if not hasattr(buffer, "__array__") or processes.spans_processes((buffer,)):
+        return None
+    return hashlib.sha256(np.ascontiguousarray(buffer).tobytes()).hexdigest()[:16]
+
+
+def _agree_on_inputs(graph: Graph, buffers: Sequence[Any], values: Sequence[Sequence[Any]]) -> None:
+    """Raises DistributedError in all processes where one gives a program another value than the
+    others, of which `values` are what each of them is known by."""
+    place = next((i for i, each in enumerate(zip(*values, strict=True)) if len({*each}) > 1), None)
+    if place is None:
+        return
+    x = graph.inputs[place]
+    told = f"{x.type} {shown(np.asarray(buffers[place]))}"
+    every = [each.decode() for each in processes.gathered(told.encode())]
+    own = processes.index()
+    other = next(i for i, each in enumerate(values) if each[place] != values[own][place])
+    name = f"%{x.name} of @{graph.name}" if x.name else f"an input of @{graph.name}"
+    _refuse_values(own, other, name, every[own], every[other])
+
+
+def _refuse_values(own: int, other: int, name: str, told: str, others: str) -> NoReturn:
+    fail(
+        DistributedError,
+        f"processes give different values of {name}: "
+        f"process {own} {told}, and process {other} {others}",
+        source=here(),
+        fix="make it from the same seed in every process, or let each give its own part of a "
+        "tensor: tg.distribute.from_local",
+    )
 
 
 def agree_on_value(array: np.ndarray, target: Any) -> None:
@@ -67,14 +104,7 @@ def agree_on_value(array: np.ndarray, target: Any) -> None:
     own = processes.index()
     other = next((i for i, each in enumerate(found) if each[:2] != found[own][:2]), None)
     if other is not None:
-        fail(
-            DistributedError,
-            "processes give different values of one tensor: "
-            f"process {own} {found[own][2]}, and process {other} {found[other][2]}",
-            source=here(),
-            fix="make it from the same seed in every process, or let each give its own part of a "
-            "tensor: tg.distribute.from_local",
-        )
+        _refuse_values(own, other, "one tensor", found[own][2], found[other][2])
 
 
 def gathered_on_host(buffer: Any) -> np.ndarray:

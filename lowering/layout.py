@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lowering import agreement, processes
 from lowering.device import context_of, put as put_on_device
@@ -297,6 +297,30 @@ def _sent(array: Any, target: NamedSharding) -> Any:
         return jax.make_array_from_callback(
             content.shape, target, lambda place: np.array(content[place]), dtype=content.dtype
         )
+
+
+def mesh_of(*xs: Any) -> Any:
+    """The mesh of JAX's that divides the program that is being traced, as the types of values tell;
+    None where one device runs it. (A program is traced once for each mesh that its arguments are
+    on, and by others too, so nothing but a type knows it.)"""
+    for x in xs:
+        mesh = jax.typeof(x).sharding.mesh
+        if mesh.size > 1 and set(mesh.axis_types) == {AxisType.Auto}:  # else types say what divides
+            return mesh
+    return None
+
+
+def axes_that_divide(mesh: Any) -> int:
+    """How many axes of a mesh have more than one device; none without a mesh."""
+    return 0 if mesh is None else sum(size > 1 for size in mesh.axis_sizes)
+
+
+def whole(x: Any, axes: Iterable[int], mesh: Any) -> Any:
+    """x with all of some axes on every device, and the others divided as XLA likes."""
+    spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * x.ndim
+    for axis in axes:
+        spec[axis] = None
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:

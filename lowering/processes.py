@@ -19,6 +19,8 @@ from tracegraph.errors import InvalidArgumentError, fail
 
 #: The exit code of a process that ends because others are not there.
 LOST = 70
+#: Seconds after which JAX's service aborts where it hears nothing of a process.
+_HEARTBEATS = 100
 
 
 def _end(text: str) -> None:
@@ -53,6 +55,7 @@ def initialize(
 ) -> None:
     """Joins the processes. CPUs exchange data by gloo, which JAX must be told before it begins."""
     settings.timeout = timeout
+    are_watched = None not in (address, count, index)  # and ended with an error of ours
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         address,
@@ -60,6 +63,7 @@ def initialize(
         index,
         local_device_ids,
         initialization_timeout=timeout,
+        heartbeat_timeout_seconds=max(2 * timeout, _HEARTBEATS) if are_watched else _HEARTBEATS,
         shutdown_timeout_seconds=timeout,
     )
 

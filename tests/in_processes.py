@@ -68,6 +68,21 @@ def prints(index):
     tg.print("at top level", index, output_stream=sys.stdout)
 
 
+def prints_everywhere(index):
+    """With `initialize(effects_everywhere=True)`."""
+    seen = []
+
+    @tg.function
+    def f(x):
+        y = tg.reduce_sum(x)
+        tg.print("in the function", y, output_stream=sys.stdout)
+        tg.py_function(lambda y: seen.append(float(y)), [y], [])
+        return y
+
+    float(f(whole()))
+    print("seen", seen, flush=True)
+
+
 def differs(index):
     by_process(whole())
 
@@ -97,6 +112,31 @@ def runs_once_more(index):
     x = whole()
     float(total(x))
     if index == 0:
+        float(total(x))
+
+
+def reports_for_long(index):
+    """Process 0 has work of its own when process 1 has come to its end."""
+    float(total(whole()))
+    if index == 0:
+        time.sleep(IN_VAIN + 4)
+        print("the report is written", flush=True)
+
+
+def is_stopped_0(index):
+    is_stopped(index, 0)
+
+
+def is_stopped_1(index):
+    is_stopped(index, 1)
+
+
+def is_stopped(index, who):
+    x = whole()
+    float(total(x))
+    if index == who:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
         float(total(x))
 
 
@@ -407,6 +447,20 @@ def gives_what_others_give(index):
         print("given", str(error).splitlines()[0])
 
 
+def captures_what_others_do_not(index):
+    """Before its first run what a program captures is compared, and what it is called with."""
+    scale = tg.constant(np.full(300, index + 1, np.float32), name="scale")
+    captures = tg.function(lambda x: tg.reduce_sum(x) * scale)
+    takes = tg.function(lambda x, factor: tg.reduce_sum(x) * factor)
+    x = whole()
+    for run in (lambda: captures(x), lambda: takes(x, np.array(index + 0.5, np.float32))):
+        try:
+            run()
+        except tg.errors.DistributedError as error:
+            print("refused", str(error).splitlines()[0])
+    print("the same", float(takes(x, np.array(2.0, np.float32))))
+
+
 def shows_what_is_divided(index):
     """Errors, Python functions and padded calls see all parts."""
     x = whole()
@@ -433,11 +487,14 @@ def works_alone(index):
     print("together", float(total(whole())))
 
 
+SHORT = {"stays_away", "runs_once_more", "reports_for_long", "is_stopped_0", "is_stopped_1"}
+
 if __name__ == "__main__":
     tg.config.set_compile_notes(False)  # they come where the machine is slow
     names = sys.argv[1].split(",")
     tg.distribute.initialize(
-        timeout=IN_VAIN if {"stays_away", "runs_once_more"} & {*names} else TIMEOUT
+        timeout=IN_VAIN if SHORT & {*names} else TIMEOUT,
+        effects_everywhere="prints_everywhere" in names,
     )
     for name in names:
         globals()[name](jax.process_index())

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 import tracegraph as tg
+from tracegraph.ops.contract import Conv
 
 RANDOM = np.random.default_rng(5)
 LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -95,6 +96,15 @@ def test_transposed_convolutions(rank, strides, dilations, padding):
     found = own(first(g), y, turned, strides, padding, FIRST[rank], dilations)
     close(found, first(expected))
     close(tg.nn.conv_transpose(g, y, shape, strides, padding, None, dilations), expected)
+
+
+def test_a_padding_that_cuts_what_strides_step_over():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, 12, 8, 4)), rng.normal(size=(2, 2, 4, 6))
+    for padding in itertools.product((-2, -1, 1), (-1, 1), (-1, 0), (-2, 2)):
+        op = Conv((2, 3), (padding[:2], padding[2:]), (1, 1), (1, 1), 1)
+        operands = [tg.constant(z, tg.float32) for z in (x, y)]
+        np.testing.assert_allclose(op(*operands).numpy(), op.numpy(x, y), rtol=1e-4, atol=1e-4)
 
 
 def test_lists_for_all_axes_follow_the_data_format():

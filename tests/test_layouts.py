@@ -20,12 +20,21 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     "which", ["not slow and not sweep", pytest.param("sweep", marks=pytest.mark.sweep)]
 )
-def test_the_cases_on_8_devices(which):
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [
+        ("layout_cases", "test"),
+        ("division_cases", "every_op"),
+        ("division_cases", "convolutions"),
+        ("division_cases", "not every_op and not convolutions"),
+    ],
+)
+def test_the_cases_on_8_devices(file, names, which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     environment = {**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "tests/eight_devices/layout_cases.py", "-m", which],
+        [*command, f"tests/eight_devices/{file}.py", "-m", which, "-k", names],
         capture_output=True,
         text=True,
         timeout=280,
@@ -33,7 +42,9 @@ def test_the_cases_on_8_devices(which):
         env=environment,
     )
     assert done.returncode == 0, done.stdout[-20_000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > (15 if which == "sweep" else 40)
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > (
+        40 if file == "layout_cases" and which != "sweep" else 3
+    )
 
 
 def test_a_graph_for_more_devices_runs_on_one():

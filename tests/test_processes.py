@@ -297,7 +297,7 @@ def test_who_waits_in_vain_ends():
         ),
         pytest.param(
             "runs_once_more",
-            "[1] tracegraph: process 1 has come to the end of its program, and 8 s later process 0",
+            "[0] tracegraph: process 0 has been in one call for 8 s, and process 1 of 2 has",
             "float(total(x))",
             marks=pytest.mark.slow,
         ),
@@ -310,6 +310,34 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     assert time.monotonic() - start < 60
     assert sum(x.startswith(told) for x in err) == 1
     assert any("in_processes.py:" in x and x.endswith(line) for x in err)
+
+
+def test_what_a_program_captures_is_compared_before_its_first_run():
+    code, out, err = launch(SCRIPT, "captures_what_others_do_not")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line for line in out if line.startswith(f"[{i}] ")]
+        assert own[0].startswith(f"[{i}] refused processes give different values of %")
+        assert "f32[300]" in own[0] and "process 0 " in own[0] and "process 1 " in own[0]
+        assert "0.5" in own[1] and "1.5" in own[1]
+        assert own[2] == f"[{i}] the same 56.0"
+
+
+def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
+    code, out, err = launch(SCRIPT, "reports_for_long")
+    assert (code, err) == (0, [])
+    assert "[0] the report is written" in out
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_is_stopped_is_lost_after_the_timeout(who):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, f"is_stopped_{who}")
+    assert code == 128 + signal.SIGKILL, "of the process that was stopped, which the launcher kills"
+    assert time.monotonic() - start < 60, "and not when JAX's own heartbeats end"
+    other = 1 - who
+    told = f"[{other}] tracegraph: process {who} of 2 has not answered for 8 s, so process {other}"
+    assert sum(x.startswith(told) for x in err) == 1
 
 
 @pytest.mark.parametrize(
@@ -501,3 +529,62 @@ def test_a_module_is_launched_by_its_name(tmp_path, monkeypatch):
 def test_what_cannot_be_launched(arguments, fact):
     done = subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and fact in done.stderr
+
+
+def by_a_scheduler(environments, scenario):
+    """Starts a process in each environment, as a scheduler does, and returns what they print."""
+    flags = "--xla_force_host_platform_device_count=2"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OMPI", "TRACEGR"))}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), scenario],
+            env={**kept, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for own in environments
+    ]
+    try:
+        found = [(process.communicate(timeout=120)[0], process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [code for _, code in found] == [0, 0], found
+    return [text for text, _ in found]
+
+
+def slurm(index, job):
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(index),
+        "SLURM_LOCALID": str(index),
+    }
+
+
+def open_mpi(index, job):
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(index),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(index),
+    }
+
+
+@pytest.mark.parametrize("environment", [slurm, open_mpi], ids=["SLURM", "Open MPI"])
+def test_initialize_reads_the_environment_of_a_scheduler(environment):
+    job = random.SystemRandom().randrange(1, 10**6)  # JAX makes the port of it
+    for text in by_a_scheduler(
+        [environment(i, job * 4096 + job % 4096) for i in range(2)], "adds_up"
+    ):
+        assert "total 140.0" in text
+
+
+def test_effects_may_be_everywhere():
+    code, out, err = launch(SCRIPT, "prints_everywhere")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line for line in out if line.startswith(f"[{i}] ")]
+        assert f"[{i}] in the function 28" in own and f"[{i}] seen [28.0]" in own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.convolution import form_on_cpu
+from lowering.rules.shape import padded
 from tracegraph.ops import contract as ops
 
 
@@ -28,10 +31,40 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
     if 0 in shapes and not any(map(sizes.is_open, shapes)):  # XLA takes no window without elements
         spatial = op.spatial(x.shape[1:-1], y.shape[:-2])
         return jnp.zeros((x.shape[0], *spatial, y.shape[-1]), x.dtype)
+    mesh = mesh_of(x, y)
+    if mesh is not None:
+        return _divided_conv(op, x, y, mesh)
     form = form_on_cpu(op, x, y)
     if form is None:
         return _plain_conv(op, x, y)
     return lax.platform_dependent(x, y, cpu=partial(form, op), default=partial(_plain_conv, op))
+
+
+def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:
+    """A convolution of which those axes are whole whose division XLA's partitioner gets wrong.
+
+    Where x and y are both divided in space, as in the gradient by the kernel, it adds the parts up
+    over all devices, so an axis of the mesh that divides neither has each part counted again, and
+    so has what fills up sizes that are no multiple. Where there are groups, it takes parts of
+    channels that are no whole groups.
+    """
+    space = range(len(op.strides))
+    places = [axis + 1 for axis in space]
+    is_whole = axes_that_divide(mesh) > 1 or _has_a_large_window(op, x, y)
+    if is_whole:
+        x, y = whole(x, places, mesh), whole(y, space, mesh)
+    if op.groups != 1:
+        x, y = whole(x, [x.ndim - 1], mesh), whole(y, range(y.ndim), mesh)
+    z = _plain_conv(op, x, y)
+    return whole(z, places, mesh) if is_whole else z  # for those who have JAX transpose it
+
+
+def _has_a_large_window(op: ops.Conv, x: Any, y: Any) -> bool:
+    """Whether the window has more elements than the result has places, as in the gradient by a
+    kernel."""
+    window, places = y.shape[:-2], (*op.spatial(x.shape[1:-1], y.shape[:-2]),)
+    is_open = any(map(sizes.is_open, (*window, *places)))
+    return is_open or math.prod(window) >= math.prod(places)
 
 
 def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
@@ -40,9 +73,11 @@ def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
     kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window
     padding = tuple((sizes.size(low), sizes.size(high)) for low, high in op.padding)
     lhs_dilation = op.lhs_dilation
-    if any(sizes.is_open(size) for pair in padding for size in pair):  # more than JAX takes here
+    if any(sizes.is_open(size) or size < 0 for pair in padding for size in pair):
+        # JAX takes no open sizes here; and with strides XLA's convolution on CPUs reads beyond an
+        # x that is cut at its beginning.
         around = ((*pair, step - 1) for pair, step in zip(padding, lhs_dilation, strict=True))
-        x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
+        x = padded(x, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
         padding, lhs_dilation = ((0, 0),) * rank, (1,) * rank
     return lax.conv_general_dilated(
         x,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
 from lowering.rules.compared import compared
@@ -20,6 +21,7 @@ from tracegraph.ops import index as ops
 def _gather(op: ops.GatherNd, x: Any, indices: Any) -> Any:
     if isinstance(op, ops.Gather):
         indices = indices[..., None]
+    x, indices = _divided_rightly(op, x, _widened(indices))
     b, count = op.batch_dims, indices.shape[-1]
     index_shape = indices.shape[b:-1]
     shape = (*x.shape[: op.axis], *index_shape, *x.shape[op.axis + count :])
@@ -53,6 +55,7 @@ _SCATTERS: dict[type, Callable[..., Any]] = {
 def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
     if 0 in updates.shape or 0 in x.shape:
         return x
+    x, indices, updates = _divided_rightly(op, x, _widened(indices), updates)
     b, count = op.batch_dims, indices.shape[-1]
     if count == 0:  # XLA simplifies such a scatter wrongly: it is given an axis of 1 to index
         first = jnp.zeros((*indices.shape[:-1], 1), indices.dtype)
@@ -88,6 +91,31 @@ def _scatter_is_extreme(op: ops.ScatterIsExtreme, x: Any, indices: Any, updates:
         return found, _scatter(ops.ScatterMax(*places), by_x, indices, by_updates) > 0
 
     return compared(compare, x, updates)
+
+
+def _divided_rightly(op: Any, x: Any, indices: Any, *updates: Any) -> tuple[Any, ...]:
+    """The operands, of which those axes are whole whose division XLA's partitioner gets wrong: the
+    numbers of one place, for which it ends with an error; and where there are batch axes, those
+    that are indexed, and those of the places. Of these it joins the parts of too many devices,
+    where an axis of the mesh divides neither."""
+    mesh = mesh_of(x, indices, *updates)
+    if mesh is None:
+        return x, indices, *updates
+    b, last = op.batch_dims, indices.ndim - 1
+    if not b or axes_that_divide(mesh) < 2:
+        return x, whole(indices, [last], mesh), *updates
+    indexed = range(op.axis, op.axis + indices.shape[-1])
+    written = range(op.axis, op.axis + last - b)
+    return (
+        whole(x, indexed, mesh),
+        whole(indices, range(b, last + 1), mesh),
+        *(whole(each, written, mesh) for each in updates),
+    )
+
+
+def _widened(indices: Any) -> Any:
+    """Indices of at least 32 bits: with fewer XLA's partitioner ends the process."""
+    return indices.astype(jnp.int32) if indices.dtype.itemsize < 4 else indices
 
 
 def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jax import lax
 
 from lowering import sizes
+from lowering.layout import mesh_of, whole
 from lowering.rules import lowers
 from tracegraph.ops import shape as ops
 
@@ -40,11 +42,21 @@ def _slice(op: ops.Slice, x: Any) -> Any:
 
 @lowers(ops.Pad)
 def _pad(op: ops.Pad, x: Any, value: Any) -> Any:
-    return lax.pad(
-        x,
-        value,
-        tuple(zip(sizes.shape(op.before), sizes.shape(op.after), op.interior, strict=True)),
-    )
+    before, after = sizes.shape(op.before), sizes.shape(op.after)
+    return padded(x, value, tuple(zip(before, after, op.interior, strict=True)))
+
+
+def padded(x: Any, value: Any, around: Sequence[tuple[Any, Any, int]]) -> Any:
+    """JAX's `pad`. XLA's partitioner ends the process where it divides an axis that is cut."""
+    cut = [axis for axis, (low, high, _) in enumerate(around) if _cuts(low) or _cuts(high)]
+    mesh = mesh_of(x) if cut else None
+    if mesh is None:
+        return lax.pad(x, value, around)
+    return whole(lax.pad(whole(x, cut, mesh), value, around), cut, mesh)
+
+
+def _cuts(size: Any) -> bool:
+    return sizes.is_open(size) or size < 0
 
 
 @lowers(ops.Concatenate)

@@ -146,6 +146,21 @@ def test_an_array_on_a_mesh_of_explicit_axes_is_one_of_ours():
         assert tg.function(lambda x: with_layout(x @ W, ROWS))(array).layout == ROWS
 
 
+def test_a_copy_is_divided_as_its_original():
+    for layout in (ROWS, TILES):
+        x = with_layout(X, layout)
+        for copied in (pickle.loads(pickle.dumps(x)), copy.deepcopy(x)):
+            assert copied.layout == layout
+            np.testing.assert_array_equal(copied.numpy(), X)
+
+
+def test_a_tensor_is_in_the_memory_of_the_devices():
+    on_host = ROWS.sharding.with_memory_kind("pinned_host")
+    message = refused(TypeError, lambda: with_layout(X, on_host))
+    assert "is in the memory 'pinned_host', and tensors are in 'device'" in message
+    assert with_layout(X, on_host.with_memory_kind("device")).layout == ROWS
+
+
 # Variables.
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracegraph.eager.layouts import Layout, Mesh, as_layout, laid_out
+from tracegraph.eager.layouts import Layout, Mesh, as_layout, check_memory, laid_out
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import LayoutLike, TensorLike
@@ -16,13 +16,16 @@ def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:
 
     In a function it is a node, which is printed and saved. What is computed from it is divided as
     XLA finds best, up to the next tensor that has a layout. Raises ShapeError (a ValueError) for
-    a layout of another rank, and for a size that an axis of the mesh does not divide.
+    a layout of another rank, and for a size that an axis of the mesh does not divide;
+    SignatureError (a TypeError) for a sharding in the memory of the host, where Variables alone
+    may be.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.with_layout([1.0, 2.0], ["data"]).numpy()
     array([1., 2.], dtype=float32)
     """
     tensor = as_tensor(x)
+    check_memory("with_layout", layout)
     return laid_out(tensor, as_layout(layout, tensor.type.rank or 0))
 
 

@@ -30,6 +30,11 @@ _RETRY = 0.05
 _LAST_WORDS = 2.0
 #: How long a process that has connected may take to say which one it is, in seconds.
 _INTRODUCTION = 5.0
+#: In a timeout each process tells so often that it is there, and at least every so many seconds.
+_ROUNDS, _LONGEST_ROUND = 8, 5.0
+#: Modules that wait for others' work; and the packages whose programs may wait for other processes.
+_WAITING = ("threading", "queue", "concurrent.futures._base")
+_OURS = ("tracegraph", "lowering", "jax", "jaxlib")
 #: Errors of runs, which an exchange with a lost process ends with.
 _OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
@@ -98,9 +103,13 @@ class Watch:
         self._error_code = 0
         #: The process that said that an error ends it, before this one had any.
         self._failed_first: int | None = None
+        #: When each of them was heard last.
+        self._heard = dict.fromkeys(peers, time.monotonic())
         #: The processes that said that they end, and when; and those that have ended.
         self._left: dict[int, float] = {}
         self._gone: set[int] = set()
+        #: Whether this one has said it.
+        self._is_leaving = False
         #: Whether all have said it, as the first process tells the others.
         self._all_have_left = False
         #: Whoever has it ends this process.
@@ -108,6 +117,7 @@ class Watch:
         for number, peer in peers.items():
             thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
             thread.start()
+        threading.Thread(target=self._look_after, daemon=True).start()
         previous = sys.excepthook
 
         def note_failure(kind: Any, *exception: Any) -> None:
@@ -126,6 +136,7 @@ class Watch:
             words = peer.hear()
             if words is None:
                 break
+            self._heard[number] = time.monotonic()
             if "left" in words:
                 self._note_end_of(words["left"])
             self._all_have_left |= "all_left" in words
@@ -136,6 +147,46 @@ class Watch:
         self._gone.add(number)
         if number not in self._left:
             self._end_without(number)
+
+    def _look_after(self) -> None:
+        """Tells the others that this process is there, and ends it where one of them is silent. The
+        system closes no connection of a process that is stopped, or of a machine that is cut off.
+        """
+        pause = min(self._timeout / _ROUNDS, _LONGEST_ROUND)
+        standing = _Standing()
+        looked = time.monotonic()
+        while not self._all_have_left:
+            for peer in self.peers.values():
+                peer.tell(is_there=True)
+            time.sleep(pause)
+            before, looked = looked, time.monotonic()
+            if looked - before > pause + self._timeout / 2:  # it was this one that was stopped
+                self._heard = dict.fromkeys(self._heard, looked)
+            self._end_where_one_is_silent(looked)
+            if self._left and not self._is_leaving:
+                self._end_where_this_waits_in_vain(standing.since())
+
+    def _end_where_one_is_silent(self, now: float) -> None:
+        for number, heard in self._heard.items():
+            if now - heard > self._timeout and number not in self._gone:
+                what = f"has not answered for {self._timeout:g} s"
+                fix = "see whether it is stopped, or its machine cannot be reached"
+                self.end(self._text_of(number, what, fix), number)
+
+    def _end_where_this_waits_in_vain(self, since: float | None) -> None:
+        """Ends this process if it has been in one call of JAX's for the whole timeout, and another
+        process has come to the end of its program. What goes on elsewhere, such as a report that is
+        written, has its time."""
+        if since is None or time.monotonic() - since < self._timeout:
+            return
+        ended = next(iter(self._left))
+        text = self._text(
+            f"process {self.index} has been in one call for {self._timeout:g} s, and process "
+            f"{ended} of {self.count} has come to the end of its program",
+            "run the same functions equally often in every process, or one may wait for ever; "
+            "initialize(timeout=...) waits longer",
+        )
+        self.end(text)
 
     def _note_end_of(self, number: int) -> None:
         """Called where a process has come to the end of its program."""
@@ -163,11 +214,10 @@ class Watch:
     def _end_without(self, lost: int, has_failed: bool = False) -> None:
         self.end(self._text_of(lost, "failed" if has_failed else "was lost"), lost, has_failed)
 
-    def _text_of(self, lost: int, what: str) -> str:
+    def _text_of(self, lost: int, what: str, fix: str = "look for its first error") -> str:
         return self._text(
             f"process {lost} of {self.count} {what}, so process {self.index} ends",
-            "look for the first error of that process; start all again, and they go on from the "
-            "last checkpoint",
+            f"{fix}; start all again, and they go on from the last checkpoint",
         )
 
     def _text(self, fact: str, fix: str) -> str:
@@ -218,33 +268,47 @@ class Watch:
             sys.stderr.flush()
             self._tell_loss(self.index, has_failed=True)
             os._exit(code)
+        self._is_leaving = True
         for peer in self.peers.values():
             peer.tell(left=self.index)
         self._wait_until_all_have_left()
 
     def _wait_until_all_have_left(self) -> None:
-        """JAX's service would wait too, and then abort without a word of who is missing."""
-        deadline = time.monotonic() + self._timeout
+        """JAX's service would wait too, and then abort without a word of who is missing. However
+        long it takes: a process that is lost ends this one, and one that waits in vain itself."""
         while not self._all_have_left:
             if self.index == 0:
                 self._all_have_left = self._left.keys() | self._gone >= self.peers.keys()
-            if time.monotonic() > deadline:
-                self._end_alone()
             time.sleep(_RETRY)
         if self.index == 0:
             for peer in self.peers.values():
                 peer.tell(all_left=True)
 
-    def _end_alone(self) -> NoReturn:
-        others = set(range(self.count)) - self._left.keys() - {self.index}
-        names = ", ".join(map(str, sorted(others)))
-        text = self._text(
-            f"process {self.index} has come to the end of its program, and {self._timeout:g} s "
-            f"later process {names} of {self.count} has not",
-            "run the same functions equally often in every process, or one may wait for ever; "
-            "initialize(timeout=...) waits longer",
-        )
-        self.end(text)
+
+class _Standing:
+    """Where the program stands still: the main thread, inside of JAX, as in a collective."""
+
+    def __init__(self) -> None:
+        self._place: tuple[Any, int] | None = None
+        self._since = 0.0
+
+    def since(self) -> float | None:
+        """Since when it has been at one place inside of JAX, as far as it was looked; None where it
+        is anywhere else."""
+        place = _place_inside_of_jax()
+        if place != self._place:
+            self._place, self._since = place, time.monotonic()
+        return None if place is None else self._since
+
+
+def _place_inside_of_jax() -> tuple[Any, int] | None:
+    """The innermost frame of the main thread, if what it runs or waits for is JAX's, and where it
+    is in it. Whoever keeps the frame knows it from the next one of the same function."""
+    found = frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") in _WAITING:
+        frame = frame.f_back
+    package = "" if frame is None else frame.f_globals.get("__name__", "").partition(".")[0]
+    return (found, found.f_lasti) if found is not None and package in _OURS else None
 
 
 def _status(codes: list[Any]) -> int:

@@ -304,6 +304,19 @@ def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
     return Layout(mesh, value)
 
 
+def check_memory(what: str, value: Any) -> None:
+    """Raises SignatureError for a sharding of JAX's in another memory than that of the devices:
+    what a program computes is there, and a Variable alone is kept elsewhere."""
+    kind = getattr(value, "memory_kind", None)
+    if kind not in (None, "device"):
+        fail(
+            SignatureError,
+            f"{what}: the sharding is in the memory {kind!r}, and tensors are in 'device'",
+            fix="use tg.Variable(..., layout=sharding), which is kept there, or "
+            "sharding.with_memory_kind('device')",
+        )
+
+
 def _layout(placement: Any) -> Layout:
     mesh, numbers, axes = placement
     return Layout(Mesh.of_text(mesh, numbers), axes)
@@ -351,6 +364,12 @@ def placed(tensor: Tensor, layout: Layout) -> Tensor:
     is_on_host = getattr(tensor, "host", None) is not None
     content = host_value(tensor) if is_on_host else device_buffer(tensor)
     return Tensor(tensor.type, backend.put_on_mesh(content, *layout.placement))
+
+
+def divided_again(type: TensorType, value: np.ndarray, layout: Layout) -> Tensor:
+    """A pickled tensor with the layout that it had, or on one device where others are missing."""
+    tensor = Tensor(type, value)
+    return placed(tensor, layout) if layout.is_here else tensor
 
 
 class DividedInFile:

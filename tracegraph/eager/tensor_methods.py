@@ -11,6 +11,7 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import user_frames
 from tracegraph.eager import backend
+from tracegraph.eager.layouts import divided_again, layout_of
 from tracegraph.eager.pending import (
     device_buffer,
     host_value,
@@ -320,7 +321,11 @@ def _copy(self: Tensor, memo: Any = None) -> Tensor:
 
 
 def _reduce(self: Tensor) -> Any:
-    return Tensor, (self.type, np.array(_asked(self, "pickling")))
+    value = np.array(_asked(self, "pickling"))
+    layout = layout_of(self)
+    if layout is None:
+        return Tensor, (self.type, value)
+    return divided_again, (self.type, value, layout)
 
 
 def _setitem(self: Tensor, index: Any, value: Any = None) -> None:
