@@ -9,8 +9,10 @@ a file of ours, which appears whole or not at all, and counts only if its digest
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
+import operator
 import os
 import platform
 import stat
@@ -69,7 +71,7 @@ def compile_with_cache(
     if not written and not settings.compiled_folders:
         return False
     key = _key(lowered, options)
-    kept = {folder: _read(folder / key) for folder in written}
+    kept = {folder: _read_or_give_up(folder / key) for folder in written}
     in_folders = next(filter(None, kept.values()), None)
     found = in_folders or _read_beside_models(key)
     if not written and found is None:
@@ -93,22 +95,32 @@ def _read_beside_models(key: str) -> tuple[str, bytes] | None:
     damaged is not used, and named."""
     for folder in settings.compiled_folders:
         path = folder / key
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
-        is_trusted = _is_ours_alone(folder) and _is_ours_alone(path)
-        found = _read(path) if is_trusted else None
+        try:
+            found, why = _read_if_trusted(path)
+        except OSError as error:
+            found, why = None, f"it cannot be read: {error.strerror}"
         if found is not None:
             return found
-        why = "it is damaged" if is_trusted else "other users can write to it"
         warn(f"the compiled program {os.fspath(path)!r} is compiled anew: {why}")
     return None
 
 
-def _is_ours_alone(path: Path) -> bool:
-    """Whether no other user can write to a file; systems without users have none."""
+def _read_if_trusted(path: Path) -> tuple[tuple[str, bytes] | None, str]:
+    """The program in a file beside a model, or None and why it is not used. Raises OSError."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        return None, "it is no plain file, but a link or another thing"
+    if not (_is_ours_alone(path.parent.stat()) and _is_ours_alone(found)):
+        return None, "other users can write to it"
+    return _read(path), "it is damaged"
+
+
+def _is_ours_alone(found: os.stat_result) -> bool:
+    """Whether no other user can write to a file or folder; systems without users have none."""
     if not hasattr(os, "getuid"):
         return True
-    found = path.stat()
     is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return found.st_uid in (os.getuid(), 0) and not is_open
 
@@ -174,13 +186,11 @@ def _processor() -> str:
 
 
 def _read(path: Path) -> tuple[str, bytes] | None:
-    """JAX's name of an entry, and its bytes; None if there is none, or it is damaged."""
+    """JAX's name of an entry, and its bytes; None if there is none, or it is damaged. Raises
+    OSError."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except FileNotFoundError:
-        return None
-    except OSError as error:
-        _give_up(error)
         return None
     start = len(_MAGIC) + _DIGEST_BYTES
     body = data[start:]
@@ -188,6 +198,24 @@ def _read(path: Path) -> tuple[str, bytes] | None:
         return None
     name, _, entry = body.partition(b"\n")
     return name.decode(), entry
+
+
+def _read_or_give_up(path: Path) -> tuple[str, bytes] | None:
+    try:
+        return _read(path)
+    except OSError as error:
+        _give_up(error)
+        return None
+
+
+def read_plain(path: Path, most: int = -1) -> bytes:
+    """The bytes of a plain file, so many at most. Raises OSError for what is none: a link leads
+    where others may write, and who opens a pipe waits for somebody to write to it."""
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    with open(os.open(path, functools.reduce(operator.or_, flags, os.O_RDONLY)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+        return file.read(most)
 
 
 def _write(path: Path, name: str, entry: bytes, is_cache: bool = True) -> None:

@@ -112,8 +112,8 @@ def _other_target(whole: Path, target: Mapping[str, str]) -> str:
 
 def _read_target(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(path.read_bytes()[:_LARGEST_TARGET])
-    except (OSError, ValueError):
+        found = json.loads(disk.read_plain(path, _LARGEST_TARGET))
+    except (OSError, ValueError, RecursionError):  # the last of lists in lists in lists
         return {}  # a damaged file says nothing, and its programs are not used
     return found if isinstance(found, dict) else {}
 

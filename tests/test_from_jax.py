@@ -1,6 +1,7 @@
 """`tg.from_jax`: where converted functions may stand, what they take, and what is refused."""
 
 import collections
+import functools
 import re
 
 import jax
@@ -147,6 +148,116 @@ def test_a_function_is_traced_for_each_size_that_jax_must_know():
     step = tg.function(tg.from_jax(fn), input_signature=[tg.TensorSpec([None])])
     assert step(tg.zeros([4])).shape == [4, 1]
     assert step(tg.zeros([3])).shape == [3]
+
+
+def twice_ruled(n):
+    """2 n x, by a rule of its own, where n is a size of the program around it."""
+    f = jax.custom_vjp(lambda x: 2 * jnp.sum(jnp.ones(n)) * x)
+    f.defvjp(lambda x: (f(x), None), lambda _, g: (2 * jnp.sum(jnp.ones(n)) * g,))
+    return f
+
+
+def total(n):
+    return jnp.sum(jnp.ones(n))
+
+
+#: Parts of programs that use an open size which none of their operands has.
+REGIONS = {
+    "jit": lambda n, x: jax.jit(lambda x: total(n) * x**2)(x),
+    "checkpoint": lambda n, x: jax.checkpoint(lambda x: total(n) * jnp.sin(x))(x),
+    "scan": lambda n, x: lax.scan(lambda c, _: (c * x + total(n), c), x, None, length=3)[0],
+    "while": lambda n, x: lax.fori_loop(0, 3, lambda i, c: c * x + total(n), x),
+    "condition": lambda n, x: lax.while_loop(lambda c: c < total(n), lambda c: 2 * c, x**2 + 1),
+    "cond": lambda n, x: lax.cond(x > 0, lambda x: total(n) * x**2, lambda x: x, x),
+    "switch": lambda n, x: lax.switch(2, [jnp.sin, jnp.cos, lambda x: total(n) * x**2], x),
+    "custom_vjp": lambda n, x: twice_ruled(n)(x),
+    "nested": lambda n, x: jax.jit(lambda x: jax.checkpoint(twice_ruled(n))(x) ** 2)(x),
+    "random": lambda n, x: x * jnp.sum(jax.random.normal(jax.random.PRNGKey(0), (n,))),
+    "one_hot": lambda n, x: x * jnp.sum(jax.nn.one_hot(jnp.array([0, 1]), n)[:, 0]),
+}
+
+
+def value_and_slope(f, x):
+    """By reverse mode, which JAX's while_loop does not have, or by forward mode."""
+    try:
+        return jax.value_and_grad(f)(x)
+    except ValueError:
+        return jax.jvp(f, (x,), (np.float32(1),))
+
+
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
+@pytest.mark.parametrize("name", REGIONS)
+def test_regions_may_use_open_sizes_that_no_operand_has(name):
+    converted = tg.from_jax(lambda x: REGIONS[name](x.shape[0], x[0]))
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def f(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        return y, tape.gradient(y, x)
+
+    for n in (3, 5):
+        x = np.linspace(0.5, 1.0, n, dtype=np.float32)
+        wanted, slope = value_and_slope(functools.partial(REGIONS[name], n), x[0])
+        y, gradient = f(x)
+        np.testing.assert_allclose(y, wanted, 1e-5)
+        np.testing.assert_allclose(gradient, [slope, *[0] * (n - 1)], 1e-5)
+    assert f.experimental_get_tracing_count() == 1
+
+
+def test_sizes_in_regions_are_those_of_the_call():
+    """Names of sizes inside of a program stand for others at each call."""
+    converted = tg.from_jax(lambda y, x: jax.jit(lambda s: jnp.ones(x.shape[0]) * s)(y[0]))
+
+    @tg.function(input_signature=[tg.TensorSpec(["d0"]), tg.TensorSpec(["d1"])])
+    def f(x, y):
+        return converted(y, x), converted(x, y)
+
+    first, second = f(tg.ones([3]), tg.ones([7]))
+    assert first.shape == [3] and second.shape == [7]
+
+
+#: What JAX refuses of an open size, each in another way.
+PER_SIZE = {
+    "roll": lambda x: jnp.roll(x, 1, 0),
+    "convolve": lambda x: jnp.convolve(x, jnp.ones(2)),
+    "associative_scan": lambda x: lax.associative_scan(jnp.add, x),
+    "permutation": lambda x: jax.random.permutation(jax.random.PRNGKey(1), x),
+    "windows": lambda x: lax.conv(x[None, None], jnp.ones((1, 1, 3)), (2,), "SAME"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
+@pytest.mark.parametrize("name", PER_SIZE)
+def test_what_jax_refuses_of_open_sizes_is_traced_for_each(name):
+    f = tg.function(tg.from_jax(PER_SIZE[name]), input_signature=[tg.TensorSpec([None])])
+    for n in (4, 7):
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_allclose(f(x), PER_SIZE[name](x), 1e-5)
+
+
+def test_an_open_size_that_jax_refuses_is_told_where_there_is_no_call():
+    f = tg.function(tg.from_jax(PER_SIZE["convolve"]))
+    with pytest.raises(tg.errors.ShapeError, match="cannot trace it with open sizes: TypeError: "):
+        f.get_concrete_function(tg.TensorSpec([None]))
+
+
+def test_a_mistake_of_the_user_does_not_end_the_trace_for_all_sizes():
+    traces = []
+
+    def fn(x, wrong=False):
+        if wrong:
+            raise LookupError("the user's own")
+        traces.append(x.shape)
+        return x * x.shape[0]
+
+    f = tg.function(tg.from_jax(fn), input_signature=[tg.TensorSpec([None])])
+    with pytest.raises(LookupError, match="the user's own"):
+        f(tg.ones([2]), wrong=True)
+    for n in (2, 3):
+        np.testing.assert_array_equal(f(tg.ones([n])), [n] * n)
+    assert len(traces) == 1
 
 
 def test_wide_types_are_those_of_the_argument_alone():

@@ -161,6 +161,19 @@ def test_variables_are_named_by_their_paths_and_collections_assigned():
     np.testing.assert_allclose(converted.parameters["batch_stats/BatchNorm_0/mean"], mean, 1e-6)
 
 
+def test_mutable_is_what_flax_takes():
+    module, variables = normalised(flax())
+    converted = tg.Module.from_flax(module, variables)
+    x = normal(5, 3)
+    wanted, after = module.apply(variables, x, train=True, mutable=True)
+    np.testing.assert_allclose(converted(x, mutable=False), module.apply(variables, x), 1e-5)
+    np.testing.assert_allclose(converted(x, train=True, mutable=True), wanted, 1e-5, 1e-5)
+    mean = after["batch_stats"]["BatchNorm_0"]["mean"]
+    np.testing.assert_allclose(converted.parameters["batch_stats/BatchNorm_0/mean"], mean, 1e-6)
+    with pytest.raises(tg.errors.TraceError, match="from_flax: mutable is a float"):
+        converted(x, mutable=1.5)
+
+
 def test_a_module_of_flax_trains_is_saved_and_loaded(tmp_path):
     optax = pytest.importorskip("optax")
     module, variables = normalised(flax())
@@ -208,6 +221,52 @@ def test_a_module_of_nnx():
     for _ in range(2):  # averages and the count of random numbers go on
         np.testing.assert_allclose(converted(x), module(jnp.asarray(x)), 1e-5, 1e-5)
     np.testing.assert_allclose(converted.parameters["norm/mean"], module.norm.mean[...], 1e-5)
+
+
+def test_what_a_module_of_nnx_shares_is_one_variable():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Tied(nnx.Module):
+        def __init__(self, rngs):
+            self.encoder = nnx.Linear(3, 3, rngs=rngs)
+            self.decoder = self.encoder
+            self.norms = nnx.List([nnx.BatchNorm(3, rngs=rngs)] * 2)
+
+        def __call__(self, x):
+            for norm in self.norms:  # the second one goes on with the averages of the first
+                x = norm(x)
+            return self.decoder(jnp.tanh(self.encoder(x)))
+
+    module = Tied(nnx.Rngs(0))
+    converted = tg.Module.from_flax(module)
+    names = {v.base_name for v in converted.trainable_variables}
+    assert names == {"decoder/bias", "decoder/kernel", "norms/0/bias", "norms/0/scale"}
+    x = normal(4, 3)
+    wanted = nnx.grad(lambda module: jnp.sum(module(x) ** 2))(module)["decoder"]["kernel"]
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(converted(x) ** 2)
+    gradient = tape.gradient(loss, converted.parameters["decoder/kernel"])
+    np.testing.assert_allclose(gradient, wanted[...], 1e-4, 1e-4)
+    mean = module.norms[0].mean[...]
+    np.testing.assert_allclose(converted.parameters["norms/0/mean"], mean, 1e-5, 1e-6)
+
+
+def test_leaves_that_a_module_of_equinox_shares_are_one_variable():
+    eqx = pytest.importorskip("equinox")
+
+    class Tied(eqx.Module):
+        layers: eqx.nn.Shared
+
+        def __call__(self, i):
+            embedding, last = self.layers()
+            return last(embedding(i))
+
+    first, second = jax.random.split(jax.random.key(0))
+    layers = eqx.nn.Embedding(5, 3, key=first), eqx.nn.Linear(3, 5, use_bias=False, key=second)
+    module = Tied(eqx.nn.Shared(layers, lambda x: x[1].weight, lambda x: x[0].weight))
+    converted = tg.Module.from_equinox(module)
+    assert len(converted.variables) == 1
+    np.testing.assert_allclose(converted(tg.constant(2)), module(jnp.array(2)), 1e-5)
 
 
 def test_a_module_of_equinox():

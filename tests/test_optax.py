@@ -38,12 +38,14 @@ OPTIMIZERS = {
     "nadamw": lambda: optax.nadamw(1e-2),
     "noisy_sgd": lambda: optax.noisy_sgd(1e-2, key=jax.random.key(2)),
     "novograd": lambda: optax.novograd(1e-2),
+    "optimistic_adam": lambda: optax.optimistic_adam(1e-2),
     "optimistic_adam_v2": lambda: optax.optimistic_adam_v2(1e-2),
     "optimistic_gradient_descent": lambda: optax.optimistic_gradient_descent(1e-2),
     "polyak_sgd": lambda: optax.polyak_sgd(1e-2),
     "radam": lambda: optax.radam(1e-2),
     "rmsprop": lambda: optax.rmsprop(1e-2, centered=True, momentum=0.9),
     "rprop": lambda: optax.rprop(1e-2),
+    "signum": lambda: optax.signum(1e-2),
     "sgd": lambda: optax.sgd(1e-2, momentum=0.9, nesterov=True),
     "sign_sgd": lambda: optax.sign_sgd(1e-2),
     "sm3": lambda: optax.sm3(1e-2),
@@ -62,7 +64,7 @@ OPTIMIZERS = {
     ),
 }
 #: Those that run every time; all others are slow.
-FEW = ("adafactor", "adamw", "lion", "MultiSteps", "noisy_sgd")
+FEW = (*("adafactor", "adamw", "lion", "MultiSteps", "noisy_sgd", "optimistic_adam", "signum"),)
 
 
 def parameters():
@@ -87,6 +89,7 @@ def extra(name, step):
     [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in OPTIMIZERS],
 )
 @pytest.mark.filterwarnings("ignore:.* calls of ours were traced")
+@pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated")  # it is public all the same
 def test_steps_are_those_of_optax_bit_for_bit(name, optimised):
     transformation = OPTIMIZERS[name]()
 
@@ -132,6 +135,16 @@ def test_the_state_is_named_after_fields_and_variables():
     ]
     assert [*optimizer.optax_state][:3] == ["0/count", "0/mu/kernel", "0/mu/kernel_1"]
     assert len(optimizer.variables) == 6
+
+
+def test_variables_of_colliding_names_are_all_updated():
+    variables = [tg.Variable([n], name=k) for n, k in ((1.0, "k"), (2.0, "k"), (3.0, "k_1"))]
+    optimizer = tg.optimizers.from_optax(optax.sgd(0.5, momentum=0.9))
+    optimizer.apply_gradients([(tg.constant([1.0]), v) for v in variables])
+    assert [float(v[0]) for v in variables] == [0.5, 1.5, 2.5]
+    assert [x.base_name for x in optimizer.optax_state.values()] == [
+        *("k_trace", "k_1_trace", "k_2_trace")
+    ]
 
 
 def test_steps_outside_of_functions_minimize_and_apply():
@@ -241,3 +254,37 @@ def test_a_state_that_changes_its_structure_is_refused():
     with pytest.raises(tg.errors.SignatureError, match="keeps its structure"):
         optimizer.apply_gradients([(tg.constant([1.0]), v)])
     assert v.numpy() == [1.0] and int(optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize("after", [jnp.zeros(2), jnp.zeros((), jnp.int32)])
+def test_a_state_that_changes_its_type_is_refused_before_anything_is_assigned(after):
+    v = tg.Variable([1.0], name="v")
+    changing = optax.GradientTransformation(
+        lambda p: (jnp.zeros(()), jnp.zeros(())), lambda g, s, p=None: (g, (s[0] + 1, after))
+    )
+    optimizer = tg.optimizers.from_optax(changing)
+    with pytest.raises(tg.errors.SignatureError, match=r"of '1', which is f32\[\]; nothing was"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)])
+    assert v.numpy() == [1.0] and [x.numpy() for x in optimizer.variables] == [0, 0.0, 0.0]
+
+
+def test_a_constraint_that_changes_the_shape_is_refused_before_anything_is_assigned():
+    v = tg.Variable([1.0, 2.0], name="v", constraint=lambda x: x[:1])
+    optimizer = tg.optimizers.from_optax(optax.sgd(0.1, momentum=0.9))
+    with pytest.raises(tg.errors.SignatureError, match=r"f32\[1\] of 'v', which is f32\[2\]"):
+        optimizer.apply_gradients([(tg.constant([1.0, 1.0]), v)])
+    assert float(tg.reduce_sum(optimizer.optax_state["0/trace/v"])) == 0.0
+
+
+def test_a_variable_that_is_given_twice_is_refused():
+    v = tg.Variable([1.0], name="v")
+    optimizer = tg.optimizers.from_optax(optax.sgd(0.1))
+    with pytest.raises(tg.errors.SignatureError, match="variable v:0 was given 2 times in one"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)] * 2)
+
+
+def test_what_a_transformation_takes_besides_is_named():
+    v = tg.Variable([1.0], name="v")
+    optimizer = tg.optimizers.from_optax(optax.lbfgs())
+    with pytest.raises(tg.errors.SignatureError, match="'value', 'grad', and 'value_fn'"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)])

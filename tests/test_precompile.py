@@ -259,9 +259,39 @@ def test_there_may_be_none(tmp_path, hits):
         tg.saved_model.load(model, compiled=True)
 
 
-def test_a_damaged_target_is_not_used(saved, hits, monkeypatch):
+def replace_by(kind, path):
+    """Puts something else in the place of a file."""
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        elsewhere = path.parents[3] / "elsewhere"
+        elsewhere.mkdir(exist_ok=True)
+        (elsewhere / path.name).write_bytes(content)
+        elsewhere.chmod(0o777)
+        path.symlink_to(elsewhere / path.name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_plain_file_is_not_read(saved, hits, kind):
+    for path in programs(saved):
+        replace_by(kind, path)
+    loaded = tg.saved_model.load(saved, compiled=True)
+    with pytest.warns(UserWarning, match="compiled anew: it is no plain file") as caught:
+        np.testing.assert_allclose(loaded(X), expected(), rtol=1e-6, atol=1e-6)
+    assert hits.count == 0 and not any("kept in" in str(w.message) for w in caught)
+
+
+@pytest.mark.parametrize("damage", ["cut", "deep", "pipe", "folder"])
+def test_a_damaged_target_is_not_used(saved, hits, monkeypatch, damage):
     (target,) = saved.rglob("target.json")
-    target.write_text("[1, 2")
+    if damage in ("pipe", "folder"):
+        replace_by(damage, target)
+    else:
+        target.write_text({"cut": "[1, 2", "deep": "[" * 200_000}[damage])
     monkeypatch.setattr(disk, "_versions", lambda: "another")
     refused(saved, hits, "made where versions was None")
 

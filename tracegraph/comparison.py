@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.control.branch import Branch
 from tracegraph.control_passes import locate_numerics as search
 from tracegraph.core.source import Source
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.slots import run_program
+from tracegraph.effects.pieces import interpret
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,
@@ -26,6 +30,7 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.execution.execute import input_types
+from tracegraph.execution.numerics import STEPPED
 from tracegraph.functions.function import Function
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
@@ -35,6 +40,7 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import steps_text
 from tracegraph.views.alignment import align
 
 
@@ -57,6 +63,10 @@ def _told(found: Difference | _Apart) -> str:
     return f"{head}, the most at {place}: {mine} and {other}"
 
 
+def _steps_told(steps: Sequence[tuple[int, Source]]) -> str:
+    return steps_text([(np.array(step), source) for step, source in steps])
+
+
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """Where two functions part: the op, its line in both, and the elements that differ the most."""
@@ -69,9 +79,11 @@ class Difference:
     #: How many elements differ by more than the tolerance, and of how many.
     count: int
     size: int
+    #: The steps of the loops around it, counted from 0, and their lines, the outermost first.
+    steps: tuple[tuple[int, Source], ...] = ()
 
     def __str__(self) -> str:
-        fact = f"{self.op}: {_told(self)}"
+        fact = f"{self.op}: {_told(self)}{_steps_told(self.steps)}"
         is_same = str(self.source) == str(self.other_source)
         there = "" if is_same else f"\n  and {self.other_source}:  {self.other_source.text}"
         return message(fact, source=self.source) + there
@@ -189,6 +201,15 @@ class _Run:
             found = dict(zip(whole.outputs, outputs, strict=True))
             yield {y: np.asarray(found[y]) for y in made if y in wanted}
 
+    def operands_of(self, node: Node) -> Sequence[Any]:
+        """The values of the operands of a node, computed anew."""
+        graph = dead_code(self.graph.with_outputs(node.inputs))
+        return run_program(backend.program(graph), self.values)
+
+    def inside(self, graph: Graph, values: Sequence[Any]) -> _Run:
+        """The run of a region of this one."""
+        return dataclasses.replace(self, graph=search.opened(graph), values=tuple(values))
+
 
 def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
     """The trace of a function for these arguments, with known sizes and the values of now."""
@@ -289,19 +310,111 @@ class _Values:
 def _compared(one: _Run, two: _Run, differ: _Differ) -> Comparison:
     """The first pair of nodes whose values differ, and the results that do."""
     mine, other = (_computing(run.graph) for run in (one, two))
-    places = align(list(map(_key, mine)), list(map(_key, other)))
-    pairs = [(mine[i], other[j]) for i, j in places]
+    pairs = _paired_nodes(mine, other)
     partners = {x: y for a, b in pairs for x, y in zip(a.outputs, b.outputs, strict=True)}
     values = _Values(one, partners), _Values(two, partners.values())
-    first: Difference | None = None
-    for x, y in partners.items():
-        first = _difference(x, values[0].of(x), y, values[1].of(y), differ)
-        if first is not None:
-            break
+    first = _first_apart(one, two, partners, values, differ)
     for found in values:
         found.leave_nodes_out()
     results = tuple(_results_apart(one, two, values, differ))
     return Comparison(first, results, len(pairs), (len(mine), len(other)))
+
+
+def _paired_nodes(mine: Sequence[Node], other: Sequence[Node]) -> list[tuple[Node, Node]]:
+    places = align(list(map(_key, mine)), list(map(_key, other)))
+    return [(mine[i], other[j]) for i, j in places]
+
+
+def _first_apart(
+    one: _Run,
+    two: _Run,
+    partners: Mapping[Tensor, Tensor],
+    values: tuple[_Values, _Values],
+    differ: _Differ,
+) -> Difference | None:
+    """The first pair of tensors that differs; of a branch or a loop the first inside of it."""
+    for x, y in partners.items():
+        found = _difference(x, values[0].of(x), y, values[1].of(y), differ)
+        if found is not None:
+            assert x.node is not None and y.node is not None
+            return _first_inside(one, two, x.node, y.node, found, differ)
+    return None
+
+
+class _Step(NamedTuple):
+    """A run of a region: which of its op, in which step, and what it took and made."""
+
+    region: int
+    number: int
+    graph: Graph
+    values: tuple[Any, ...]
+    outputs: Sequence[Any]
+
+
+class _Ended(Exception):
+    """Ends a loop, in whose midst was found what was looked for, or where two part ways."""
+
+
+def _first_inside(
+    one: _Run, two: _Run, mine: Node, other: Node, outer: Difference, differ: _Differ
+) -> Difference:
+    """The first difference inside of a pair of branches or loops that differ; `outer`, which is
+    that of the pair, where it is of other nodes or no pair inside of them differs."""
+    if not (isinstance(mine.op, STEPPED) and type(mine.op) is type(other.op)):
+        return outer
+    # All steps of the first are kept until the second has come as far.
+    steps: deque[_Step] = deque()
+    found: list[Difference] = []
+
+    def compare(theirs: _Step) -> None:
+        if not steps or steps[0][:2] != theirs[:2]:  # another branch, or a loop that has ended
+            raise _Ended
+        ours = steps.popleft()
+        if not _are_apart(ours, theirs, differ):
+            return
+        runs = one.inside(ours.graph, ours.values), two.inside(theirs.graph, theirs.values)
+        inner = _first_of_step(*runs, differ)
+        place = () if isinstance(mine.op, Branch) else ((ours.number, mine.source),)
+        if inner is not None:
+            found.append(dataclasses.replace(inner, steps=(*place, *inner.steps)))
+        else:
+            found.append(dataclasses.replace(outer, steps=place))
+        raise _Ended
+
+    with contextlib.suppress(_Ended):
+        _run_steps(mine, one.operands_of(mine), steps.append)
+        _run_steps(other, two.operands_of(other), compare)
+    return found[0] if found else outer
+
+
+def _are_apart(ours: _Step, theirs: _Step, differ: _Differ) -> bool:
+    pairs = zip(ours.outputs, theirs.outputs, strict=True)
+    return any(differ(np.asarray(x), np.asarray(y)).any() for x, y in pairs)
+
+
+def _first_of_step(one: _Run, two: _Run, differ: _Differ) -> Difference | None:
+    pairs = _paired_nodes(_computing(one.graph), _computing(two.graph))
+    partners = {x: y for a, b in pairs for x, y in zip(a.outputs, b.outputs, strict=True)}
+    values = _Values(one, partners), _Values(two, partners.values())
+    return _first_apart(one, two, partners, values, differ)
+
+
+def _run_steps(node: Node, operands: Sequence[Any], tell: Callable[[_Step], None]) -> None:
+    """Runs a branch or a loop, one region after the other, and tells of each."""
+    programs: dict[Graph, Callable[..., Any]] = {}
+    regions = [*node.op.graphs()]
+    number = 0
+
+    def run(graph: Graph, values: Sequence[Any], place: int) -> Sequence[Any]:
+        nonlocal number
+        if graph not in programs:
+            programs[graph] = backend.program(dead_code(graph))
+        outputs = run_program(programs[graph], values)
+        tell(_Step(regions.index(graph), number, graph, tuple(values), outputs))
+        number += graph is getattr(node.op, "body", None)
+        return outputs
+
+    interpret(node.op, operands, run)
 
 
 def _results_apart(
@@ -370,8 +483,10 @@ def _computing(graph: Graph) -> list[Node]:
 
 
 def _key(node: Node) -> Any:
-    """Equal for nodes that may belong together: they do the same, to tensors of these shapes."""
-    return node.op.name, *(y.type.shape for y in node.outputs), *(x.type.shape for x in node.inputs)
+    """Equal for nodes that may belong together: they do the same, to tensors of these shapes. Loops
+    and branches are compared inside, whatever they use from outside."""
+    used = () if isinstance(node.op, STEPPED) else node.inputs
+    return node.op.name, *(y.type.shape for y in node.outputs), *(x.type.shape for x in used)
 
 
 def _difference(

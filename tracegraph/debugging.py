@@ -340,7 +340,8 @@ def compare(
     for those that `g` replaces) and values, and the new values of Variables. A Variable that both
     assign is paired with itself, others in their order. Nodes that depend on an argument or a
     Variable are paired too, in their order, by op and shapes, also inside of the functions that are
-    called; a node that has no counterpart is left out. Values differ where
+    called; a node that has no counterpart is left out. Where branches or loops differ, both are run
+    step by step, and the first node inside is named, with its step. Values differ where
     `|x - y| > atol + rtol * |y|`: by default more than 1e-4 of the value and 1e-6. Two nan are
     equal. The graphs run as they are: Variables have their values of now, and nothing is assigned.
 

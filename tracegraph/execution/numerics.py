@@ -32,6 +32,9 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced, steps_text
 
+#: Branches and loops that are run from Python, one step after the other.
+STEPPED = Branch, Scan, While, RecordedWhile
+
 _FIX = "keep the operands where the result is finite; tg.print shows their values"
 
 
@@ -148,7 +151,7 @@ class _Search:
 
     def _at(self, node: Node, operands: Sequence[Any]) -> _Blame | None:
         """The node itself, or what inside of it is to blame."""
-        if not isinstance(node.op, (Branch, Scan, While, RecordedWhile)):
+        if not isinstance(node.op, STEPPED):
             return _Blame(node, tuple(operands))
         step = 0
 

@@ -203,9 +203,13 @@ class TraceCache:
         except SizeNeeded:
             if self._traces_per_size or any(not type.is_static for type in request.types):
                 raise
-            # From now on there is one trace per size.
+            # From now on there is one trace per size, unless that is refused as well.
             self._traces_per_size = True
-            return self.find(request)[0]
+            try:
+                return self.find(request)[0]
+            except BaseException:
+                self._traces_per_size = False
+                raise
         except ShapeError:
             if self._traces_per_rank or not _has_open_rank(wanted):
                 raise

@@ -20,6 +20,7 @@ from tracegraph.core.types import int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import (
+    NEEDS_SIZE,
     OTHERS,
     Equation,
     abstract,
@@ -29,7 +30,9 @@ from tracegraph.jax_programs.equations import (
     graph_of,
     is_key,
     size_of,
+    sizes_not_given,
     type_of,
+    with_sizes_given,
 )
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
@@ -52,17 +55,19 @@ def _call(eqn: Equation, *xs: Tensor) -> Any:
 def _called(
     eqn: Equation, name: str, program: ClosedJaxpr | Jaxpr, xs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
-    if not all(x.type.is_static for x in xs):
+    is_static = all(x.type.is_static for x in xs)
+    graph = eqn.reader.graph(name, program, eqn.active) if is_static else None
+    if graph is None or sizes_not_given(graph):
         # Sizes of the outer program may stand in the inner one, where no operand has them.
         return tuple(eqn.reader.inlined(program, xs, eqn.active))
-    graph = eqn.reader.graph(name, program, eqn.active)
     return as_tuple(Call(graph)(*xs)) if graph.nodes else inline(graph, xs)
 
 
 @converts("checkpoint", "remat", "remat2")
 def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
     graph = eqn.reader.graph(eqn.params.get("name") or "checkpoint", eqn.params["jaxpr"])
-    return recomputed(graph, len(graph.outputs))(*xs)
+    (graph,), sizes = with_sizes_given([graph])
+    return recomputed(graph, len(graph.outputs))(*sizes, *xs)
 
 
 @converts("scan")
@@ -74,6 +79,8 @@ def _scan(eqn: Equation, *xs: Tensor) -> Any:
         return ()
     rows = _with_rows(eqn.eqn.invars, jaxpr.invars)
     states = len(jaxpr.outvars) - _with_rows(eqn.eqn.outvars, jaxpr.outvars)
+    (body,), sizes = with_sizes_given([body])
+    xs = *sizes, *xs
     constants = len(xs) - rows - states
     return Scan(body, constants, states, size_of(params["length"]), bool(params["reverse"]))(*xs)
 
@@ -110,9 +117,11 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
         made = inline(step, (*of_step, *entered))
         return [_where(running, new, old) for new, old in zip(made, states, strict=True)]
 
-    condition, body = graph_of("while_cond", types, tested), graph_of("while_body", types, stepped)
     slots = checkpoint_count(types[constants:], None, None)
-    return While(body, constants, condition, slots)(*xs)
+    (condition, body), sizes = with_sizes_given(
+        [graph_of("while_cond", types, tested), graph_of("while_body", types, stepped)]
+    )
+    return While(body, len(sizes) + constants, condition, slots)(*sizes, *xs)
 
 
 def _where(rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -137,6 +146,8 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
     if which.node is not None and isinstance(which.node.op, Constant):  # known, as a platform is
         number = int(which.node.op.value)
         return inline(branches[min(max(number, 0), len(branches) - 1)], xs)
+    branches, sizes = with_sizes_given(branches)
+    xs = *sizes, *xs
     if len(branches) > 2:
         return Switch(tuple(branches))(which, *xs)
     decider = which if which.dtype.is_bool else NotEqual()(which, full_like(which, 0))
@@ -189,21 +200,28 @@ def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> t
     open_rules = eqn.reader.open_rules
     is_plain = not sources or not _differentiable(eqn.eqn.outvars)
     if is_plain or open_rules.count(name) >= DEEPEST_RULE:
-        return as_tuple(Call(body)(*xs))
+        return _plain_call(body, xs)
     open_rules.append(name)
     try:
         backward = _backward(eqn, name, body, sources)
     except Exception as error:
-        if is_of_interrupt(error):
+        if is_of_interrupt(error) or isinstance(error, NEEDS_SIZE):
             raise
         # It may be run all the same, as long as nobody asks for the derivative.
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
         given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
-        return as_tuple(Call(body)(*given))
+        return _plain_call(body, given)
     finally:
         open_rules.pop()
-    return as_tuple(CustomCall(body, backward, tuple(sources))(*xs))
+    (body, backward), sizes = with_sizes_given([body, backward])
+    places = (len(sizes) + place for place in sources)
+    return as_tuple(CustomCall(body, backward, tuple(places))(*sizes, *xs))
+
+
+def _plain_call(body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    (body,), sizes = with_sizes_given([body])
+    return as_tuple(Call(body)(*sizes, *xs))
 
 
 def _name_of(program: ClosedJaxpr) -> str:

@@ -21,19 +21,22 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from tracegraph.core.shapes import Shape, Size, parse_size
 from tracegraph.core.source import PACKAGE, Source, here, is_ours, place_of_thread, sourced
 from tracegraph.core.types import TensorType, as_dtype
-from tracegraph.errors import DTypeError, TraceError, fail
-from tracegraph.ir.builder import Builder
+from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
+from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import unbound_names
 
 #: What makes the nodes of an equation: a function of it and of its operands.
 Rule = Callable[..., Any]
 #: For each primitive, by its name.
 RULES: dict[str, Rule] = {}
+#: What is raised where a size that is open must be known.
+NEEDS_SIZE = jax.errors.InconclusiveDimensionOperation, SizeNeeded
 #: The name under which the primitives of other libraries have a rule.
 OTHERS = "*"
 
@@ -240,6 +243,30 @@ def graph_of(
     return interned(tidied(builder.finish(outputs)))
 
 
+def sizes_not_given(graph: Graph) -> list[str]:
+    """The open sizes that a graph uses and no input has by itself. A program of JAX may use those
+    of the program around it."""
+    return graph.cached("sizes_not_given", lambda: unbound_names(graph.inputs, graph.nodes))
+
+
+def with_sizes_given(graphs: Sequence[Graph]) -> tuple[list[Graph], list[Tensor]]:
+    """Regions of one op, each with one more input in front if one of them uses open sizes that no
+    input has; and what stands outside for this input."""
+    names = sorted({name for graph in graphs for name in sizes_not_given(graph)})
+    if not names:
+        return [*graphs], []
+    holder = holder_of_sizes(names, current().add)
+    return [_with_input(graph, holder) for graph in graphs], [holder]
+
+
+def _with_input(graph: Graph, new: Tensor) -> Graph:
+    with Builder(graph.name) as builder:
+        builder.input_for(new)
+        env = copy_inputs(graph, builder)
+        replay(graph.nodes, env)
+        return interned(builder.finish([env[y] for y in graph.outputs]))
+
+
 def graph_name(name: str) -> str:
     """The name of a function of JAX as graphs have them."""
     plain = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
@@ -327,8 +354,18 @@ def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def size_of(size: Any) -> Size:
-    """A size of JAX, which may be symbolic."""
-    return parse_size(str(size)) if export.is_symbolic_dim(size) else int(size)
+    """A size of JAX, which may be symbolic. Raises SizeNeeded for one that is none here."""
+    if not export.is_symbolic_dim(size):
+        return int(size)
+    try:
+        return parse_size(str(size))
+    except ValueError as error:
+        fail(
+            SizeNeeded,
+            f"from_jax: {error}",
+            fix="give the size in the TensorSpec, or let the function be traced for each size",
+            cause=error,
+        )
 
 
 def place_of(eqn: JaxprEqn) -> Source:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
-from tracegraph.errors import SignatureError, TraceError, fail, kind_of
+from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
@@ -65,7 +66,8 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
 
     A call takes the arguments of the module, and those of `apply`: `rngs={"dropout": key}`, with
     keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
-    that collection are assigned; the result is that of the module alone.
+    that collection are assigned; the result is that of the module alone. `mutable=True` stands for
+    every collection, and False for none.
 
     What a call of a module of nnx changes, as averages and counts, is assigned, and its `Param` are
     trainable. Whether it trains is what it was told last, by `module.train()` or `module.eval()`.
@@ -87,7 +89,7 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     known = {path.split("/")[0] for path in paths}
 
     def run(leaves: Any, *args: Any, mutable: Any = (), **kwargs: Any) -> Any:
-        names = [mutable] if isinstance(mutable, str) else list(mutable)
+        names = _collections(mutable, known)
         values = jax.tree_util.tree_unflatten(structure, leaves)
         if not names:
             return module.apply(values, *args, **kwargs), {}
@@ -107,6 +109,20 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     return JaxModule(run, leaves, _of_collection)
 
 
+def _collections(mutable: Any, known: Iterable[str]) -> list[str]:
+    """The collections that `mutable` names, as flax has it. Raises TraceError for another value."""
+    if isinstance(mutable, bool) or mutable is None:
+        return sorted(known) if mutable else []
+    names = [mutable] if isinstance(mutable, str) else mutable
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        fail(
+            TraceError,
+            f"from_flax: mutable is {kind_of(mutable)}: {shown(mutable)}",
+            fix='name the collections: mutable=["batch_stats"]',
+        )
+    return [*names]
+
+
 def _is_nnx(module: Any) -> bool:
     return any(kind.__module__.startswith("flax.nnx") for kind in type(module).__mro__)
 
@@ -116,33 +132,42 @@ def _is_variable(x: Any) -> bool:
 
 
 def _from_nnx(module: Any) -> JaxModule:
-    """A module of flax.nnx: a pytree, in which the variables are nodes around their arrays."""
-    structure = jax.tree_util.tree_structure(module)
-    names, leaves, trained = [], [], []
-    for path, variable in jax.tree_util.tree_flatten_with_path(module, is_leaf=_is_variable)[0]:
-        pairs, _ = jax.tree_util.tree_flatten_with_path(variable)
-        for inner, leaf in pairs:
-            names.append("/".join(map(word_of, (*path, *inner) if len(pairs) > 1 else path)))
-            leaves.append(leaf)
-            trained.append(any(kind.__name__ == "Param" for kind in type(variable).__mro__))
-    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    """A module of flax.nnx, which is a graph: what two places share is one Variable, as it is one
+    parameter of nnx, under the first of its paths."""
+    nnx = sys.modules["flax.nnx"]  # which made the module
+    definition, state = nnx.split(module, graph=True)
+    found = _leaves_of_state(state)
+    structure = jax.tree_util.tree_structure(state)
+    names = [name for name, leaf, _ in found if _is_array(leaf)]
 
     def run(values: Any, *args: Any, **kwargs: Any) -> Any:
-        every = list(leaves)
-        for place, value in zip(places, values, strict=True):
-            every[place] = value
-        called = jax.tree_util.tree_unflatten(structure, every)
+        given = dict(zip(names, values, strict=True))
+        every = [given.get(name, leaf) for name, leaf, _ in found]
+        called = nnx.merge(definition, jax.tree_util.tree_unflatten(structure, every))
         result = called(*args, **kwargs)
-        after = jax.tree_util.tree_leaves(called)
-        return result, {names[i]: after[i] for i in places if after[i] is not every[i]}
+        after = {name: leaf for name, leaf, _ in _leaves_of_state(nnx.state(called, graph=True))}
+        return result, {k: after[k] for k, x in given.items() if k in after and after[k] is not x}
 
     run.__name__ = type(module).__name__
-    is_trained = {names[i]: trained[i] for i in places}
+    is_trained = {name: trained for name, _, trained in found}
     return JaxModule(
         run,
-        {names[i]: leaves[i] for i in places},
+        {name: leaf for name, leaf, _ in found if name in {*names}},
         lambda name, leaf: _variable(name, leaf, is_trained[name]),
     )
+
+
+def _leaves_of_state(state: Any) -> list[tuple[str, Any, bool]]:
+    """The leaves of a state of nnx, in which variables are nodes around their arrays: path, leaf,
+    and whether it is trained."""
+    found = []
+    for path, variable in jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_variable)[0]:
+        is_trained = any(kind.__name__ == "Param" for kind in type(variable).__mro__)
+        pairs, _ = jax.tree_util.tree_flatten_with_path(variable)
+        for inner, leaf in pairs:
+            whole = (*path, *inner) if len(pairs) > 1 else path
+            found.append(("/".join(map(word_of, whole)), leaf, is_trained))
+    return found
 
 
 def from_equinox(module: Any) -> JaxModule:

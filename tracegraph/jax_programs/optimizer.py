@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,11 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from tracegraph.array.arguments import as_list
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import int32
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.programs import from_jax
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
 from tracegraph.state.module import Module
@@ -79,11 +84,14 @@ class OptaxOptimizer(Module):
         assert self._step is not None
         kept = [*self.optax_state.values()]
         values, states = self._step(gradients, kept, variables, **extra)
-        for variable, value in zip(kept, states, strict=True):
+        assigned = [
+            *zip(self.optax_state, kept, states, strict=True),
+            *((k, v, _constrained(v, values[k])) for k, v in variables.items()),
+        ]
+        for name, variable, value in assigned:  # all of them, before the first is assigned
+            _check_type(name, variable, value)
+        for _, variable, value in assigned:
             variable.assign(value)
-        for name, variable in variables.items():
-            constrained = variable.constraint
-            variable.assign(constrained(values[name]) if constrained else values[name])
         return self.iterations.assign_add(1)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Variable]) -> None:
@@ -109,6 +117,7 @@ class OptaxOptimizer(Module):
     def _names_of(self, variables: Sequence[Variable]) -> list[str]:
         """The names of variables in the state, which is made if there is none."""
         references = [v.ref() for v in variables]
+        _check_once(variables, references)
         if self._step is None:
             self._references = dict(zip(references, _unique_names(variables), strict=True))
             with init_scope():
@@ -140,6 +149,18 @@ class OptaxOptimizer(Module):
         self._step = from_jax(_step_of(self._transformation, structure, kinds))
 
 
+def _check_once(variables: Sequence[Variable], references: Sequence[VariableReference]) -> None:
+    """Raises SignatureError for a variable that is given twice."""
+    for variable, reference in zip(variables, references, strict=True):
+        count = references.count(reference)
+        if count > 1:
+            fail(
+                SignatureError,
+                f"the variable {told_name(variable)} was given {count} times in one step",
+                fix="give each variable once, with the sum of its gradients",
+            )
+
+
 def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Callable[..., Any]:
     """One step as a function of JAX: of gradients, the leaves of the state, and parameters."""
 
@@ -149,7 +170,7 @@ def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Calla
             for leaf, kind in zip(leaves, kinds, strict=True)
         ]
         before = jax.tree_util.tree_unflatten(structure, leaves)
-        updates, after = transformation.update(gradients, before, parameters, **extra)
+        updates, after = _updated(transformation, gradients, before, parameters, extra)
         new, found = jax.tree_util.tree_flatten(after)
         if found != structure:
             fail(
@@ -165,6 +186,44 @@ def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Calla
     return step
 
 
+def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, extra: Any) -> Any:
+    """What a transformation makes of gradients. Raises SignatureError where it takes more."""
+    try:
+        return transformation.update(gradients, state, parameters, **extra)
+    except TypeError as error:
+        if is_of_interrupt(error) or not _MISSING.search(str(error)):
+            raise
+        fail(
+            SignatureError,
+            f"the transformation takes more than gradients and variables: {error}",
+            fix="pass it by name: optimizer.apply_gradients(pairs, value=loss)",
+            cause=error,
+        )
+
+
+#: What Python says of a function that is called without an argument that it must have.
+_MISSING = re.compile(r"missing \d+ required .*argument")
+
+
+def _constrained(variable: Variable, value: Tensor) -> Tensor:
+    if variable.constraint is None:
+        return value
+    kept = variable.constraint(value)
+    return kept if isinstance(kept, Tensor) else as_tensor(kept, variable.dtype)
+
+
+def _check_type(name: str, variable: Variable, value: Tensor) -> None:
+    """Raises SignatureError for a value that a Variable, of the state or trained, cannot take."""
+    if value.dtype is variable.dtype and variable.shape.is_compatible_with(value.shape):
+        return
+    fail(
+        SignatureError,
+        f"the step made a {value.type} of {name!r}, which is {variable.tensor_type}; nothing was "
+        "assigned",
+        fix="use a transformation, and constraints of variables, that keep shapes and data types",
+    )
+
+
 def _applied(parameter: Any, update: Any) -> Any:
     """A parameter after its update, in its own type, as `optax.apply_updates` has it."""
     return jnp.asarray(parameter + update).astype(parameter.dtype)
@@ -175,13 +234,17 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _unique_names(variables: Sequence[Variable]) -> list[str]:
-    """A name for each variable: its own, with a number where two have the same."""
-    found: dict[str, int] = {}
+    """A name for each variable: its own, with a number where an earlier one has the same. No name
+    with a number is one that another variable has of its own."""
+    own = [variable.base_name or "variable" for variable in variables]
+    reserved, taken = {*own}, set[str]()
     names = []
-    for variable in variables:
-        name = variable.base_name or "variable"
-        count = found[name] = found.get(name, -1) + 1
-        names.append(f"{name}_{count}" if count else name)
+    for name in own:
+        if name in taken:
+            numbered = (f"{name}_{count}" for count in itertools.count(1))
+            name = next(new for new in numbered if new not in reserved | taken)
+        taken.add(name)
+        names.append(name)
     return names
 
 

@@ -15,15 +15,18 @@ from jax import core, export
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call
 from tracegraph.control_flow.regions import appended
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.source import Source, here, is_ours, sourced
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import (
+    DTypeError,
     ShapeError,
     SignatureError,
     SizeNeeded,
     TraceError,
+    UnknownValue,
     fail,
     kind_of,
     shown,
@@ -43,7 +46,14 @@ from tracegraph.jax_programs import (
     shape,
     windows,
 )
-from tracegraph.jax_programs.equations import Reader, constant_of, graph_of, is_key, type_of
+from tracegraph.jax_programs.equations import (
+    Reader,
+    constant_of,
+    graph_of,
+    is_key,
+    sizes_not_given,
+    type_of,
+)
 from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
 
 #: Importing a family registers its primitives.
@@ -179,6 +189,7 @@ class _Arguments:
             tensor, stand_in = _converted(name, leaf)
             self.tensors.append(tensor)
             self.stand_ins.append(stand_in)
+        self.is_open = not all(x.type.is_static for x in self.stand_ins)
         self.is_wide = any(x.type.dtype.name in _WIDE for x in self.stand_ins)
 
     @functools.cached_property
@@ -279,7 +290,36 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
 
 
 def _traced(function: Callable[..., Any], call: _Arguments) -> Program:
-    """The program of a function for arguments like those of a call."""
+    """The program of a function for arguments like those of a call. Raises SizeNeeded for what JAX,
+    or a rule of ours, refuses to do with open sizes: what it raises then is an error of any kind,
+    and a trace for known sizes shows whether it is about them."""
+    try:
+        program = _program(function, call)
+    except Exception as error:
+        if not call.is_open or is_of_interrupt(error) or _is_of_every_size(error):
+            raise
+        _refuse(
+            SizeNeeded,
+            f"{call.name}: JAX cannot trace it with open sizes: {type(error).__name__}",
+            error,
+            _GIVE_SIZES,
+        )
+    if call.is_open and any(map(sizes_not_given, program.graph.graphs())):
+        fail(SizeNeeded, f"{call.name}: a part of it needs an open size", fix=_GIVE_SIZES)
+    return program
+
+
+_GIVE_SIZES = "give the size in the TensorSpec, or let the function be traced for each size"
+
+
+def _is_of_every_size(error: Exception) -> bool:
+    """Whether an error of ours says something that no sizes change."""
+    if isinstance(error, (TraceError, DTypeError, SizeNeeded)):
+        return not isinstance(error, UnknownValue)
+    return False
+
+
+def _program(function: Callable[..., Any], call: _Arguments) -> Program:
 
     def flat(*leaves: Any) -> Any:
         args, kwargs = call.packed(leaves)
@@ -346,16 +386,9 @@ _NO_LEAKS = "keep no traced value outside of the function: return it, or pass it
 
 def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
     """What JAX traces, and the results with their structure. Raises TraceError where the function
-    asks for a value, and ShapeError where it asks for an open size."""
+    asks for a value."""
     try:
         return jax.make_jaxpr(flat, return_shape=True)(*call.abstract())
-    except jax.errors.InconclusiveDimensionOperation as error:
-        _refuse(
-            SizeNeeded,
-            f"{call.name}: JAX needs to know an open size",
-            error,
-            "give the size in the TensorSpec, or let the function be traced for each size",
-        )
     except (jax.errors.UnexpectedTracerError, jax.errors.ConcretizationTypeError) as error:
         _refuse(
             TraceError,

@@ -35,7 +35,7 @@ _SHARES_OF_LOOPS = (4, 16, sys.maxsize)
 
 def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
     """The program of a graph that takes `budget` bytes beside its inputs and outputs at most, with
-    as little work as was found. Raises InvalidArgumentError with the least that would do."""
+    as little work as was found. Raises InvalidArgumentError with the least that was found."""
     pruned, searches = dead_code(graph), []
     with backend.compiling:
         for share in _SHARES_OF_LOOPS:
@@ -124,9 +124,9 @@ class _Search:
         needed, largest = size_text(self._needs[place]), self._schedules[place].largest
         fail(
             InvalidArgumentError,
-            f"{self.graph.name} needs {needed} at least beside its arguments and results, and its "
-            f"memory_budget is {size_text(self._budget)}. The largest value when it holds most is "
-            f"{largest.type}",
+            f"the least found for {self.graph.name} is {needed} beside its arguments and results, "
+            f"and its memory_budget is {size_text(self._budget)}. The largest value when it holds "
+            f"most is {largest.type}",
             source=largest.source,
             fix=f'give memory_budget="{needed.replace(" ", "")}" or more, or compute with smaller '
             "tensors, such as smaller batches",

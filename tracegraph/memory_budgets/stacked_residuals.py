@@ -123,12 +123,14 @@ def _stacked(scan: _Forward, price: float) -> list[Tensor]:
         for x in dict.fromkeys(node.inputs):
             users.setdefault(x, []).append(node)
     # Constants and rows are there anyway, and so is what is stacked for others.
-    staying = {*body.inputs[: op.constants], *body.inputs[op.rows :], *made_of_nothing(body.nodes)}
+    free = made_of_nothing(body.nodes)
+    staying = {*body.inputs[: op.constants], *body.inputs[op.rows :], *free}
     pairs = zip(scan.node.outputs[op.states :], body.outputs[op.states :], strict=True)
     staying.update(value for y, value in pairs if y not in scan.left_out)
     nodes = [*(x.node for x in states if x.node is not None), *body.nodes]
     flow = Flow(Reads(users, set(scan.inner.values()), staying), nodes, set(), price)
-    return list(dict.fromkeys(flow.values[i] for i in flow.cut()))
+    # What is made of nothing costs nothing to cut at, and is made again rather than stacked.
+    return list(dict.fromkeys(x for x in map(flow.values.__getitem__, flow.cut()) if x not in free))
 
 
 def _add_backward(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tracegraph.core.shapes import (
+    Dim,
     Shape,
     ShapeVariable,
     Size,
@@ -21,7 +22,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.op import Batched, Derivative, Op
 from tracegraph.ir.tensor import Tensor
-from tracegraph.ops.constant import constant
+from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.movement import Movement
 
 
@@ -176,3 +177,12 @@ def shifted(axes: tuple[int, ...] | None, batched: Tensor) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(1, batched.ndim))
     return tuple(axis + 1 for axis in axes)
+
+
+def holder_of_sizes(names: Iterable[str], add: Callable[..., tuple[Tensor, ...]]) -> Tensor:
+    """A tensor without elements that has open sizes, for a graph that uses them where none of its
+    other inputs has them. `add` appends its nodes."""
+    (nothing,) = add(Constant(np.False_), ())
+    (holder,) = add(BroadcastTo((*map(Dim.named, names), 0), ()), (nothing,))
+    holder.name = "sizes"
+    return holder

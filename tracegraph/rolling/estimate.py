@@ -19,7 +19,7 @@ from tracegraph.rolling.repeats import Run, bytes_of
 _FEWEST_NODES = 200
 
 #: How much longer a run may take.
-_TOLERANCE = 0.04
+_TOLERANCE = 0.03
 
 _FLOPS_PER_SECOND = 3e10
 _SECONDS_PER_NODE = 1e-6

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracegraph.core.shapes import Dim
 from tracegraph.core.source import Source
 from tracegraph.core.types import type_of_array
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.broadcast import BroadcastTo
+from tracegraph.ops.broadcast import holder_of_sizes
 from tracegraph.ops.constant import Constant
 from tracegraph.passes.specialise import unbound_names
 from tracegraph.tracing.trace import Trace, Traced
@@ -46,12 +45,9 @@ class CallTrace(Trace):
         as n where an argument has n-1: by an input without elements that has them."""
         if self.outer.is_top_level:
             return
-        sizes = [Dim.named(name) for name in unbound_names(self.inputs, self.nodes)]
-        if sizes:
-            (nothing,) = self.outer.add(Constant(np.False_), ())
-            (has_sizes,) = self.outer.add(BroadcastTo((*sizes, 0), ()), (nothing,))
-            has_sizes.name = "sizes"
-            self.admit(has_sizes)
+        names = unbound_names(self.inputs, self.nodes)
+        if names:
+            self.admit(holder_of_sizes(names, self.outer.add))
 
 
 def _varies(value: np.ndarray) -> bool:
