@@ -406,6 +406,10 @@ class _Loop:
         except _ListGrows as growth:
             for number, value in enumerate(values):
                 if value is growth.items:
+                    before = self._before[number]
+                    if _is_in_loop(before):  # the outermost loop carries it
+                        growth.items = before
+                        raise
                     self._growing[number] = growth.dtype
                     raise _Again from None
             raise
@@ -649,6 +653,11 @@ def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
         _thread.lists.pop()
 
 
+def _is_in_loop(items: Any) -> bool:
+    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
+    return any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
+
+
 def _lists_of(body: Any) -> Iterator[list[Any]]:
     for cell in getattr(body, "__closure__", None) or ():
         value = _content(cell)
@@ -668,8 +677,7 @@ def list_append(items: Any, value: Any) -> Any:
     if isinstance(items, TensorList):
         return items.appended(value)
     if type(items) is list:
-        is_carried_here = any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
-        if is_carried_here and is_carried(value):
+        if is_carried(value) and _is_in_loop(items):
             raise _ListGrows(items, value)
         if any(map(in_graph, nest.flatten(value))):
             refuse_change(items.append)
