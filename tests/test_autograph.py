@@ -915,6 +915,29 @@ def appended_in_branch(x):
     return out
 
 
+def keyed_by_what_a_loop_counts(x):
+    found = {}
+    for i in tg.range(3):  # here
+        found[i] = x * 2.0
+    return found
+
+
+def keyed_in_a_set(x):
+    seen = set()
+    while x > 0.0:  # here
+        x = x - 1.0
+        seen.add(x)
+    return seen
+
+
+def keyed_in_branch(x):
+    found = {}
+    if x > 0.0:  # here
+        key = (x + 1.0, "positive")
+        found[key] = x
+    return found
+
+
 def many_truth_values(x):
     if tg.stack([x, x]) > 0.0:  # here
         return x
@@ -947,6 +970,10 @@ REFUSALS = {
     appended_structures: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     Holder.__call__: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     appended_in_branch: (ValueError, ".append() changes a list in a branch", "both branches"),
+    keyed_by_what_a_loop_counts: (ValueError, "a tensor becomes a key of a dict in a loop",
+                                  "tg.TensorArray at that index"),
+    keyed_in_a_set: (ValueError, "a tensor becomes a key of a set in a loop", "range(n)"),
+    keyed_in_branch: (ValueError, "a tensor becomes a key of a dict in a branch", "range(n)"),
     many_truth_values: (ValueError, "a tensor bool[2] was taken for one truth value",
                         "tg.reduce_all"),
 }  # fmt: skip
@@ -1001,6 +1028,18 @@ def test_a_list_of_what_python_knows_may_grow():
 
     assert f(tg.constant(1.0))[0].numpy() == 8.0
     assert log == ["positive"]
+
+
+def test_tensors_may_be_keys_where_they_are_the_same_in_every_step():
+    def f(x, n):
+        found = {n: x}
+        for i in tg.range(3):
+            found[n] = found[n] + x
+            own = {i: x}
+            x = own[i] * 2.0
+        return found[n] + x
+
+    assert float(tg.function(f)(tg.constant(1.0), tg.constant(2))) == 16.0
 
 
 def test_and_or_give_truth_values():
