@@ -915,6 +915,29 @@ def appended_in_branch(x):
     return out
 
 
+def keyed_by_what_a_loop_counts(x):
+    found = {}
+    for i in tg.range(3):  # here
+        found[i] = x * 2.0
+    return found
+
+
+def keyed_in_a_set(x):
+    seen = set()
+    while x > 0.0:  # here
+        x = x - 1.0
+        seen.add(x)
+    return seen
+
+
+def keyed_in_branch(x):
+    found = {}
+    if x > 0.0:  # here
+        key = (x + 1.0, "positive")
+        found[key] = x
+    return found
+
+
 def many_truth_values(x):
     if tg.stack([x, x]) > 0.0:  # here
         return x
@@ -947,6 +970,10 @@ REFUSALS = {
     appended_structures: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     Holder.__call__: (ValueError, ".append() changes a list in a loop", "tg.scan"),
     appended_in_branch: (ValueError, ".append() changes a list in a branch", "both branches"),
+    keyed_by_what_a_loop_counts: (ValueError, "a tensor becomes a key of a dict in a loop",
+                                  "tg.TensorArray at that index"),
+    keyed_in_a_set: (ValueError, "a tensor becomes a key of a set in a loop", "range(n)"),
+    keyed_in_branch: (ValueError, "a tensor becomes a key of a dict in a branch", "range(n)"),
     many_truth_values: (ValueError, "a tensor bool[2] was taken for one truth value",
                         "tg.reduce_all"),
 }  # fmt: skip
@@ -1001,6 +1028,18 @@ def test_a_list_of_what_python_knows_may_grow():
 
     assert f(tg.constant(1.0))[0].numpy() == 8.0
     assert log == ["positive"]
+
+
+def test_tensors_may_be_keys_where_they_are_the_same_in_every_step():
+    def f(x, n):
+        found = {n: x}
+        for i in tg.range(3):
+            found[n] = found[n] + x
+            own = {i: x}
+            x = own[i] * 2.0
+        return found[n] + x
+
+    assert float(tg.function(f)(tg.constant(1.0), tg.constant(2))) == 16.0
 
 
 def test_and_or_give_truth_values():
@@ -1548,20 +1587,31 @@ def test_largest_and_smallest_of_numbers_stay_those_of_python():
     assert f(tg.constant([1.0])).numpy().tolist() == [6.0]
 
 
-@pytest.mark.parametrize("kind", ["a step of a loop", "a branch"])
-def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(kind):
-    def loop(x):
-        total = 0.0
-        for v in x:
-            total += tg.reduce_sum(tg.boolean_mask(x, x > v))
-        return total
+def loop_with_sizes(x):
+    total = 0.0
+    for v in x:
+        total += tg.reduce_sum(tg.boolean_mask(x, x > v))
+    return total
 
-    def branch(x):
-        return tg.reduce_sum(tg.boolean_mask(x, x > 1.0)) if x[0] > 3.0 else 0.0
 
-    function = tg.function(loop if kind == "a step of a loop" else branch)
-    with pytest.raises(TraceError, match=f"{kind} computes a size that only the run knows"):
-        function(tg.constant([1.0, 2.0]))
+def branch_with_a_size(x):
+    if x[0] > 3.0:
+        return x
+    return tg.boolean_mask(x, x > 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (loop_with_sizes, "a step of a loop computes a size that only the run knows"),
+        (branch_with_a_size, "a branch returns a tensor of a size that only the run knows, .*; the "
+         "rest of a function behind an early `return` is a branch too"),
+    ],
+)  # fmt: skip
+def test_a_size_of_the_run_is_told_as_that_of_the_loop_or_the_branch(body, words):
+    with pytest.raises(TraceError, match=words) as caught:
+        tg.function(body)(tg.constant([1.0, 2.0]))
+    assert here(body, "boolean_mask") in str(caught.value)
 
 
 def left_early(rows):

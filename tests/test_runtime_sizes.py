@@ -1,9 +1,11 @@
 """Sizes that only the run knows: a run is cut where a value becomes a size."""
 
+import functools
 import re
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -409,13 +411,118 @@ def test_a_size_that_is_no_integer():
     [
         lambda x: tg.while_loop(lambda s: s < 9.0, lambda s: s + tg.reduce_sum(x[x > s]), [0.0]),
         lambda x: tg.map_fn(lambda s: tg.reduce_sum(x[x > s]), x),
-        lambda x: tg.cond(x[0] > 0, lambda: tg.reduce_sum(x[x > 0]), lambda: 0.0),
+        lambda x: tg.cond(x[0] > 0, lambda: x[x > 0], lambda: x),
+        lambda x: tg.cond(x[0] > 0, lambda: (tg.print(x), tg.reduce_sum(x[x > 0]))[1], lambda: 0.0),
+        lambda x: tg.map_fn(
+            lambda s: tg.cond(s > 0, lambda: tg.reduce_sum(x[x > s]), lambda: s), x
+        ),
     ],
 )
 def test_loops_and_branches_refuse_sizes_with_the_line(loop):
     with pytest.raises(tg.errors.TraceError, match="a size that only the run knows") as caught:
         tg.function(loop)(tg.ones([3]))
     assert "test_runtime_sizes.py" in str(caught.value) and "fix: " in str(caught.value)
+
+
+def left_early(x, n):
+    kept = tg.boolean_mask(x, x > 0.0)
+    if n < 1:
+        return tg.reduce_sum(kept)
+    if n > 2:
+        return tg.reduce_sum(kept**2) * tg.reduce_prod(tg.boolean_mask(x, x > 1.0))
+    xs, k = [], 0
+    while k < n:
+        xs.append(tg.cast(k + 1, x.dtype) * kept[0])
+        k += 1
+    return tg.reduce_sum(kept) + tg.reduce_sum(tg.stack(xs) ** 2)
+
+
+def plain_left_early(x, n):
+    kept = jnp.where(x > 0, x, 0)
+    if n < 1:
+        return jnp.sum(kept)
+    if n > 2:
+        return jnp.sum(kept**2) * jnp.prod(jnp.where(x > 1, x, 1))
+    return jnp.sum(kept) + sum((k + 1) ** 2 for k in range(n)) * x[0] ** 2  # it is kept
+
+
+def pulled(f):
+    def slope(x, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x, n)
+        return tape.gradient(y, x)
+
+    return slope
+
+
+def pushed(f):
+    def slope(x, n):
+        with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as accumulator:
+            y = f(x, n)
+        return accumulator.jvp(y)
+
+    return slope
+
+
+def second(f):
+    return pulled(lambda x, n: tg.reduce_sum(pulled(f)(x, n) ** 2))
+
+
+def test_a_branch_may_compute_a_size_that_its_results_do_not_have(tmp_path):
+    x = VECTORS[0]
+    f = tg.function(left_early, input_signature=[SPEC, tg.TensorSpec([], tg.int32)])
+    model = tg.Module()
+    model.f = f
+    tg.saved_model.save(model, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model").f
+    forms = [tg.function(pulled(left_early)), pulled(f), pulled(loaded)]
+    twice = [tg.function(second(left_early)), second(f)]
+    for n in (0, 2, 5):
+        given = tg.constant(x), tg.constant(n)
+        plain = functools.partial(plain_left_early, n=n)
+        slope = by_jax(jax.grad(plain), x)
+        for run in (f, loaded):
+            assert_near(run(*given), by_jax(plain, x))
+        for form in forms:
+            assert_near(form(*given), slope)
+        for form in (tg.function(pushed(left_early)), pushed(f)):
+            assert_near(form(*given), np.sum(slope))
+        square = lambda x, plain=plain: jnp.sum(jax.grad(plain)(x) ** 2)  # noqa: E731
+        for form in twice:
+            assert_near(form(*given), by_jax(jax.grad(square), x))
+
+
+def test_a_branch_with_a_size_assigns_and_checks():
+    total = tg.Variable(1.0, dtype=tg.float64)
+
+    @tg.function
+    def f(x, n):
+        if n > 0:
+            kept = tg.boolean_mask(x, x > 0.0)
+            total.assign_add(tg.reduce_sum(kept))
+            assert tg.reduce_sum(kept) < 6.0, "too large"
+            total.assign_add(100.0)
+        return n
+
+    x = tg.constant(VECTORS[0])  # its positive elements are 5.1 in all
+    for n, expected in ((0, 1.0), (1, 106.1)):
+        assert int(f(x, tg.constant(n))) == n
+        assert_near(total, expected)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="too large"):
+        f(2.0 * x, tg.constant(1))
+    assert_near(total, 116.3)
+
+
+def test_a_size_in_a_branch_is_looked_at_by_check_numerics():
+    def f(x, n):
+        return tg.reduce_sum(tg.math.log(tg.boolean_mask(x, x < 2.0))) if n > 0 else x[0]
+
+    for options in ({"check_numerics": True}, {"locate_numerics": True}):
+        checked = tg.function(f, **options)
+        assert float(checked(tg.constant(VECTORS[0]), tg.constant(0))) == 1.5
+        with pytest.raises(tg.errors.NumericsError, match="log: f64"):
+            checked(tg.constant(VECTORS[0]), tg.constant(1))
 
 
 def test_parallel_loops_refuse_a_size_of_each_iteration():

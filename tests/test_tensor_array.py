@@ -404,9 +404,73 @@ def test_one_function_for_every_size():
     assert f.experimental_get_tracing_count() <= 2
 
 
+def test_it_grows_again_and_again_by_what_the_run_says():
+    def appended(n):
+        xs = []
+        for i in tg.range(n):
+            xs.append(i)
+        xs.append(tg.constant(7))
+        j = 0
+        while j < n:
+            xs.append(-j)
+            j += 1
+        return tg.stack(xs)
+
+    def triangle(n):
+        xs = []
+        for i in tg.range(n):
+            for j in tg.range(i):
+                xs.append(j)
+            xs.append(10 * i)
+        return tg.stack(xs)
+
+    def written(n):
+        ta = tg.TensorArray(tg.int32, size=0, dynamic_size=True)
+        for _ in range(2):
+            for i in tg.range(n):
+                ta = ta.write(ta.size(), i)
+        return ta.write(ta.size(), 7).write(n, 9).scatter([2 * n + 1], [8]).stack()
+
+    for form in (appended, triangle, written):
+        f = tg.function(form)
+        for n in (4, 1, 2):
+            assert lists(f(tg.constant(n))) == lists(form(tg.constant(n))), (form, n)
+
+    def squares(x, n):
+        ta = growing()
+        for _ in range(2):
+            for i in tg.range(n):
+                ta = ta.write(ta.size(), x * tg.cast(i + 1, tg.float64))
+        return tg.reduce_sum(ta.write(ta.size(), x * x).stack() ** 2)
+
+    slope = tg.function(lambda x, n: gradient(lambda x: squares(x, n), x))
+    for n in (3, 1):
+        whole = 4 * sum(k * k for k in range(1, n + 1)) * 1.5 + 4 * 1.5**3
+        assert float(slope(f64(1.5), tg.constant(n))) == whole
+
+
+def test_a_loop_that_reads_what_the_run_made_finds_no_size_again():
+    def f(n):
+        ta = tg.TensorArray(tg.int32, size=0, dynamic_size=True)
+        for i in tg.range(n):
+            ta = ta.write(i, i * i)
+        step = lambda i, s, ta: (i + 1, s + ta.read(i), ta)  # noqa: E731
+        return tg.while_loop(lambda i, s, ta: i < n, step, (0, 0, ta))[1]
+
+    graph = tg.function(f).get_concrete_function(tg.TensorSpec([], tg.int32)).graph
+    assert graph.as_text().count("runtime_size<") == 1
+    assert int(tg.function(f)(tg.constant(4))) == 14
+
+
 def test_sizes_that_nothing_tells_are_refused():
-    f = tg.function(lambda i: growing().write(i, f64(1.0)).size())
-    raises(TraceError, "the index is known only when the graph runs", lambda: f(tg.constant(3)))
+    @tg.function
+    def dropped(n):
+        ta = growing()
+        for i in tg.range(n):
+            ta.write(i * i, f64(1.0))
+        return ta.size()
+
+    raises(TraceError, "known only when the graph runs", lambda: dropped(tg.constant(3)))
 
     @tg.function
     def decided_by_what_it_reads(x):

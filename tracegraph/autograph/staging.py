@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import dis
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,8 @@ from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType
 from tracegraph.effects.host_calls import declare_result
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
@@ -406,6 +408,10 @@ class _Loop:
         except _ListGrows as growth:
             for number, value in enumerate(values):
                 if value is growth.items:
+                    before = self._before[number]
+                    if _is_in_loop(before):  # the outermost loop carries it
+                        growth.items = before
+                        raise
                     self._growing[number] = growth.dtype
                     raise _Again from None
             raise
@@ -641,19 +647,31 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
-    """A context in which the lists that a body has from outside must not change."""
-    _thread.lists.append(({id(x): x for x in _lists_of(body)}, is_loop))
+    """A context in which the lists that a body has from outside must not change, nor dicts and
+    sets get its tensors as keys."""
+    held = [*_held_by(body)]
+    counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
+    _thread.lists.append(({id(x): x for x in held if type(x) is list}, is_loop))
     try:
         yield
+        for table, count in counts:
+            _check_keys(table, count, is_loop)
     finally:
         _thread.lists.pop()
 
 
-def _lists_of(body: Any) -> Iterator[list[Any]]:
+def _is_in_loop(items: Any) -> bool:
+    """Whether a loop of the graph, whose body is being traced, has a list from outside."""
+    return any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
+
+
+def _held_by(body: Any) -> Iterator[Any]:
+    """What the names of a body from outside stand for, and what is in the attributes of that."""
     for cell in getattr(body, "__closure__", None) or ():
         value = _content(cell)
-        held = vars(value).values() if hasattr(value, "__dict__") else ()
-        yield from (x for x in (value, *held) if type(x) is list)
+        yield value
+        if hasattr(value, "__dict__"):
+            yield from vars(value).values()
 
 
 def _content(cell: CellType) -> Any:
@@ -668,13 +686,31 @@ def list_append(items: Any, value: Any) -> Any:
     if isinstance(items, TensorList):
         return items.appended(value)
     if type(items) is list:
-        is_carried_here = any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
-        if is_carried_here and is_carried(value):
+        if is_carried(value) and _is_in_loop(items):
             raise _ListGrows(items, value)
         if any(map(in_graph, nest.flatten(value))):
             refuse_change(items.append)
     items.append(value)
     return items
+
+
+def _check_keys(table: dict[Any, Any] | set[Any], count: int, is_loop: bool) -> None:
+    """Raises SignatureError if what is being traced has put its own tensors as keys into a table
+    that had `count` entries before."""
+    if len(table) <= count:
+        return
+    # A dict has what is new at its end.
+    keys = itertools.islice(reversed(table), len(table) - count) if type(table) is dict else table
+    for key in (x for whole in keys for x in nest.flatten(whole)):
+        if isinstance(key, Tensor) and key.node is not None and key.node.builder is current():
+            where = "a loop" if is_loop else "a branch"
+            fail(
+                SignatureError,
+                f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
+                "about; it is traced once, so one entry is made, whatever the tensor is",
+                operands=[operand_text(key)],
+                fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
+            )
 
 
 def refuse_change(method: Any) -> None:

@@ -24,6 +24,7 @@ from tracegraph.calls.call import (
     residual_plan,
     tangent_graph,
 )
+from tracegraph.calls.recompute import recomputed
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
@@ -39,6 +40,7 @@ from tracegraph.ops.elementwise import SELECT, Cast, Equal, LogicalNot, StopGrad
 from tracegraph.ops.index import Gather
 from tracegraph.ops.reduce import Any as AnyOf, ArgMax
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import names_in
 from tracegraph.passes.vectorise import vectorise
 
 #: What the name of a graph has that stands for a branch which no row takes.
@@ -101,10 +103,11 @@ class Branch(Op, abstract=True):
     def recorded(self) -> Branch:
         if any(map(keeps_no_results, self.branches)):
             return self
-        plans = [residual_plan(branch) for branch in self.branches]
+        branches = [*map(_with_fixed_residuals, self.branches)]
+        plans = [residual_plan(branch) for branch in branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
             return self
-        return self.with_branches(_with_shared_residuals(self.branches, plans))
+        return self.with_branches(_with_shared_residuals(branches, plans))
 
     def vjp(self, *values: Any) -> Derivative:
         count = len(self.branches[0].outputs)
@@ -162,19 +165,25 @@ class Branch(Op, abstract=True):
         decider, *xs = without_tokens(values[count:])
         given = tuple(t is not None for t in tangents[1:])
         printless = self._without_prints().branches
-        found = [tangent_graph(branch, given)[:2] for branch in printless]
-        places = sorted({place for _, of_one in found for place in of_one})
+        found = [tangent_graph(branch, given) for branch in printless]
+        places = sorted({place for _, of_one, _ in found for place in of_one})
+        # What the branches have found already; each of them takes what is its own.
+        known = sorted({place for *_, of_one in found for place in of_one})
         graphs: list[Graph] = []
-        for (graph, of_one), branch in zip(found, self.branches, strict=True):
+        for (graph, of_one, takes), branch in zip(found, self.branches, strict=True):
             with Builder(graph.name) as builder:
-                env = copy_inputs(graph, builder)
+                own = len(graph.inputs) - len(takes)
+                env = {x: builder.input_like(x) for x in graph.inputs[:own]}
+                outputs = {i: builder.input_like(branch.outputs[i]) for i in known}
+                env.update(zip(graph.inputs[own:], (outputs[i] for i in takes), strict=True))
                 replay(graph.nodes, env)
-                outputs = [env[y] for y in graph.outputs]
-                graphs.append(builder.finish(_filled(places, of_one, outputs, branch.outputs)))
+                made = [env[y] for y in graph.outputs]
+                graphs.append(builder.finish(_filled(places, of_one, made, branch.outputs)))
         results: list[Tensor | None] = [None] * count
         if places:
             ts = [t for t in tangents if t is not None]
-            pushed = applied(self.with_branches(graphs), (decider, *xs, *ts))
+            ys = [values[i] for i in known]
+            pushed = applied(self.with_branches(graphs), (decider, *xs, *ts, *ys))
             for place, t in zip(places, pushed, strict=True):
                 results[place] = t
         return tuple(results)
@@ -184,7 +193,8 @@ class Branch(Op, abstract=True):
     def batch(self, n: Size, batched: tuple[bool, ...], decider: Tensor, *xs: Tensor) -> Batched:
         if batched[0] and self.cuts_runs:
             raise Mismatch(
-                "a branch has effects, and in a parallel loop some iterations take it",
+                "a branch has effects, or computes a size that only the run knows, and in a "
+                "parallel loop some iterations take it",
                 fix="use tg.map_fn, which runs one iteration after the other",
             )
         if batched[0]:
@@ -323,6 +333,25 @@ def _filled(
     """The outputs of one branch at all `places`, with zeros where it has none."""
     found = dict(zip(of_one, outputs, strict=True))
     return [found[i] if i in found else full(0, like[i].type) for i in places]
+
+
+def _with_fixed_residuals(branch: Graph) -> Graph:
+    """The branch, whose residuals have no size that only its own run knows: the other branches
+    could not stand for them. Where one has, what derivatives read is computed again."""
+    made = residual_plan(branch).forward.output_types
+    return branch if names_in(made) <= names_in(branch.input_types) else _recomputed(branch)
+
+
+def _recomputed(branch: Graph) -> Graph:
+    """A branch that computes again for derivatives what it computes."""
+
+    def made() -> Graph:
+        with Builder(branch.name) as builder:
+            env = copy_inputs(branch, builder)
+            op = recomputed(branch, len(branch.outputs))
+            return builder.finish(applied(op, [env[x] for x in branch.inputs]))
+
+    return branch.cached("recomputed", made)
 
 
 def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPlan]) -> list[Graph]:

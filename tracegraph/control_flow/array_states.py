@@ -140,7 +140,7 @@ class ArrayStates:
         sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
         places = {id(x): k.place for x, k in sizes if isinstance(k, _Place)}
         for x, _ in sizes:
-            if id(x) in places and x.has_buffer:
+            if id(x) in places and x.has_buffer and isinstance(x.capacity, int):
                 input = op.constants + first + places[id(x)]
                 given[input] = given[input] or (0, x.capacity)
         found = state_ranges(op, given)[first:]
@@ -153,7 +153,9 @@ class ArrayStates:
             if not array.dynamic_size or given.grows or not array.has_buffer:
                 return None  # it has its size, or the loop around this one sees to it
             number = self._arrays.index(given)
-            if number in self._counted:
+            place = first + places[id(array)]
+            is_written = op.body.outputs[place] is not op.body.inputs[op.constants + place]
+            if number in self._counted or not is_written:
                 return None
             if not isinstance(bounds, tuple):
                 self._counted.add(number)

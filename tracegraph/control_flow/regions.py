@@ -31,6 +31,7 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import Load, Read, Store
 from tracegraph.passes.simplify import simplify
+from tracegraph.passes.specialise import names_in
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.call_trace import CallTrace
@@ -110,16 +111,37 @@ class SizeOfStepError(TraceError):
 
 
 def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
-    what = "a step of a loop" if is_repeated else "a branch"
-    for node in (node for inner in graph.graphs() for node in inner.nodes):
-        if isinstance(node.op, RuntimeSize):
-            fail(
-                SizeOfStepError if is_repeated else TraceError,
-                f"{what} computes a size that only the run knows, and what branches and "
-                "loops of a graph compute has the same shape in every run",
-                source=node.source,
-                fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
-            )
+    """Refuses sizes that only the run knows in a step, which is part of one program, and in a
+    branch what would make derivatives print again, or leave the size of a result open."""
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    sized = [node for node in nodes if isinstance(node.op, RuntimeSize)]
+    if not sized:
+        return
+    rule = "a size that only the run knows, and what branches and loops of a graph compute has the "
+    rule += "same shape in every run"
+    if is_repeated:
+        fail(
+            SizeOfStepError,
+            f"a step of a loop computes {rule}",
+            source=sized[0].source,
+            fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
+        )
+    if any(x.type is TOKEN for x in graph.inputs):
+        fail(
+            TraceError,
+            "a branch computes a size that only the run knows, and prints or calls Python",
+            source=sized[0].source,
+            fix="do one of them before or behind the branch",
+        )
+    if names_in(graph.output_types) - names_in(graph.input_types):
+        fail(
+            TraceError,
+            f"a branch returns a tensor of {rule}; the rest of a function behind an early `return` "
+            "is a branch too",
+            source=sized[0].source,
+            fix="compute the tensor before the branch, or keep all elements and a mask: "
+            "tg.where(mask, x, 0)",
+        )
 
 
 class NeedsTraceError(Exception):

@@ -476,8 +476,7 @@ class TensorArray:
         check_at_run_time(at, 0, high, *self._range_texts(name, high))
         if isinstance(size, Tensor):
             fact = f"TensorArray.{name}: an index is out of range for {self._text()}"
-            last = at if at.ndim == 0 else Max(None)(at)
-            _check(Less()(last, size), fact, "read what was written")
+            _check(Less()(_last(at), size), fact, "read what was written")
 
     def _range_texts(self, name: str, high: Any) -> tuple[str, str]:
         fix = f"use indices from 0 to {high}" if high != -1 else "write something first"
@@ -572,8 +571,8 @@ class TensorArray:
         array._buffer = _updated(array._buffer, at, x)
         array._written = _updated(array._written, at, true)
         if array._is_dynamic:
-            last = at if at.ndim == 0 else Max(None)(at)
-            array._own_size = MAXIMUM(_as_index(array._size), ADD(last, as_tensor(1, int32)))
+            behind = ADD(_last(at), as_tensor(1, int32))
+            array._own_size = MAXIMUM(_as_index(array._size), behind)
         return array
 
     def _with_room_for(self, name: str, at: Tensor, shape: Shape) -> TensorArray:
@@ -584,14 +583,22 @@ class TensorArray:
             value = value_now(at)
             if value is not None and value.size:
                 found = (int(value.min()), int(value.max()))
-            if found is None:
-                reason = "the index is known only when the graph runs, and the array is not state"
-                fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="
-                refuse_growth(f"TensorArray.{name}", reason, fix)
-            capacity = maximum(capacity, found[1] + 1)
+            behind = self._size_for(name, at) if found is None else found[1] + 1
+            capacity = maximum(capacity, behind)
         elif self._is_dynamic:
             capacity = maximum(capacity, 1)
         return self.with_buffer(shape, capacity)
+
+    def _size_for(self, name: str, at: Tensor) -> Size:
+        """The size that has room for indices of which only the run knows how large they are."""
+        trace = current_trace()
+        if trace is not None and trace.is_region and not isinstance(self.capacity, Dim):
+            # What a step or a branch makes keeps its shape; most often the new array is dropped.
+            reason = "the index is known only when the graph runs, and the array is not state"
+            fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="
+            refuse_growth(f"TensorArray.{name}", reason, fix)
+        behind = ADD(_last(at), as_tensor(1, int32))
+        return size_of(f"TensorArray.{name}", MAXIMUM(behind, as_tensor(0, int32)))
 
 
 class TensorList(TensorArray):
@@ -676,6 +683,11 @@ def size_of(name: str, n: Tensor) -> Size:
     """The value of an integer scalar as a size: a number where it is known."""
     known = value_now(n)
     return run_size[0](name, n) if known is None else int(known)
+
+
+def _last(at: Tensor) -> Tensor:
+    """The largest of some indices."""
+    return at if at.ndim == 0 else Max(None)(at)
 
 
 def _first_rows(buffer: Tensor, size: Any) -> Tensor:

@@ -61,7 +61,7 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     """The open sizes and shapes in a graph that neither an input nor an effect gives a value;
     those in the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
-    used = set[str]().union(*(_names_in(x.type) for x in inputs), *map(names_used, nodes))
+    used = set[str]().union(*(names_in(x.type) for x in inputs), *map(names_used, nodes))
     known = set[str]().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
@@ -72,24 +72,25 @@ def names_chosen(node: Node) -> set[str]:
     """The sizes and shapes that only the run of a node knows."""
     if not node.op.cuts_runs:
         return set()
-    given = set[str]().union(*(_names_in(x.type) for x in node.inputs))
+    given = set[str]().union(*(names_in(x.type) for x in node.inputs))
     return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in node.outputs)) - given
 
 
 def names_used(node: Node) -> set[str]:
     """The open sizes and shapes in the attributes of a node and the types of its outputs."""
-    return _names_in(node.op.attributes).union(*(_names_in(y.type) for y in node.outputs))
+    return names_in(node.op.attributes).union(*(names_in(y.type) for y in node.outputs))
 
 
-def _names_in(value: Any) -> set[str]:
+def names_in(value: Any) -> set[str]:
+    """The open sizes and shapes in a type, a shape, or a tuple of them."""
     if isinstance(value, Dim):
         return set(value.names())
     if isinstance(value, ShapeVariable):
         return {str(value)}
     if isinstance(value, TensorType):
-        return _names_in(value.shape)
+        return names_in(value.shape)
     items = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
-    return set[str]().union(*map(_names_in, items))
+    return set[str]().union(*map(names_in, items))
 
 
 def _bind_shape(expected: Shape, given: Shape, sizes: dict[str, Any]) -> None:
