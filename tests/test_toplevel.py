@@ -1,6 +1,8 @@
 """The top level: pending nodes, evaluated together, compiled once per structure."""
 
+import copy
 import gc
+import pickle
 import resource
 import threading
 
@@ -398,3 +400,10 @@ def test_comparison_of_shapes_in_a_function():
     g = tg.function(lambda x, y: x == y, input_signature=[spec, spec])
     assert g(tg.ones([2]), tg.ones([2])).numpy().all()
     assert g(tg.ones([2]), tg.ones([3])).numpy() == np.False_
+
+
+def test_a_pickled_tensor_is_a_tensor_like_any_other():
+    pickled = pickle.loads(pickle.dumps(tg.constant([1.0, 2.0]) * 2.0))
+    assert str(pickled) == "tg.Tensor([2. 4.], shape=(2,), dtype=float32)"
+    assert repr(copy.deepcopy(pickled)) == repr(tg.constant([2.0, 4.0]))
+    assert pickled.device and tg.function(lambda x: x + 1.0)(pickled).numpy().tolist() == [3.0, 5.0]

@@ -34,7 +34,7 @@ _INTRODUCTION = 5.0
 _ROUNDS, _LONGEST_ROUND = 8, 5.0
 #: Modules that wait for others' work; and the packages whose programs may wait for other processes.
 _WAITING = ("threading", "queue", "concurrent.futures._base")
-_OURS = ("tracegraph", "lowering", "jax", "jaxlib")
+_OURS = ("tracegraph", "lowering", "jax")
 #: Errors of runs, which an exchange with a lost process ends with.
 _OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
@@ -308,7 +308,7 @@ def _place_inside_of_jax() -> tuple[Any, int] | None:
     while frame is not None and frame.f_globals.get("__name__") in _WAITING:
         frame = frame.f_back
     package = "" if frame is None else frame.f_globals.get("__name__", "").partition(".")[0]
-    return (found, found.f_lasti) if found is not None and package in _OURS else None
+    return (found, found.f_lasti) if found is not None and package.startswith(_OURS) else None
 
 
 def _status(codes: list[Any]) -> int:

@@ -14,7 +14,7 @@ from tracegraph.eager.devices import LogicalDevice, PhysicalDevice, device_named
 from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
 from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
 from tracegraph.ir.builder import current
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.layout import (
     ENTERED,
     WithLayout,
@@ -368,7 +368,7 @@ def placed(tensor: Tensor, layout: Layout) -> Tensor:
 
 def divided_again(type: TensorType, value: np.ndarray, layout: Layout) -> Tensor:
     """A pickled tensor with the layout that it had, or on one device where others are missing."""
-    tensor = Tensor(type, value)
+    tensor = host_tensor(type, value)
     return placed(tensor, layout) if layout.is_here else tensor
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import user_frames
 from tracegraph.eager import backend
-from tracegraph.eager.layouts import divided_again, layout_of
 from tracegraph.eager.pending import (
     device_buffer,
     host_value,
@@ -29,7 +28,7 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.ir.builder import current, operand_text
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 
 
 def is_symbolic(tensor: Tensor) -> bool:
@@ -322,10 +321,11 @@ def _copy(self: Tensor, memo: Any = None) -> Tensor:
 
 def _reduce(self: Tensor) -> Any:
     value = np.array(_asked(self, "pickling"))
-    layout = layout_of(self)
+    layouts = backend.layouts()
+    layout = layouts.layout_of(self)
     if layout is None:
-        return Tensor, (self.type, value)
-    return divided_again, (self.type, value, layout)
+        return host_tensor, (self.type, value)
+    return layouts.divided_again, (self.type, value, layout)
 
 
 def _setitem(self: Tensor, index: Any, value: Any = None) -> None:
