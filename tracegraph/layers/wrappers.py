@@ -36,6 +36,8 @@ class Bidirectional(Layer):
       tuple of both.
     - `backward_layer`: the second layer; by default a copy of the first in the other direction.
 
+    With `return_sequences=True` the outputs at masked steps are zeros, whatever the layers say.
+
     The call is that of the layer; `initial_state` has the states of the first layer, and then
     those of the second, and so have the states that are returned.
 
@@ -65,6 +67,10 @@ class Bidirectional(Layer):
         if self.backward_layer.go_backwards == layer.go_backwards:
             fact = "Bidirectional: both layers go in the same direction"
             fail(SignatureError, fact, fix="give one of them go_backwards=True")
+        # Each layer would repeat what it saw last at a masked step, and that is another step for
+        # each direction.
+        for part in (layer, self.backward_layer):
+            part.zero_output_for_mask = part.return_sequences
         self._initial_weights = weights
 
     @staticmethod
