@@ -19,8 +19,8 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _erf_inv(y: Any) -> Any:
-    """XLA's function, whose result in 64 bits has eleven digits near 1. There the normal quantile of
-    the complement, which is exact from a half on, has them all."""
+    """XLA's function, which in 64 bits has eleven digits near 1. There the normal quantile of the
+    complement, which is exact from a half on, has them all."""
     if y.dtype != jnp.float64:
         return lax.erf_inv(y)
     size = jnp.abs(y)
