@@ -21,8 +21,7 @@ from tracegraph.math.arithmetic import add, divide, multiply
 from tracegraph.math.logic import equal
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
-from tracegraph.math.reduction import reduce_all, reduce_sum
-from tracegraph.math.unary import sqrt, square
+from tracegraph.math.reduction import reduce_all, reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest, TensorLike
@@ -202,7 +201,7 @@ class SpectralNormalization(Layer):
         u, largest = self.vector_u.read_value(), ones_like(matrix[0, 0])
         for _ in range(self.power_iterations):
             product = matmul(l2_normalize(matmul(u, matrix, transpose_b=True)), matrix)
-            u, largest = l2_normalize(product), sqrt(reduce_sum(square(product)))
+            u, largest = l2_normalize(product), reduce_euclidean_norm(product)
         is_zero = reduce_all(equal(value, 0.0))
         self.vector_u.assign(where(is_zero, self.vector_u, u))
         kernel.assign(where(is_zero, value, divide(value, where(is_zero, 1.0, largest))))
