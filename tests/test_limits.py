@@ -162,6 +162,11 @@ SMOOTH = {
         ),
         size=1,
     ),
+    "logsumexp beside a larger number": Smooth(
+        lambda x: tg.reduce_logsumexp(tg.stack([x, tg.zeros_like(x)]), 0),
+        (lambda x: mp.log1p(mp.exp(x)), logistic, slope_of_logistic),
+        (-1.0, -3.0, -20.0, -30.0, -70.0),
+    ),
 }
 
 
@@ -247,6 +252,7 @@ LIMITS = [
         "reduce_prod of zeros", tg.reduce_prod, ([0.0, 0.0, 3.0],), ([0.0] * 3,), ([3.0, 3.0, 0.0],)
     ),
     Limit("logsumexp of -inf", tg.reduce_logsumexp, ([-INF, 0.0],), ([0.0, 1.0],), ([0.0, 0.0],)),
+    Limit("logsumexp of ties", tg.reduce_logsumexp, ([1.0] * 4,), ([0.25] * 4,), ([0.0] * 4,)),
     Limit("logsumexp of large", tg.reduce_logsumexp, ([1e30, 1e30],), ([0.5, 0.5],)),
     Limit(
         "softmax of large",

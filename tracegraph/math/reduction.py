@@ -198,9 +198,14 @@ def reduce_logsumexp(
     # The value does not depend on `top`, so no derivative, of any order, passes through it.
     top = ops.StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
     top = ops.SELECT(ops.IsFinite()(top), top, zeros_of(top))
-    total = reduce_sum(ops.EXP(ops.SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
+    below = ops.SUB(x, broadcast(top, x.type.shape))
+    # Powers of what is largest are 1, beside which small ones would be rounded: they are counted.
+    is_top = ops.Cast(x.dtype)(ops.EQUAL(below, zeros_of(below)))
+    rest = reduce_sum(ops.SUB(ops.EXP(below), is_top), axis, keepdims)
+    others = ops.SUB(reduce_sum(is_top, axis, keepdims), full_like(rest, 1))
+    total = ops.Log1p()(ops.ADD(rest, others))
     is_kept = total.type.rank == top.type.rank
-    return ops.ADD(ops.LOG(total), top if is_kept else Reshape(total.type.shape)(top))
+    return ops.ADD(total, top if is_kept else Reshape(total.type.shape)(top))
 
 
 def reduce_variance(
