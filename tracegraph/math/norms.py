@@ -151,12 +151,15 @@ def l2_normalize(
     array([0.6, 0.8], dtype=float32)
     """
     x, axis = as_tensor(x), dim if axis is None else axis
+    bound: TensorLike
     if x.dtype.is_differentiable:
         least = as_tensor(epsilon, None if has_dtype(epsilon) else x.dtype.real)
         scale = scale_near(_top_beside(x, axis, sqrt(least)))
-        x, epsilon = over(x, scale), divide(divide(least, scale), scale)
+        x, bound = over(x, scale), divide(divide(least, scale), scale)
+    else:
+        bound = epsilon
     total = reduce_sum(squared_modulus(x), axis, keeps_axes(x, axis))
-    factor = rsqrt(maximum(total, epsilon))
+    factor = rsqrt(maximum(total, bound))
     return multiply(x, Cast(x.dtype)(factor) if x.dtype.is_complex else factor)
 
 
