@@ -279,8 +279,10 @@ def test_adjustments(run):
     close(tg.image.adjust_gamma(IMAGES, 0.7, 1.1), 1.1 * IMAGES**0.7)
     same(tg.image.adjust_gamma(BYTES, 1, 2), as_bytes(2 * share))
     mean = share.mean((0, 1))
-    found = tg.image.adjust_contrast(tg.constant(BYTES), 1.5).numpy().astype(int)
-    assert np.abs(found - as_bytes((share - mean) * 1.5 + mean)).max() <= 1
+    for image in (tg.constant(BYTES), BYTES):
+        found = tg.image.adjust_contrast(image, 1.5)
+        assert found.dtype is tg.uint8
+        assert np.abs(found.numpy().astype(int) - as_bytes((share - mean) * 1.5 + mean)).max() <= 1
     hsv = by_pixel(colorsys.rgb_to_hsv, IMAGES)
     for delta in (0.3, -0.7):
         moved = np.stack([(hsv[..., 0] + delta) % 1, hsv[..., 1], hsv[..., 2]], -1)

@@ -162,6 +162,11 @@ SMOOTH = {
         ),
         size=1,
     ),
+    "logsumexp beside a larger number": Smooth(
+        lambda x: tg.reduce_logsumexp(tg.stack([x, tg.zeros_like(x)]), 0),
+        (lambda x: mp.log1p(mp.exp(x)), logistic, slope_of_logistic),
+        (-1.0, -3.0, -20.0, -30.0, -70.0),
+    ),
 }
 
 
@@ -247,6 +252,7 @@ LIMITS = [
         "reduce_prod of zeros", tg.reduce_prod, ([0.0, 0.0, 3.0],), ([0.0] * 3,), ([3.0, 3.0, 0.0],)
     ),
     Limit("logsumexp of -inf", tg.reduce_logsumexp, ([-INF, 0.0],), ([0.0, 1.0],), ([0.0, 0.0],)),
+    Limit("logsumexp of ties", tg.reduce_logsumexp, ([1.0] * 4,), ([0.25] * 4,), ([0.0] * 4,)),
     Limit("logsumexp of large", tg.reduce_logsumexp, ([1e30, 1e30],), ([0.5, 0.5],)),
     Limit(
         "softmax of large",
@@ -334,3 +340,89 @@ def test_limits(limit: Limit, is_decorated: bool):
     if limit.second is not None:
         for found, expected in zip(second, limit.second, strict=True):
             np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0)
+
+
+class Homogeneous(NamedTuple):
+    """A function of two numbers of which f(s x) is s ** degree f(x), and which no s may break."""
+
+    name: str
+    function: Callable[..., Any]
+    degree: int
+    #: Whether it is so for large numbers, for small ones, or for both.
+    signs: tuple[int, ...] = (-1, 1)
+
+
+HOMOGENEOUS = [
+    Homogeneous("norm", tg.norm, 1),
+    Homogeneous("reduce_euclidean_norm", tg.math.reduce_euclidean_norm, 1),
+    Homogeneous("norm of order 3", lambda x: tg.norm(x, 3), 1),
+    Homogeneous("norm of order 1/2", lambda x: tg.norm(x, 0.5), 1),
+    Homogeneous("vector_norm", tg.numpy.linalg.vector_norm, 1),
+    Homogeneous("vector_norm of order 4", lambda x: tg.numpy.linalg.vector_norm(x, ord=4), 1),
+    Homogeneous("complex norm", lambda x: tg.norm(tg.complex(x, 2.0 * x)), 1),
+    Homogeneous("norms of rows", lambda x: tg.norm(tg.stack([x, x]), axis=1)[0], 1),
+    Homogeneous("global_norm", lambda x: tg.linalg.global_norm([x[:1], None, x[None, 1:]]), 1),
+    Homogeneous("l2_normalize", lambda x: tg.math.l2_normalize(x, epsilon=0.0)[0], 0),
+    Homogeneous("l2_normalize of large", lambda x: tg.math.l2_normalize(x)[0], 0, (1,)),
+    Homogeneous("normalize", lambda x: tg.linalg.normalize(x)[0][0], 0),
+    Homogeneous("clip_by_norm", lambda x: tg.clip_by_norm(x, 0.5)[0], 0, (1,)),
+    Homogeneous("clip_by_norm of small", lambda x: tg.clip_by_norm(x, 10.0)[0], 1, (-1,)),
+    Homogeneous(
+        "clip_by_global_norm", lambda x: tg.clip_by_global_norm([x], 0.5)[0][0][0], 0, (1,)
+    ),
+    Homogeneous(
+        "clip_by_global_norm of small",
+        lambda x: tg.clip_by_global_norm([x], 10.0)[0][0][0],
+        1,
+        (-1,),
+    ),
+    Homogeneous("UnitNorm", lambda x: tg.constraints.UnitNorm()(x)[0], 0, (1,)),
+    Homogeneous(
+        "cosine similarity", lambda x: tg.losses.cosine_similarity(x, tg.reverse(x, [0])), 0, (1,)
+    ),
+]
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("sign", [-1, 1], ids=["small", "large"])
+@pytest.mark.parametrize("dtype", [tg.float32, tg.float64], ids=str)
+@pytest.mark.parametrize("case", HOMOGENEOUS, ids=lambda case: case.name)
+def test_norms_of_what_has_no_square(case: Homogeneous, dtype: DType, sign: int):
+    if sign not in case.signs:
+        return
+    exponent = sign * (100 if dtype is tg.float32 else 1000)
+    x = np.array([3.0, 4.0], dtype.numpy_dtype)
+    limits = np.finfo(x.dtype)
+    usual = derivatives(case.function, tg.constant(x))
+    found = derivatives(case.function, tg.constant(np.ldexp(x, exponent)))
+    for order, (value, expected) in enumerate(zip(found, usual, strict=True)):
+        size = exponent * (case.degree - order)
+        if limits.minexp < size < limits.maxexp - 4:
+            close = np.testing.assert_allclose
+            close(np.ldexp(value, -size), expected, rtol=1e-6, atol=8 * float(limits.eps))
+
+
+def test_norms_that_are_not_finite_or_zero():
+    x = tg.constant([[INF, 1.0], [NAN, 1.0], [0.0, 0.0], [INF, NAN]], tg.float32)
+    np.testing.assert_array_equal(tg.norm(x, axis=1), [INF, NAN, 0.0, NAN])
+    np.testing.assert_array_equal(tg.norm(x, 3, axis=1), [INF, NAN, 0.0, NAN])
+    assert tg.norm(tg.zeros([0])).numpy() == 0.0
+    kept = tg.clip_by_norm(tg.constant([1e-30, -1e-37]), 1e10)
+    np.testing.assert_array_equal(kept, np.float32([1e-30, -1e-37]))
+    far = tg.constraints.MaxNorm(0.5)(np.float32([3e30, 4e30]))
+    np.testing.assert_allclose(far, [0.3, 0.4], rtol=1e-6)
+    both = tg.clip_by_norm(tg.constant([3e-30, 4e-30]), 1e-30)
+    np.testing.assert_allclose(both, [0.6e-30, 0.8e-30], rtol=1e-6)
+
+
+@pytest.mark.usefixtures("optimised")
+def test_norms_of_ordinary_numbers_are_those_of_the_plain_formula():
+    """Numbers are scaled by powers of two, and ordinary ones not at all; where a product and a sum
+    become one instruction is up to LLVM."""
+    x = np.random.default_rng(0).standard_normal((40, 7)).astype(np.float32) * 1e3
+    plain = tg.function(lambda x: tg.sqrt(tg.reduce_sum(x * x, axis=1)))
+    norms = tg.norm(x, axis=1).numpy()
+    np.testing.assert_allclose(norms, plain(x), rtol=2**-23)
+    for exponent in (80, -100):
+        far = tg.norm(np.ldexp(x, exponent), axis=1)
+        np.testing.assert_array_equal(far, np.ldexp(norms, exponent))

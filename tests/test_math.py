@@ -881,6 +881,8 @@ def test_in_top_k():
     targets = np.arange(6) % 4
     order = np.argsort(-predictions, -1)[:, :2]
     close(tg.math.in_top_k(targets, predictions, 2), (order == targets[:, None]).any(1))
+    rows = [[np.nan, 1.0, 2.0], [1.0, 2.0, np.nan], [np.inf, 1.0, 2.0], [-np.inf, 1.0, 2.0]]
+    assert not tg.math.in_top_k([2] * 4, np.float32(rows), 2).numpy().any()
 
 
 def test_segments():

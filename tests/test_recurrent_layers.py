@@ -264,8 +264,8 @@ def test_both_directions(mode, sequences):
     layer = L.Bidirectional(inner, mode, dtype="float64")
     weights = built(layer, X)
     assert len(weights) == 6
-    there, states = along(lstm_step, X, weights[:3], zeros(2), MASK)
-    back, others = along(lstm_step, X[:, ::-1], weights[3:], zeros(2), MASK[:, ::-1])
+    there, states = along(lstm_step, X, weights[:3], zeros(2), MASK, zero=sequences)
+    back, others = along(lstm_step, X[:, ::-1], weights[3:], zeros(2), MASK[:, ::-1], sequences)
     back = back[:, ::-1] if sequences else back[:, -1]
     there = there if sequences else there[:, -1]
     merged = {

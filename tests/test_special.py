@@ -12,6 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
 
 WIDE = np.concatenate([np.logspace(-12, 4, 80), np.linspace(0.05, 60, 300)])
 SPECIAL = tg.math.special
+INF, NAN = np.inf, np.nan
 
 
 def near(found, expected, tolerance, scale=None):
@@ -151,6 +152,34 @@ def test_incomplete_gamma_functions():
     assert tg.math.igamma(2.0, 0.0).numpy() == 0.0
     slopes = tg.grad(tg.math.igamma, argnums=(0, 1))(tg.constant(1.0), tg.constant(0.0))
     np.testing.assert_allclose(slopes[1], 1.0, rtol=1e-6)
+
+
+def test_the_upper_gamma_function_where_the_lower_one_is_near_one():
+    a, x = np.meshgrid(np.logspace(-12, 0, 25), [1e-30, 1e-12, 1e-3, 0.3, 0.49, 0.51, 0.8, 1.0])
+    near(tg.math.igammac(a, x), scipy.special.gammaincc(a, x), 1e-14)
+    assert tg.math.igammac(2.0, 0.0).numpy() == 1.0
+
+
+def test_special_functions_of_infinity():
+    """SciPy has other values of zeta(inf, q) than the limit."""
+    expected = {
+        "igamma": ([INF, 2.0, INF, INF], [1.0, INF, 0.0, NAN], [0.0, 1.0, 0.0, NAN]),
+        "igammac": ([INF, 2.0, INF, INF], [1.0, INF, 0.0, NAN], [1.0, 0.0, 1.0, NAN]),
+        "zeta": ([INF, INF, INF, 3.0, NAN], [1.0, 2.0, 0.5, INF, 1.0], [1.0, 0.0, INF, 0.0, NAN]),
+    }
+    for dtype in (np.float32, np.float64):
+        for name, (first, second, values) in expected.items():
+            found = getattr(tg.math, name)(np.array(first, dtype), np.array(second, dtype))
+            np.testing.assert_array_equal(found, values, name)
+        found = SPECIAL.expint(np.array([INF, -INF, NAN], dtype))
+        np.testing.assert_array_equal(found, [INF, 0.0, NAN])
+
+
+def test_the_inverse_error_function():
+    y = np.concatenate([np.linspace(-0.999, 0.999, 201), 1 - np.logspace(-15, -1, 60)])
+    near(tg.math.erfinv(y[y != 0]), scipy.special.erfinv(y[y != 0]), 1e-14)
+    ends = tg.math.erfinv(np.array([1.0, -1.0, 1.5, NAN, 0.0]))
+    np.testing.assert_array_equal(ends, [INF, -INF, NAN, NAN, 0.0])
 
 
 def test_the_incomplete_beta_function():

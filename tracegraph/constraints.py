@@ -12,8 +12,7 @@ from tracegraph.api.public_modules import publish
 from tracegraph.array.arguments import as_number, as_sizes, identified
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, maximum, multiply
-from tracegraph.math.elementwise.unary import sqrt, square
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.reduction import reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import Axis, TensorLike
 
@@ -29,7 +28,7 @@ class Constraint:
 
 
 def _norms(w: Tensor, axis: Any) -> Tensor:
-    return sqrt(reduce_sum(square(w), axis=axis, keepdims=True))
+    return reduce_euclidean_norm(w, axis, keepdims=True)
 
 
 def _with_norms(w: Tensor, wanted: Tensor, norms: Tensor) -> Tensor:

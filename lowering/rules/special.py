@@ -59,18 +59,45 @@ _TERMS = 400
 
 @lowers(ops.Igamma)
 def _igamma(op: ops.Igamma, a: Any, x: Any) -> Any:
+    # Of an infinite a the mass lies at infinity: XLA's series gives nan.
+    is_beyond = jnp.isposinf(a) & (x < jnp.inf)
+    inner = jnp.where(is_beyond, 1, a)
     if op.order == 0:
-        return lax.igamma(a, x)
-    if op.order == 1:
-        return _wide(lax.igamma_grad_a)(a, x)
-    return _wide(_differentiated(_lower_gamma, op.order))(a, x)
+        found = lax.igamma(inner, x)
+    elif op.order == 1:
+        found = _wide(lax.igamma_grad_a)(inner, x)
+    else:
+        found = _wide(_differentiated(_lower_gamma, op.order))(inner, x)
+    return jnp.where(is_beyond, 0, found)
 
 
 @lowers(ops.Igammac)
 def _igammac(op: ops.Igammac, a: Any, x: Any) -> Any:
     if op.order == 0:
-        return lax.igammac(a, x)
+        return _wide(_upper_gamma)(a, x)
     return -_igamma(ops.Igamma(op.order), a, x)
+
+
+def _upper_gamma(a: Any, x: Any) -> Any:
+    """igammac(a, x). Where XLA takes it for 1 - igamma(a, x), which is near 1, the two terms that
+    are left of that are computed: 1 - x ** a / gamma(a + 1), and the rest of the series."""
+    is_near = jnp.where(x > 0.5, a <= x, a * jnp.log(x) >= -0.4) & (x <= 1) & (a > 0)
+    p, z = jnp.where(is_near, a, 1), jnp.where(is_near, x, 1)
+    exponent = p * jnp.log(z) - _log_gamma_of_next(p)
+    rest = sum((-z) ** k * (1 / math.factorial(k)) / (p + k) for k in range(1, 20))
+    near = -jnp.expm1(exponent) - p * jnp.exp(exponent) * rest
+    is_beyond = jnp.isposinf(a) & (x < jnp.inf)
+    far = lax.igammac(jnp.where(is_near | is_beyond, 1, a), x)
+    return jnp.where(is_beyond, 1, jnp.where(is_near, near, far))
+
+
+def _log_gamma_of_next(a: Any) -> Any:
+    """log(gamma(a + 1)) to full precision near a = 0: by its series, which converges faster once
+    the terms of log(1 + a) are taken out of it."""
+    terms = [0.0, 1 - _EULER]
+    terms += [(-1) ** k * (_euler_maclaurin(k, 2.0) / k) for k in range(2, 28)]
+    series = _polynomial(terms, a) - jnp.log1p(a)
+    return jnp.where(a < 0.5, series, lax.lgamma(a + 1))
 
 
 def _lower_gamma(a: Any, x: Any) -> Any:
@@ -133,8 +160,18 @@ def _incomplete_beta(a: Any, b: Any, x: Any) -> Any:
 @lowers(ops.Zeta)
 def _zeta(op: ops.Zeta, x: Any, q: Any) -> Any:
     if op.order == 0:
-        return _wide(lax.zeta)(x, q)
+        return _wide(_zeta_of)(x, q)
     return _wide(_differentiated(_euler_maclaurin, op.order))(x, q)
+
+
+def _zeta_of(x: Any, q: Any) -> Any:
+    """XLA's function, and what it has nan for: an infinite x leaves the first term, q ** -x, and an
+    infinite q none."""
+    is_first, is_none = jnp.isposinf(x), jnp.isposinf(q)
+    first = jnp.where(q == 1, 1, jnp.where(q > 1, 0, jnp.where(q > 0, jnp.inf, jnp.nan)))
+    is_none &= x > 1
+    inner = lax.zeta(jnp.where(is_first, 2, x), jnp.where(is_first | is_none, 1, q))
+    return jnp.where(is_none, 0, jnp.where(is_first, first.astype(x.dtype), inner))
 
 
 #: B(2 k) / (2 k)! of Bernoulli's numbers B.
@@ -148,9 +185,8 @@ def _euler_maclaurin(x: Any, q: Any) -> Any:
     """zeta(x, q), in terms that JAX differentiates by x: a sum, and the integral of the rest with
     its corrections."""
     count = 12
-    total = sum(((q + k) ** -x for k in range(count)), jnp.zeros_like(x))
     edge = q + count
-    total += edge ** (1 - x) / (x - 1) + 0.5 * edge**-x
+    total = sum((q + k) ** -x for k in range(count)) + edge ** (1 - x) / (x - 1) + 0.5 * edge**-x
     factor = x * edge ** (-x - 1)
     for k, number in enumerate(_BERNOULLI):
         total += number * factor
@@ -289,7 +325,8 @@ def _bessel_k(order: int, is_scaled: bool) -> Function:
 def _expint(x: Any) -> Any:
     """JAX's function for positive numbers; for small negative ones it never returns."""
     size = jnp.abs(x)
-    positive = special.expi(jnp.where(x > 0, x, 1))
+    positive = special.expi(jnp.where((x > 0) & (x < jnp.inf), x, 1))
+    positive = jnp.where(x < jnp.inf, positive, x)
     small = _polynomial([1 / (k * math.factorial(k)) for k in range(1, 19)], x) * x
     small += _EULER + jnp.log(size)
     far = jnp.where(size > 1, size, 2)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tracegraph as tg
-from tracegraph.api import families
+from tracegraph.api import absent, families
 
 
 def names():
@@ -37,8 +37,10 @@ def test_names_are_there_or_say_what_to_use(space):
 def test_advice_names_what_is_there():
     rules = [*families._RULES, *families._REST]
     assert len(rules) > 50
-    for pattern, _, fix in rules:
+    fixes = [fix for _, _, fix in rules] + [fix for _, fix in absent.ABSENT.values()]
+    for pattern, _, _ in rules:
         re.compile(pattern)
+    for fix in fixes:
         for named in re.findall(r"\btg((?:\.[A-Za-z_]\w*)+)", fix):
             assert operator.attrgetter(named[1:])(tg) is not None, fix
 
@@ -62,8 +64,29 @@ def test_advice_names_what_is_there():
         "nn.safe_embedding_lookup_sparse": "use tg.nn.embedding_lookup of padded rows",
         "summary.trace_on": "tg.profile(f, x)",
         "variable_creator_scope": "a function of your own",
+        "edit_distance": "compare the sequences in Python",
+        "checkpoint": "tg.train.Checkpoint for files",
+        "random.experimental.stateless_split": "use tg.random.split",
+        "random.experimental.stateless_fold_in": "tg.random.fold_in",
+        "random.experimental.index_shuffle": "tg.random.stateless_shuffle",
+        "experimental.dlpack.to_dlpack": "tg.numpy.from_dlpack",
+        "experimental.numpy.sum": "use tg.numpy",
+        "distribute.experimental.TPUStrategy": "use tg.distribute.Mesh",
+        "train.experimental.PythonState": "use tg.train.Checkpoint",
+        "train.ClusterSpec": "use tg.distribute.initialize",
+        "keras.config.set_floatx": "dtype=tg.float16",
+        "keras.distribution.DeviceMesh": "use tg.distribute.Mesh",
+        "losses.get": "tg.losses.MeanSquaredError()",
+        "autograph.trace": "Python's print",
+        "profiler.experimental": "tg.profile(f, x)",
+        "nn.compute_accidental_hits": "remove_accidental_hits=True",
     }.items(),
 )
 def test_families_and_slips_say_what_they_must(path, words):
     with pytest.raises(AttributeError, match=re.escape(words)):
         operator.attrgetter(path)(tg)
+
+
+def test_names_of_types():
+    assert tg.half is tg.float16 and tg.double is tg.float64
+    assert tg.as_dtype("half") is tg.half and tg.as_dtype("double") is tg.double

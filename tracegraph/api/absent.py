@@ -24,6 +24,7 @@ _FUNCTION = "decorate a Python function with @tg.function"
 _NAMED = "it has TensorFlow's name here"
 _RENAMED = "it is a name of TensorFlow 1"
 _DEVICES = "devices are JAX's"
+_APART = "nothing is set apart as experimental"
 _PICTURES = "files are read, and pictures drawn, by Python"
 
 #: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
@@ -31,21 +32,34 @@ ABSENT = {
     **{name: (_NAMED, f"use {other}") for name, other in OTHER_NAMES.items()},
     **{name: (_RENAMED, f"use {other}") for name, other in TENSORFLOW_1.items()},
     **dict.fromkeys(GONE, (_FIRST, "use Python, and tg.function for what is to be compiled")),
-    "checkpoint": (
-        "values that are computed again are told by the function",
-        "use tg.recompute_grad",
-    ),
     **{
         f"config.{name}": (_DEVICES, f"use {other}")
         for name, other in {
-            "experimental": "JAX's settings",
+            "experimental": "tg.config, or JAX's settings",
             "get_visible_devices": "tg.config.list_logical_devices()",
             "set_visible_devices": "JAX_PLATFORMS, or CUDA_VISIBLE_DEVICES",
             "threading": "JAX's settings",
         }.items()
     },
+    "config.optimizer": ("every function is a program of XLA, which optimises it", "leave it out"),
+    **dict.fromkeys(
+        ["debugging.get_log_device_placement", "debugging.set_log_device_placement"],
+        ("a tensor says where it is", "use x.device"),
+    ),
     "dtypes": ("data types are in tg itself", "use tg.as_dtype, tg.DType, or such as tg.float32"),
-    "experimental": ("nothing is set apart for it", "use tg's own functions, such as tg.range"),
+    "experimental": (
+        _APART,
+        "use tg.numpy for its `numpy`, tg.numpy.from_dlpack and np.from_dlpack for its `dlpack`, "
+        "tg.distribute for its `dtensor`, tg.float8_e4m3fn and its like for data types; subclasses "
+        "of its ExtensionType are dataclasses",
+    ),
+    "distribute.experimental": (
+        "there are no strategies: layouts say what is divided",
+        "use tg.distribute.Mesh, and layout= of tg.Variable or tg.distribute.with_layout",
+    ),
+    "linalg.experimental": (_APART, "use tg.linalg.solve for its `conjugate_gradient`"),
+    "saved_model.experimental": (_APART, "use tg.saved_model.SaveOptions"),
+    "train.experimental": (_APART, "use tg.train.Checkpoint"),
     "math.sobol_sample": ("there are no quasi-random numbers", "use scipy.stats.qmc.Sobol"),
     "no_op": ("there are no ops that make nothing", "leave it out, or use tg.group()"),
     "np": ("tensors go to NumPy and back", "use NumPy, tg.numpy, or tg itself"),
@@ -69,8 +83,12 @@ ABSENT = {
         "use tg.layers.MultiHeadAttention, or write a subclass of tg.layers.Layer",
     ),
     **dict.fromkeys(
-        ["nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse", "edit_distance"],
+        ["nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse"],
         (_KINDS, "use tg.nn.embedding_lookup of padded rows, and a sum or mean with weights"),
+    ),
+    "edit_distance": (
+        _KINDS,
+        "compare the sequences in Python, outside of functions or in a tg.numpy_function",
     ),
     **dict.fromkeys(
         ["nn.ctc_greedy_decoder", "nn.ctc_beam_search_decoder"],
@@ -106,7 +124,12 @@ ABSENT = {
             "use tg.random.log_uniform_candidate_sampler or tg.random.uniform_candidate_sampler",
         ),
     ),
-    "random.experimental": ("nothing is set apart for it", "use tg.random.stateless_shuffle"),
+    "random.experimental": (
+        _APART,
+        "use tg.random.split for its `stateless_split`, tg.random.fold_in for its "
+        "`stateless_fold_in`, tg.random.stateless_shuffle for its shuffles, and "
+        "tg.random.Generator",
+    ),
     "random.create_rng_state": ("a state is a key", "use tg.random.Generator.from_seed"),
     "layers.InputLayer": ("a type stands for the inputs", "use tg.layers.Input"),
     "layers.Masking": (
@@ -121,6 +144,23 @@ ABSENT = {
             "loop of `fit` is your own, as in the guide to training",
         ),
     ),
+    "keras.Function": ("a model is a function of Python", "decorate it with @tg.function"),
+    "keras.config": (
+        "each layer has its dtype, and its data format",
+        "give them where you make it: tg.layers.Dense(4, dtype=tg.float16)",
+    ),
+    "losses.get": ("objects are made by their classes", "use such as tg.losses.MeanSquaredError()"),
+    "metrics.get": ("objects are made by their classes", "use such as tg.metrics.Mean()"),
+    "optimizers.get": ("objects are made by their classes", "use such as tg.optimizers.Adam()"),
+    **dict.fromkeys(
+        ["initializers.STFT", "initializers.STFTInitializer", "initializers.stft"],
+        ("there is no such initializer", "write a subclass of tg.initializers.Initializer"),
+    ),
+    "autograph.to_graph": (
+        "a function is converted when it is traced",
+        "use tg.function(f), or tg.autograph.to_code(f) to read what it becomes",
+    ),
+    "autograph.trace": ("what is traced runs Python", "use Python's print"),
     "keras.ops": ("functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
     "keras.utils": ("data are prepared by NumPy", "use NumPy, and tg.one_hot"),
     "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),

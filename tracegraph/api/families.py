@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_ONE = "a program runs on one device"
+_MESHES = "a program runs on one device, or on a mesh"
 _DATA = ("there are no datasets", "loop over NumPy arrays, or over any iterator of them")
 _PROTO = ("there are no protocol buffers", "use Python's own types, and tg.saved_model for models")
 _ERRORS = "errors are Python's, and six classes of tg.errors"
@@ -60,7 +60,6 @@ _RULES: list[tuple[str, str, str]] = [
     ),
     (r"sets(\.\w+)?", _NUMBERS, "use tg.unique, or NumPy's functions of sets outside of functions"),
     (r"queue(\.\w+)?", "there are no queues", "use Python's queue, outside of functions"),
-    (r"double|half", "types have their names of NumPy", "use tg.float64, or tg.float16"),
     # Data, files, messages.
     (r"data\.\w+|data\.experimental\.\w+", *_DATA),
     (r"feature_column(\.\w+)?", *_DATA),
@@ -75,10 +74,15 @@ _RULES: list[tuple[str, str, str]] = [
         "use a library of images, and give its array",
     ),
     (
-        r"(\w+\.)*(make_ndarray|make_tensor_proto)|train\.\w+(List|Features?|Example|Def|Lists)|train\.(Feature|Features|Example)",
+        r"(\w+\.)*(make_ndarray|make_tensor_proto)|train\.\w+(List|Features?|Example|Lists)|train\.(Feature|Features|Example)",
         *_PROTO,
     ),
-    (r"train\.(Cluster\w+|Coordinator|JobDef|ServerDef)", _ONE, "leave it out"),
+    (r"train\.Coordinator", "threads are Python's", "use Python's threading"),
+    (
+        r"train\.(Cluster\w+|JobDef|ServerDef)",
+        "processes are joined by a call",
+        "use tg.distribute.initialize",
+    ),
     (
         r"train\.ExponentialMovingAverage",
         "optimizers keep averages",
@@ -97,17 +101,34 @@ _RULES: list[tuple[str, str, str]] = [
         "use JAX's settings, or leave it out",
     ),
     (
-        r"(profiler|lite|sysconfig|version|types|mlir|xla|graph_util|__internal__)(\.\w+)*",
+        r"profiler(\.\w+)*",
+        "times are measured by the call",
+        "use tg.profile(f, x), which says where the time of a call goes",
+    ),
+    (r"types(\.\w+)*", "types for checkers have a module", "use tg.typing"),
+    (r"xla(\.\w+)*", "every function is a program of XLA", "use tg.function"),
+    (
+        r"(lite|sysconfig|version|mlir|graph_util|__internal__)(\.\w+)*",
         "it is of TensorFlow's own machinery",
         "leave it out, or use tg.config, tg.export and f.graph(x) of a @tg.function",
     ),
     (
-        r"(import_graph_def|Operation|get_logger|load_library|load_op_library)",
+        r"get_logger",
+        "warnings are Python's",
+        "use Python's warnings and logging",
+    ),
+    (
+        r"(import_graph_def|Operation|load_library|load_op_library)",
         "it is of TensorFlow's own machinery",
         "use tg.Graph.from_text, tg.saved_model.load, or tg.py_function",
     ),
     (
-        r"nondifferentiable_batch_function|register_tensor_conversion_function|AggregationMethod|CriticalSection",
+        r"register_tensor_conversion_function",
+        "what is converted has a method of NumPy's",
+        "give the class a method __array__, or convert where you call: tg.constant(x)",
+    ),
+    (
+        r"nondifferentiable_batch_function|AggregationMethod|CriticalSection",
         "it is of TensorFlow's own machinery",
         "leave it out",
     ),
@@ -148,7 +169,12 @@ _RULES: list[tuple[str, str, str]] = [
         "catch a class of tg.errors, such as tg.errors.InvalidArgumentError",
     ),
     (
-        r"errors\.(Resource|Internal|Op|Aborted|Cancel|Unknown|Unimplemented|Unavail)\w*Error",
+        r"errors\.OpError",
+        _ERRORS,
+        "catch those that you expect, such as tg.errors.InvalidArgumentError, or Exception",
+    ),
+    (
+        r"errors\.(Resource|Internal|Aborted|Cancel|Unknown|Unimplemented|Unavail)\w*Error",
         _ERRORS,
         "catch tg.errors.LoweringError",
     ),
@@ -171,21 +197,39 @@ _RULES: list[tuple[str, str, str]] = [
         "derivatives are those of a tape",
         "use tg.nn.convolution, and tg.GradientTape",
     ),
-    (r"extract_volume_patches", "patches are those of images", "use tg.image.extract_patches"),
+    (
+        r"extract_volume_patches",
+        "a patch is a convolution",
+        "use tg.nn.conv3d with filters of tg.eye",
+    ),
     (
         r"(nn\.)?(with_space_to_batch|required_space_to_batch_paddings)",
         "convolutions take dilations",
         "use tg.nn.convolution(x, filters, dilations=2)",
     ),
-    (r"nn\.(ctc_unique_labels|collapse_repeated)", "labels are dense", "use tg.nn.ctc_loss"),
+    (r"nn\.ctc_unique_labels", "labels are dense", "give them to tg.nn.ctc_loss as they are"),
     (
-        r"nn\.\w+_candidate_sampler|nn\.compute_accidental_hits",
+        r"nn\.collapse_repeated",
+        "sequences are compared with themselves",
+        "use tg.boolean_mask where x[1:] != x[:-1]",
+    ),
+    (
+        r"nn\.compute_accidental_hits",
+        "a loss leaves out what it hits",
+        "use remove_accidental_hits=True of tg.nn.sampled_softmax_loss",
+    ),
+    (
+        r"nn\.\w+_candidate_sampler",
         "there are two samplers",
         "use tg.random.uniform_candidate_sampler",
     ),
     (r"nn\.RNNCell\w+", "cells are layers", "use tg.layers.GRUCell(4, dropout=0.1)"),
     (r"random\.Algorithm", "there is one algorithm, Threefry's", "leave it out"),
-    (r"random_index_shuffle", "indices are shuffled as tensors", "use tg.random.stateless_shuffle"),
+    (
+        r"random_index_shuffle",
+        "indices are shuffled as tensors",
+        "use tg.random.stateless_shuffle of tg.range",
+    ),
     (
         r"image\.stateless_sample_distorted_bounding_box",
         "boxes at random are those of a crop",
@@ -206,7 +250,8 @@ _RULES: list[tuple[str, str, str]] = [
         "each layer has its dtype",
         "use tg.layers.Dense(4, dtype=tg.float16), and tg.optimizers.LossScaleOptimizer",
     ),
-    (r"keras\.(distribution|device|RematScope)", _ONE, "leave it out, or use tg.recompute_grad"),
+    (r"keras\.distribution", _MESHES, "use tg.distribute.Mesh and tg.device"),
+    (r"keras\.RematScope", "values are computed again by a function", "use tg.recompute_grad"),
     (
         r"keras\.(InputSpec|KerasTensor|Operation|StatelessScope|SymbolicScope|Variable)",
         "layers are called with tensors",
@@ -256,7 +301,11 @@ _REST: list[tuple[str, str, str]] = [
         "conversion has no levels",
         "use tg.autograph.to_code and tg.autograph.do_not_convert",
     ),
-    (r"debugging\.\w+", "devices are JAX's", "use JAX's settings"),
+    (
+        r"debugging\.\w+",
+        "graphs and values are shown by few functions",
+        "use tg.debugging.dump_graphs, tg.debugging.compare, or f.graph(x) of a @tg.function",
+    ),
     (r"errors\.\w+Error", _ERRORS, "catch OSError, ValueError, or tg.errors.InvalidArgumentError"),
     (
         r"random\.\w+",

@@ -76,7 +76,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     own = as_tensor(images)
     if rank_of(op, own) < 3:
         refuse(op, f"{own.type} is not an image", own, fix="give [height, width, channels]")
-    if own.dtype.is_integer and is_tensor(images):
+    if own.dtype.is_integer:
         x, factor = as_operands(op, as_floating(own), contrast_factor)
         return converted(op, AdjustContrast()(x, factor), own.dtype, True)
     x, factor = as_operands(op, images, contrast_factor)

@@ -19,10 +19,9 @@ from tracegraph.layers.base import Layer, positive, takes
 from tracegraph.layers.sequences.recurrent import RNN
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.elementwise.logic import equal
-from tracegraph.math.elementwise.unary import sqrt, square
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
-from tracegraph.math.reduction import reduce_all, reduce_sum
+from tracegraph.math.reduction import reduce_all, reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest, TensorLike
@@ -35,6 +34,8 @@ class Bidirectional(Layer):
     - `merge_mode`: how the two outputs become one: "concat", "sum", "mul", "ave", or None for a
       tuple of both.
     - `backward_layer`: the second layer; by default a copy of the first in the other direction.
+
+    With `return_sequences=True` the outputs at masked steps are zeros, whatever the layers say.
 
     The call is that of the layer; `initial_state` has the states of the first layer, and then
     those of the second, and so have the states that are returned.
@@ -65,6 +66,10 @@ class Bidirectional(Layer):
         if self.backward_layer.go_backwards == layer.go_backwards:
             fact = "Bidirectional: both layers go in the same direction"
             fail(SignatureError, fact, fix="give one of them go_backwards=True")
+        # Each layer would repeat what it saw last at a masked step, and that is another step for
+        # each direction.
+        for part in (layer, self.backward_layer):
+            part.zero_output_for_mask = part.return_sequences
         self._initial_weights = weights
 
     @staticmethod
@@ -196,7 +201,7 @@ class SpectralNormalization(Layer):
         u, largest = self.vector_u.read_value(), ones_like(matrix[0, 0])
         for _ in range(self.power_iterations):
             product = matmul(l2_normalize(matmul(u, matrix, transpose_b=True)), matrix)
-            u, largest = l2_normalize(product), sqrt(reduce_sum(square(product)))
+            u, largest = l2_normalize(product), reduce_euclidean_norm(product)
         is_zero = reduce_all(equal(value, 0.0))
         self.vector_u.assign(where(is_zero, self.vector_u, u))
         kernel.assign(where(is_zero, value, divide(value, where(is_zero, 1.0, largest))))

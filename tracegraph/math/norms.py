@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -9,16 +10,26 @@ import numpy as np
 
 from tracegraph.array.arguments import as_axes, as_list, rank_of, refuse
 from tracegraph.array.joining import add_n
+from tracegraph.array.shaping import reshape
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.elementwise.unary import rsqrt, sqrt
-from tracegraph.math.reduction import keeps_axes, reduce_sum
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
+from tracegraph.math.reduction import (
+    keeps_axes,
+    largest_modulus,
+    over,
+    reduce_max,
+    reduce_sum,
+    scale_near,
+    squared_modulus,
+    summable,
+)
+from tracegraph.operands.conversion import as_operands, as_tensor, cast_to, has_dtype
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
-from tracegraph.ops.elementwise import CONJ, GREATER, MUL, REAL, SELECT, Cast, IsFinite
+from tracegraph.ops.elementwise import GREATER, MUL, SELECT, Cast, IsFinite, StopGradient
 from tracegraph.ops.reduce import Max
 from tracegraph.typing import Axis, TensorLike
 
@@ -43,15 +54,27 @@ def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | N
     if isinstance(t, IndexedSlices):
         return t._replace(values=clip_by_norm(as_tensor(t.values), clip_norm, axes))
     x = as_tensor(t)
-    total = reduce_sum(MUL(x, x), axes, keeps_axes(x, axes))
+    if x.dtype.is_floating and has_dtype(clip_norm):
+        clip_norm = cast_to(as_tensor(clip_norm), x.dtype)
+    own, bound = as_operands("clip_by_norm", x, clip_norm)
+    if own.dtype.is_floating:
+        scale = scale_near(_top_beside(own, axes, bound))
+        own, limit = over(own, scale), divide(bound, scale)
+    else:
+        limit = bound
+    total = reduce_sum(MUL(own, own), axes, keeps_axes(own, axes))
     # The root is not taken at 0, where its derivative is infinite.
     is_positive = GREATER(total, zeros_of(total))
     root = sqrt(SELECT(is_positive, total, full_like(total, 1)))
     norm = SELECT(is_positive, root, total)
-    if x.dtype.is_floating and has_dtype(clip_norm):
-        clip_norm = cast_to(as_tensor(clip_norm), x.dtype)
-    clipped = divide(multiply(x, clip_norm), maximum(norm, clip_norm))
-    return in_shape_of("clip_by_norm", x, clipped)
+    return in_shape_of("clip_by_norm", x, divide(multiply(own, bound), maximum(norm, limit)))
+
+
+def _top_beside(x: Tensor, axis: Axis, bound: Tensor) -> Tensor:
+    """The largest |x|, of numbers whose norm is compared with a bound: what is small beside an
+    ordinary bound stays as it is, since its norm does not count."""
+    least = minimum(StopGradient()(reduce_max(bound)), 1)
+    return maximum(largest_modulus(x, axis), least)
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
@@ -61,18 +84,21 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     >>> tg.linalg.global_norm([[3.0], None, [[4.0]]]).numpy()
     np.float32(5.0)
     """
-    totals = [
-        _squared_norm(as_tensor(x.values if isinstance(x, IndexedSlices) else x))
+    tensors = [
+        as_tensor(x.values if isinstance(x, IndexedSlices) else x)
         for x in as_list("global_norm", "t_list", t_list)
         if x is not None
     ]
-    if not totals:
+    if not tensors:
         fail(SignatureError, "global_norm: there are no tensors", fix="give at least one")
-    return sqrt(add_n(totals))
-
-
-def _squared_norm(x: Tensor) -> Tensor:
-    return reduce_sum(REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x))
+    if not all(x.dtype.is_differentiable for x in tensors):
+        return sqrt(add_n([reduce_sum(squared_modulus(x)) for x in tensors]))
+    wide = [summable(x) for x in tensors]
+    tops = [reshape(largest_modulus(x, None), ()) for x in wide]
+    scale = scale_near(functools.reduce(maximum, tops))
+    norm = MUL(sqrt(add_n([reduce_sum(squared_modulus(over(x, scale))) for x in wide])), scale)
+    kinds = {x.dtype.real for x in tensors}
+    return cast_to(norm, kinds.pop()) if len(kinds) == 1 else norm
 
 
 def clip_by_global_norm(
@@ -94,8 +120,11 @@ def clip_by_global_norm(
     """
     t_list = as_list("clip_by_global_norm", "t_list", t_list)
     norm = global_norm(t_list) if use_norm is None else as_tensor(use_norm)
-    one = full_like(norm, 1)
-    scale = multiply(minimum(divide(one, norm), divide(one, clip_norm)), clip_norm)
+    least = minimum(as_operands("clip_by_global_norm", norm, clip_norm)[1], 1)
+    # The square of a norm, which its derivative divides by, may be out of range too.
+    near = divide(full_like(norm, 1), scale_near(StopGradient()(maximum(norm, least))))
+    largest = maximum(multiply(norm, near), multiply(near, clip_norm))
+    scale = multiply(divide(near, largest), clip_norm)
     scale = SELECT(IsFinite()(norm), scale, full_like(norm, np.nan))
     return [None if x is None else _scaled(x, scale) for x in t_list], norm
 
@@ -122,10 +151,16 @@ def l2_normalize(
     array([0.6, 0.8], dtype=float32)
     """
     x, axis = as_tensor(x), dim if axis is None else axis
-    squares = REAL(MUL(x, CONJ(x))) if x.dtype.is_complex else MUL(x, x)
-    total = reduce_sum(squares, axis, keeps_axes(x, axis))
-    scale = rsqrt(maximum(total, epsilon))
-    return multiply(x, Cast(x.dtype)(scale) if x.dtype.is_complex else scale)
+    bound: TensorLike
+    if x.dtype.is_differentiable:
+        least = as_tensor(epsilon, None if has_dtype(epsilon) else x.dtype.real)
+        scale = scale_near(_top_beside(x, axis, sqrt(least)))
+        x, bound = over(x, scale), divide(divide(least, scale), scale)
+    else:
+        bound = epsilon
+    total = reduce_sum(squared_modulus(x), axis, keeps_axes(x, axis))
+    factor = rsqrt(maximum(total, bound))
+    return multiply(x, Cast(x.dtype)(factor) if x.dtype.is_complex else factor)
 
 
 def softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:

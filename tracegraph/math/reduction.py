@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+import ml_dtypes
 
 from tracegraph.array.arguments import (
     as_axes,
@@ -42,6 +45,7 @@ from tracegraph.ops import elementwise as ops, reduce as reductions
 from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
 from tracegraph.ops.decomposition import SINGULAR_VALUES
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
+from tracegraph.ops.special import ReducePrecision
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
@@ -194,9 +198,14 @@ def reduce_logsumexp(
     # The value does not depend on `top`, so no derivative, of any order, passes through it.
     top = ops.StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
     top = ops.SELECT(ops.IsFinite()(top), top, zeros_of(top))
-    total = reduce_sum(ops.EXP(ops.SUB(x, broadcast(top, x.type.shape))), axis, keepdims)
+    below = ops.SUB(x, broadcast(top, x.type.shape))
+    # Powers of what is largest are 1, beside which small ones would be rounded: they are counted.
+    is_top = ops.Cast(x.dtype)(ops.EQUAL(below, zeros_of(below)))
+    rest = reduce_sum(ops.SUB(ops.EXP(below), is_top), axis, keepdims)
+    others = ops.SUB(reduce_sum(is_top, axis, keepdims), full_like(rest, 1))
+    total = ops.Log1p()(ops.ADD(rest, others))
     is_kept = total.type.rank == top.type.rank
-    return ops.ADD(ops.LOG(total), top if is_kept else Reshape(total.type.shape)(top))
+    return ops.ADD(total, top if is_kept else Reshape(total.type.shape)(top))
 
 
 def reduce_variance(
@@ -212,7 +221,7 @@ def reduce_variance(
     if wide is not x:  # a mean that is rounded is not the mean
         return ops.Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
     mean = reduce_mean(x, axis, keeps_axes(x, axis))
-    return reduce_mean(_squared_modulus(ops.SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
+    return reduce_mean(squared_modulus(ops.SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
 
 
 def reduce_std(
@@ -239,8 +248,24 @@ def reduce_euclidean_norm(
     if x.dtype.is_integer:
         return cast_to(reduce_euclidean_norm(cast_to(x, float64), axis, keepdims), x.dtype)
     x = _inexact("reduce_euclidean_norm", x)
-    total = reduce_sum(_squared_modulus(summable(x)), axis, keepdims)
-    return cast_to(ops.SQRT(total), x.dtype.real)
+    wide = summable(x)
+    scale = scale_near(largest_modulus(wide, axis))
+    total = reduce_sum(squared_modulus(over(wide, scale)), axis, keepdims)
+    return cast_to(_times_scale(ops.SQRT(total), scale), x.dtype.real)
+
+
+def largest_modulus(x: Tensor, axis: Axis) -> Tensor:
+    """The largest |x| along the axes, which stay as ones, without a derivative; of complex numbers
+    the largest part."""
+    parts = (ops.REAL(x), ops.IMAG(x)) if x.dtype.is_complex else (x,)
+    found = [reduce_max(ops.ABS(part), axis, keeps_axes(x, axis)) for part in parts]
+    return ops.StopGradient()(functools.reduce(ops.MAXIMUM, found))
+
+
+def _times_scale(y: Tensor, scale: Tensor) -> Tensor:
+    """y times a scale whose axes of size 1 it may lack."""
+    is_kept = y.type.rank == scale.type.rank
+    return ops.MUL(y, scale if is_kept else Reshape(y.type.shape)(scale))
 
 
 def _inexact(op: str, x: Any) -> Tensor:
@@ -255,7 +280,30 @@ def _inexact(op: str, x: Any) -> Tensor:
     return x
 
 
-def _squared_modulus(x: Tensor) -> Tensor:
+def scale_near(top: Tensor, power: float = 2.0) -> Tensor:
+    """What numbers up to `top` are divided by before they are raised to a power and added up: a
+    power of two near `top`, which rounds nothing, or 1 where sums of powers are in range anyway,
+    and where `top` is 0, infinite or nan."""
+    limits = ml_dtypes.finfo(top.dtype.numpy_dtype)
+    far = 2.0 ** min(int(limits.maxexp / (2 * power)), limits.maxexp - 2)
+    edge = 2.0 ** (limits.maxexp - 2)  # its inverse is a normal number too
+    near = ReducePrecision(limits.nexp, 0)(top)
+    near = ops.MINIMUM(ops.MAXIMUM(near, full_like(top, 1 / edge)), full_like(top, edge))
+    is_small = ops.AND(ops.GREATER(top, zeros_of(top)), ops.LESS(top, full_like(top, 1 / far)))
+    is_large = ops.AND(ops.GREATER(top, full_like(top, far)), ops.IsFinite()(top))
+    return ops.SELECT(ops.LogicalOr()(is_small, is_large), near, full_like(top, 1))
+
+
+def over(x: Tensor, scale: Tensor) -> Tensor:
+    """x / scale, for real or complex x."""
+    inverse = broadcast(ops.DIV(full_like(scale, 1), scale), x.type.shape)
+    if not x.dtype.is_complex:
+        return ops.MUL(x, inverse)
+    return ops.COMPLEX(ops.MUL(ops.REAL(x), inverse), ops.MUL(ops.IMAG(x), inverse))
+
+
+def squared_modulus(x: Tensor) -> Tensor:
+    """|x| ** 2"""
     return ops.REAL(ops.MUL(x, ops.CONJ(x))) if x.dtype.is_complex else ops.MUL(x, x)
 
 
@@ -293,9 +341,16 @@ def norm(
     if ord == 1:
         return reduce_sum(size, axes, keepdims)
     if isinstance(ord, (int, float)) and ord > 0:
-        total = reduce_sum(size**ord, axes, keepdims)  # type: ignore[operator]
-        return total ** (1 / ord)  # type: ignore[operator]
+        return norm_of_order(size, ord, axes, keepdims)
     refuse_order(ord)
+
+
+def norm_of_order(size: Tensor, ord: float, axis: Axis, keepdims: bool) -> Tensor:
+    """sum(size ** ord) ** (1 / ord) along the axes, of floating numbers that are
+    not negative, and a positive order."""
+    scale = scale_near(largest_modulus(size, axis), ord)
+    total = reduce_sum(over(size, scale) ** ord, axis, keepdims)  # type: ignore[operator]
+    return _times_scale(total ** (1 / ord), scale)  # type: ignore[operator]
 
 
 def _matrix_norm(x: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:

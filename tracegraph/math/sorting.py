@@ -105,7 +105,8 @@ def in_top_k(
 ) -> Tensor:
     """Whether predictions[i, targets[i]] is among the k largest of its row; ties count.
 
-    False for a target that is not a class of its row.
+    False for a target that is not a class of its row, and for a row with a number that is not
+    finite.
 
     >>> tg.math.in_top_k([1, 0], [[0.1, 0.9], [0.2, 0.8]], k=1).numpy()
     array([ True, False])
@@ -125,7 +126,9 @@ def in_top_k(
     larger = ops.LogicalAnd()(is_other, ops.GREATER(predictions, own))
     rank = Sum((1,))(ops.Cast(int32)(larger))
     is_near = rank < (count if isinstance(count, Tensor) else min(count, _LARGEST_COUNT))  # type: ignore[operator]
-    return ops.LogicalAnd()(is_near, is_counted(targets, predictions.type.shape[1]))
+    is_near = ops.LogicalAnd()(is_near, is_counted(targets, predictions.type.shape[1]))
+    # Nothing is larger than nan, so a row that holds one would have it, and its rest, near the top.
+    return ops.LogicalAnd()(is_near, All((1,))(ops.IsFinite()(predictions)))
 
 
 #: No int32 rank is larger.

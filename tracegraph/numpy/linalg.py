@@ -19,6 +19,7 @@ from tracegraph.array.arguments import (
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.systems import rounding
 from tracegraph.math.product import vector_product
+from tracegraph.math.reduction import norm_of_order
 from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import matrix_transpose, moveaxis
 from tracegraph.numpy.statistics import sum as sum_of
@@ -265,6 +266,8 @@ def vector_norm(
         return (math.reduce_max if ord > 0 else math.reduce_min)(size, axis, keepdims)
     if ord == 1:
         return math.reduce_sum(size, axis, keepdims)
+    if ord > 0 and size.dtype.is_floating:
+        return norm_of_order(size, ord, axis, keepdims)
     return math.pow(math.reduce_sum(math.pow(size, ord), axis, keepdims), 1 / ord)
 
 

@@ -14,7 +14,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, pow, subtract
 from tracegraph.math.elementwise.logic import greater, logical_and
 from tracegraph.math.elementwise.unary import abs, sqrt, square
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.reduction import reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.optimizers.base import Optimizer, state, towards
 from tracegraph.optimizers.rows import Gradient
@@ -249,7 +249,7 @@ class Lamb(Optimizer):
         m = towards(momentum, gradient, 1 - self.beta_1)
         v = towards(velocity, square(gradient), 1 - self.beta_2)
         step = divide(divide(m, first), add(sqrt(divide(v, second)), self.epsilon))
-        size, length = (sqrt(reduce_sum(square(x))) for x in (value, step))
+        size, length = (reduce_euclidean_norm(x) for x in (value, step))
         is_usual = logical_and(greater(size, 0.0), greater(length, 0.0))
         ratio = where(is_usual, divide(size, length), ones_like(size))
         return subtract(value, multiply(multiply(ratio, rate), step)), m, v
