@@ -61,8 +61,7 @@ def compile_with_cache(
     result, so the next call does not compile. Does nothing if no folder is set.
 
     A newly compiled program is written to the folder that the user has set, and to `kept_in`.
-    Returns
-    whether the program was loaded from beside a saved model.
+    Returns whether the program was loaded from beside a saved model.
     """
     is_set = settings.compilation_cache is not None and not settings.compilation_cache_failed
     cache = settings.compilation_cache / _versions() if is_set else None  # type: ignore[operator]

@@ -273,8 +273,7 @@ def off_mesh(buffer: Any) -> Any:
 
 def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
     """Whether a buffer is sharded as `wanted` says, on the same mesh: JAX represents equal meshes
-    by
-    one object."""
+    by one object."""
     found = named_sharding(buffer)
     if found is None or found.mesh is not wanted.mesh:
         return False
@@ -302,8 +301,7 @@ def _sent(array: Any, target: NamedSharding) -> Any:
 
 def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a branch, which XLA may shard freely. It refuses a conditional whose branches
-    end
-    in different layouts, so a layout stated for a branch's result ends inside the branch."""
+    end in different layouts, so a layout stated for a branch's result ends inside the branch."""
     mesh = next((home.mesh for home in _homes_of_graph(graph)), None)
     if mesh is None:
         return tuple(outputs)

@@ -128,8 +128,7 @@ def from_local(array: np.ndarray, sharding: Any) -> Any:
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
     """The parts of an array that this process writes, each with its start. If several devices hold
-    a
-    part, one of them counts as having the first copy."""
+    a part, one of them counts as having the first copy."""
     return [
         (tuple(place.start or 0 for place in shard.index), np.asarray(shard.data))
         for shard in buffer.addressable_shards

@@ -121,8 +121,7 @@ def _lowered(graph: Graph, arrays: Sequence[Any], way: Lowering) -> tuple[Any, .
 
 def _lower_nodes(body: _Body, way: Lowering) -> tuple[_Body, Node] | None:
     """Lowers the remaining nodes; stops at a call that must be inlined, and returns its body and
-    its
-    node."""
+    its node."""
     place = place_of_thread()
     for node in body.nodes:
         place.source = node.source
@@ -180,8 +179,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
 
 class Memory(NamedTuple):
     """Bytes that a program needs: for arguments, results, results stored in the buffers of
-    arguments,
-    and temporaries."""
+    arguments, and temporaries."""
 
     arguments: int
     results: int
@@ -439,8 +437,7 @@ class Program:
 
     def moves_to(self, buffers: Sequence[Any]) -> Any:
         """The JAX mesh on which these buffers make the program run, if there are several devices;
-        resets
-        the program if that is another mesh than before."""
+        resets the program if that is another mesh than before."""
         mesh = layout.home_of(self.graph, buffers)
         if self.run is not None and mesh != self.mesh:
             self.renew()
@@ -464,8 +461,7 @@ class Program:
 
     def exhaust(self, steps: Iterable[Any]) -> None:
         """Runs `steps`, C iterators that call `jitted`, in a single call into C: during it Python
-        starts
-        neither signal handlers nor finalizers."""
+        starts neither signal handlers nor finalizers."""
         was_collecting = COLLECTS_IN_C and gc.isenabled()
         try:
             if was_collecting:
@@ -491,8 +487,7 @@ class Program:
 
     def compiled_for(self, buffers: Sequence[Any]) -> Any:
         """JAX's `Compiled`; before the first run, compiled for the devices of these buffers, where
-        None
-        stands for an argument that is not on a device yet."""
+        None stands for an argument that is not on a device yet."""
         if self._compiled is not None:
             return self._compiled
 
@@ -613,12 +608,10 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     """The XLA passes to disable for a program.
 
     On CPUs one pass removes barriers early, so that what they keep apart is merged again; another
-    emits
-    small loops where no barrier can be compiled, which aborts the process. There are options even
-    if no
-    pass is disabled: JAX refuses functions with options while it traces another function, so no
-    program
-    ever returns tracers in place of values, and nothing need check for them.
+    emits small loops where no barrier can be compiled, which aborts the process. There are options
+    even if no pass is disabled: JAX refuses functions with options while it traces another
+    function, so no program ever returns tracers in place of values, and nothing need check for
+    them.
     """
     is_left_out = _has_barrier(graph) and usual_device().platform == "cpu"
     passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""

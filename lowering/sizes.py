@@ -55,8 +55,7 @@ def named(sizes: Sizes) -> Iterator[None]:
 
 def fix(shapes: Iterable[Any]) -> str:
     """The fix where an op on arrays of `shapes` is refused because of their open sizes; empty if
-    the
-    body being lowered has none."""
+    the body being lowered has none."""
     sizes = (*(size for shape in shapes for size in shape), *_names.sizes.values())
     words = [word for size in sizes if is_open(size) for word in _WORD.findall(str(size))]
     names = [word for word in words if word not in _WORDS]

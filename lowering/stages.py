@@ -68,8 +68,7 @@ def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
 
 def device_costs(program: Program, buffers: Sequence[Any], result_count: int) -> DeviceCosts:
     """A program's cost on each of several devices, for buffers like these; None stands for an
-    argument
-    that may be anywhere."""
+    argument that may be anywhere."""
     compiled = program.compiled_for(buffers)
     mesh = program.mesh or layout.home_of(program.graph, buffers)
     count = 1 if mesh is None else mesh.size

@@ -152,8 +152,7 @@ def makes_effects(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 def with_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     """The function, with names for its arguments, or for the tensors in them, other than those of
-    its
-    parameters."""
+    its parameters."""
     function.names_of_tensors = names  # type: ignore[attr-defined]
     return function
 
@@ -370,8 +369,7 @@ class Shared:
 
     def carried(self, states: dict[int, Tensor], handles: dict[int, Tensor]) -> dict[int, Tensor]:
         """The values of the variables that a loop assigns, from step to step: a read sends its
-        cotangent
-        to the variable, in any step, and none to what was assigned."""
+        cotangent to the variable, in any step, and none to what was assigned."""
         return {
             key: value if key == _TOKEN else Read()(value, handles[key])
             for key, value in states.items()
@@ -406,8 +404,7 @@ def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def take_on(shared: Shared, values: Sequence[Tensor]) -> None:
     """Takes over the effects of a branch or a loop, the values of the variables that it assigns,
-    and
-    its checks."""
+    and its checks."""
     count = len(shared.assigned)
     shared.take_on_effects(values[count : count + shared.has_token])
     for variable, value in zip(shared.assigned, values, strict=False):

@@ -72,8 +72,7 @@ def context(function: Callable[P, Block]) -> Callable[P, Context]:
 
 class Exit:
     """The `__exit__` of a class whose blocks are those of a generator: `entry` returns the Context
-    of
-    the open block, or of the next one."""
+    of the open block, or of the next one."""
 
     def __init__(self, entry: Callable[[Any], Context]) -> None:
         self._entry = entry

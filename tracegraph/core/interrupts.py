@@ -46,8 +46,7 @@ def is_interrupt(frame: FrameType) -> bool:
 
 def is_of_interrupt(error: BaseException) -> bool:
     """Whether an interrupt raised `error`. The interrupted code must not treat it as its own
-    failure:
-    the error propagates, as in plain Python, and nothing is retried."""
+    failure: the error propagates, as in plain Python, and nothing is retried."""
     step = error.__traceback__
     while step is not None:
         frame = step.tb_frame

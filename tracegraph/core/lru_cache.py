@@ -70,8 +70,7 @@ class LRUCache(Generic[Key, Value]):
 
 class Memo(dict[Key, Value]):
     """A dict that is cleared before it exceeds `limit` keys: its values can be recomputed. Reads
-    are as
-    fast as a dict's."""
+    are as fast as a dict's."""
 
     __slots__ = ("_limit",)
 

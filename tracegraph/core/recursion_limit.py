@@ -58,8 +58,7 @@ class headroom:
 
 def _counted_above(base: FrameType | None) -> tuple[FrameType | None, int]:
     """How many frames of ours are on the stack above `base`, which has room for those below; if
-    `base`
-    is not on the stack, it is returned as None."""
+    `base` is not on the stack, it is returned as None."""
     count = 0
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame is not base:

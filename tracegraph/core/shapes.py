@@ -44,8 +44,7 @@ class Dim:
     @staticmethod
     def named(name: str) -> Dim:
         """The size called `name`, an identifier with optional dots inside, or `?` and a number.
-        Raises
-        Mismatch for any other name."""
+        Raises Mismatch for any other name."""
         if not _NAME.fullmatch(name):
             raise UnfitShape(
                 f"a size cannot be called {name!r}",

@@ -100,8 +100,7 @@ class Source:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal for nodes created at one place, in one scope, by the same passes. It distinguishes
-        places
-        in traced code without looking up their lines, which is slower."""
+        places in traced code without looking up their lines, which is slower."""
         if self.code is None:
             return self.file, self.line, self.roles, self.scope
         return id(self.code), self.offset, self.roles, self.scope
@@ -127,8 +126,7 @@ class Source:
     @property
     def origin(self) -> int:
         """The moment of the user's place that this one was captured at or derived from: everything
-        a
-        node's rules create has the origin of the node."""
+        a node's rules create has the origin of the node."""
         return getattr(self, "_origin", self.moment)
 
     def is_same_place(self, other: Source) -> bool:
@@ -138,8 +136,7 @@ class Source:
     @property
     def text(self) -> str:
         """The stripped source line; empty if it cannot be read. A place known only by name may
-        refer to
-        another file on this machine, so it is not looked up."""
+        refer to another file on this machine, so it is not looked up."""
         if self.code is None:
             return self._text
         return linecache.getline(self.file, self.line).strip()

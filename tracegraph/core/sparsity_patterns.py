@@ -175,8 +175,7 @@ def without_zeros(p: Pattern, factor: np.ndarray | None) -> Pattern:
 
 def _different(patterns: list[Pattern]) -> list[Pattern]:
     """The distinct patterns among those of one shape: comparing is cheaper than sorting, and a
-    formula
-    often has the same pattern in many places."""
+    formula often has the same pattern in many places."""
     kept: list[Pattern] = []
     for p in patterns:
         if not any(_is_same(p, q) for q in kept):

@@ -182,8 +182,7 @@ class TensorShape(tuple[int, ...]):
 
     def with_rank(self, rank: int) -> TensorShape:
         """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError if the
-        rank
-        is known to differ."""
+        rank is known to differ."""
         self.assert_has_rank(rank)
         return TensorShape([None] * rank) if self.rank is None else self
 
@@ -504,8 +503,7 @@ class TensorSpec:
 
 class IndexedSlices(NamedTuple):
     """Rows of a tensor and their indices: gradients of some rows, for optimizers, and updates, for
-    the
-    scatter methods of Variables.
+    the scatter methods of Variables.
 
     `values[k]` belongs to row `indices[k]`; as a tensor, values of one row add up, and the other
     rows of the `dense_shape` are 0.

@@ -89,8 +89,7 @@ class DType:
     @property
     def is_storage(self) -> bool:
         """Whether tensors of it are only stored, moved and converted, but not computed with, as
-        those
-        of the 8-bit floating types are."""
+        those of the 8-bit floating types are."""
         return self.kind == _STORAGE
 
     @property
@@ -136,8 +135,7 @@ class DType:
     @property
     def limits(self) -> tuple[Any, Any]:
         """The range of intensities in images of this type, as in TensorFlow: 0 to 1 for floating
-        types,
-        0 to the largest value for others."""
+        types, 0 to the largest value for others."""
         if self.is_bool:
             return 0, True
         return (0, 1) if self.is_floating else (0, int(self.max))

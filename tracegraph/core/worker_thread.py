@@ -108,8 +108,7 @@ class Task(Generic[T]):
 
     def wait(self) -> None:
         """Returns when the work is over. Exceptions from handlers meanwhile are raised then, or
-        when
-        the work may be abandoned."""
+        when the work may be abandoned."""
         struck: BaseException | None = None
         while True:
             try:

@@ -352,8 +352,7 @@ def gathered_from_processes(data: bytes) -> list[bytes]:
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
     """The parts of a sharded buffer that this process writes, each with its start: every part
-    belongs
-    to one process."""
+    belongs to one process."""
     return _lowering().processes.own_parts(buffer)
 
 

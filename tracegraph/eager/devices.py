@@ -40,12 +40,10 @@ def device(device_name: Any) -> Any:
 
     Tensors on other devices are copied as needed. A Variable created here stays here: programs that
     use it run on its device. A `tg.function` is one program, which runs on the device of the call:
-    in a
-    function that is being traced, `tg.device` affects only the initial values of Variables.
+    in a function that is being traced, `tg.device` affects only the initial values of Variables.
 
     Raises ValueError for an invalid name, and InvalidArgumentError for a device that does not
-    exist;
-    after `tg.config.set_soft_device_placement(True)` JAX's default takes its place.
+    exist; after `tg.config.set_soft_device_placement(True)` JAX's default takes its place.
 
     >>> with tg.device("cpu:0"):
     ...     x = tg.constant([1.0, 2.0])

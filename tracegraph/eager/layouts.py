@@ -187,8 +187,7 @@ class Layout:
 
     - `mesh`: a Mesh, or a `jax.sharding.Mesh`.
     - `axes`: one entry for each axis of the tensor: the name of the mesh axis that shards it, a
-      tuple
-      of several, or None where every device has all of it.
+      tuple of several, or None where every device has all of it.
 
     Layouts are equal if their meshes and axes are.
 
@@ -276,8 +275,7 @@ def as_mesh(value: Any) -> Mesh:
 
 def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
     """Converts a `layout=` argument for a tensor of a given rank: a Layout, a JAX NamedSharding, or
-    a
-    list of axes of `mesh`, which defaults to that of `with mesh:`. Raises SignatureError."""
+    a list of axes of `mesh`, which defaults to that of `with mesh:`. Raises SignatureError."""
     if isinstance(value, Layout):
         return value
     if hasattr(value, "is_fully_replicated"):

@@ -340,8 +340,7 @@ class _Batch:
 
     def _run_one_by_one(self) -> None:
         """After a failure, computes each held value separately, with only the nodes that it needs;
-        those
-        that fail keep their error."""
+        those that fail keep their error."""
         for slot in self.held:
             value = self.values[slot]
             try:
@@ -435,8 +434,7 @@ def device_buffer(tensor: Tensor) -> Any:
 
 def _sent(tensor: Tensor) -> Any:
     """The buffer of a value that is on the host or in a file; from a file, each device may read
-    only
-    its part."""
+    only its part."""
     divide = getattr(tensor.host, "sent", None)
     return backend.put(host_value(tensor)) if divide is None else divide()
 
@@ -503,8 +501,7 @@ def materialise(tensor: Tensor) -> None:
 
 def _recompute(tensor: Tensor) -> None:
     """Computes a value from its node and that node's dependences, without the list: no value is
-    ever
-    lost. At worst the list's own thread computes the same value concurrently."""
+    ever lost. At worst the list's own thread computes the same value concurrently."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
     builder.alone(lambda _: _compute_alone(tensor))
@@ -533,8 +530,7 @@ def _needed_nodes(tensor: Tensor) -> list[Node]:
 
 def buffer_alone(tensor: Tensor) -> Any:
     """The buffer of a pending tensor, whose nodes stay pending. Its operands are not kept, even if
-    they
-    are held, so together they may exceed the memory of one device."""
+    they are held, so together they may exceed the memory of one device."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
 

@@ -132,8 +132,7 @@ class Callee:
 
     def remember(self, arguments: Sequence[Any], results: Sequence[Tensor], at: Any) -> None:
         """Records for the results of a call its place and its arguments. `at` is a Source, or the
-        tuple
-        of arguments to build one from."""
+        tuple of arguments to build one from."""
         inputs = []
         for x in arguments:
             provenance = getattr(x, "_provenance", None)

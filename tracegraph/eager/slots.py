@@ -45,8 +45,7 @@ class Slot:
 
 class MemoryPlace:
     """Memory outside that in which programs compute, where a slot keeps its value: its kind, and
-    the
-    device; None for the devices that computed the value."""
+    the device; None for the devices that computed the value."""
 
     __slots__ = ("device", "kind")
 
@@ -271,8 +270,7 @@ class Step:
 
     def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
         """If several devices run the program, moves Variables from one device to all of them, so
-        that
-        later runs see the same kind of arrays as the first."""
+        that later runs see the same kind of arrays as the first."""
         contents = contents_of(variables)
         _move(variables, contents, self.program.moves_to((*others, *contents)))
 

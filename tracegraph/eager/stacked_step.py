@@ -62,8 +62,7 @@ class StackedStep(Step):
 
 def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
     """The stack whose rows are the slots, in order, and the rows. Gathers them into a new stack if
-    they
-    are not rows of one."""
+    they are not rows of one."""
     while True:
         contents = [slot.buffer for slot in members]
         stack = _common_stack(contents)

@@ -80,8 +80,7 @@ def _stream_data(stream: Any) -> Any:
 
 def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str = "") -> None:
     """Raises InvalidArgumentError if `condition`, one truth value, does not hold: immediately at
-    top
-    level, in every call of a function. Assignments before it stay; nothing after it happens.
+    top level, in every call of a function. Assignments before it stay; nothing after it happens.
     """
     condition = as_tensor(condition)
     tensors = [as_tensor(x) for x in operands]

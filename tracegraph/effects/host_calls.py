@@ -229,8 +229,7 @@ def _sizes(op: HostCall) -> tuple[Any, ...]:
 @contextmanager
 def _own_top_level() -> Iterator[None]:
     """A context for Python functions called by programs: they compute at their own top level, and
-    no
-    tape or accumulator outside sees them."""
+    no tape or accumulator outside sees them."""
     with in_host_call(), init_scope(), recorded_call():
         yield
 

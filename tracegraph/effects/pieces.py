@@ -40,8 +40,7 @@ class DoesNotFit(Exception):
 
 class Stopped(Exception):
     """A check failed, and the rest of the run does not happen. `error` is the check's error, if it
-    is
-    inside a branch or a loop."""
+    is inside a branch or a loop."""
 
     error: Exception | None = None
 
@@ -154,8 +153,7 @@ class Piece:
 
     def take(self, step: PartProgram | Node) -> None:
         """Runs a part, or performs an effect that observes no Variable. If a check failed, stores
-        what
-        was assigned before it and stops the run."""
+        what was assigned before it and stops the run."""
         self._steps.append(step)
         if isinstance(step, Node) and is_print(step):
             self._prints.append(step)
@@ -244,8 +242,7 @@ def shows_state(node: Node) -> bool:
 
 def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
     """The types of the actual values: Python functions have chosen the sizes that were open. A
-    value
-    that an aborted run did not compute is None, and keeps its type."""
+    value that an aborted run did not compute is None, and keeps its type."""
     return tuple(
         t if t.is_static or b is None else t.with_shape(tuple(b.shape))
         for t, b in zip(types, buffers, strict=True)

@@ -53,8 +53,7 @@ def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, .
 
 class AppendedFile:
     """A file that prints append to. No string can stand for it: a graph parsed from text names the
-    file
-    but does not write to it."""
+    file but does not write to it."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -72,8 +72,7 @@ BucketOf: TypeAlias = Callable[[int], "int | None"]
 
 class Procedure:
     """A graph that is cut, ready to run: like a program, it maps the buffers of its inputs to those
-    of
-    its outputs."""
+    of its outputs."""
 
     #: A run may end at any cut, so no buffer is donated.
     donated = ()
@@ -178,8 +177,7 @@ class Procedure:
 
     def _run_parts(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Runs the parts and performs their effects. All reads and stores between two calls that
-        may
-        observe Variables form one piece."""
+        may observe Variables form one piece."""
         piece = Piece(run)
         for part in self._parts:
             piece.take(part)
@@ -389,8 +387,7 @@ class Run:
 
     def _note(self, node: Node, op: HostCall, made: Made) -> None:
         """Records a call that was made, and raises ResultShapeError for shapes that differ from
-        those of
-        the trace."""
+        those of the trace."""
         place = self._count
         self._count += 1
         record = self._record

@@ -15,8 +15,7 @@ from tracegraph.ops.effect import Made
 
 class Record:
     """The effects that a top-level call performed while it was traced: the first ones, up to a call
-    of
-    a Python function whose results tracing needed to continue.
+    of a Python function whose results tracing needed to continue.
 
     The run of the finished trace takes these results and does the rest.
     """
@@ -72,8 +71,7 @@ def current_record() -> Record | None:
 @contextmanager
 def recorded_call(record: Record | None = None) -> Iterator[None]:
     """A context for a call at top level, its tracing and its run. It starts without effects, or
-    with
-    those in `record`."""
+    with those in `record`."""
     before, _call.record = _call.record, record or Record()
     try:
         yield

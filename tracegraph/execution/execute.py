@@ -194,8 +194,7 @@ class Execution:
 
     def step_alone(self) -> Step | None:
         """The step, if a run consists of nothing else and, after the Variables, takes only the
-        captured
-        tensors."""
+        captured tensors."""
         traced = self.traced
         is_alone = bool(traced.variables) and not (traced.checks or self._is_cut)
         return self._step if is_alone else None

@@ -57,8 +57,7 @@ def raise_if_wrong(
 
 class LocatedExecution(Execution):
     """An execution whose results are inspected before Variables are assigned, so a run overwrites
-    none
-    of its inputs."""
+    none of its inputs."""
 
     may_overwrite = False
     looks_at_results = True

@@ -109,8 +109,7 @@ class Body:
 
 def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, StandIn]]:
     """The arguments to call the Python function with: graph inputs for tensors, one stand-in for
-    each
-    distinct Variable, and Python values unchanged. Also the stand-ins, by identity."""
+    each distinct Variable, and Python values unchanged. Also the stand-ins, by identity."""
     leaves: list[Any] = []
     variables: dict[Any, Variable] = {}
     stand_ins: dict[int, StandIn] = {}

@@ -130,8 +130,7 @@ class CallKey:
 
     def tensor_places(self, signature: Signature, request: Request) -> list[int] | None:
         """The positions of the tensors among the leaves, in the order of the request; None if they
-        do
-        not match the request's, because some were added or converted."""
+        do not match the request's, because some were added or converted."""
         structure = nest.flatten_structure(self._call)[1]
         numbers = [_Place(0)] * structure.count
         for place, number in enumerate(structure.packing_order()):

@@ -507,8 +507,7 @@ class ConcreteFunction:
 
     def memory(self) -> Any:
         """The memory that this trace's program needs; see `Function.memory`. Raises ShapeError for
-        open
-        sizes."""
+        open sizes."""
         for type in self.argument_types:
             if not type.is_static:
                 fail(

@@ -418,12 +418,9 @@ class Function(Generic[Parameters, Result]):
         """The memory that the program for these arguments or TensorSpecs needs: a `MemoryTable`.
 
         Its `str` shows the bytes of arguments, results and temporaries, as the compiler reports
-        them,
-        and a row for each line of yours whose values gradients read: how many bytes are kept, how
-        many
-        recomputed, and at what cost; the largest first. Without arguments it describes the only
-        trace.
-        The program is compiled if it has not been.
+        them, and a row for each line of yours whose values gradients read: how many bytes are kept,
+        how many recomputed, and at what cost; the largest first. Without arguments it describes the
+        only trace. The program is compiled if it has not been.
 
         Raises TraceError (a TypeError) if arguments are omitted and there are several traces,
         ShapeError for an open size.
@@ -463,19 +460,15 @@ class Function(Generic[Parameters, Result]):
         """The function as a plain function of JAX, for `jax.jit`, `grad`, `vmap` and the rest.
 
         It takes the arguments of this function, with JAX arrays in place of tensors (NumPy arrays
-        too,
-        and Python numbers, which count as values do here), and returns JAX arrays in the same
-        structure. It is traced per signature when JAX calls it, and then lowered into whatever
-        JAX is tracing. JAX differentiates it by our rules, including custom gradients.
+        too, and Python numbers, which count as values do here), and returns JAX arrays in the same
+        structure. It is traced per signature when JAX calls it, and then lowered into whatever JAX
+        is tracing. JAX differentiates it by our rules, including custom gradients.
 
         Variables and captured tensors enter as constants, with their values at the time of the
-        call:
-        under `jax.jit` that is when JAX traces. `tg.print` prints through `jax.debug.callback`.
-        Raises
-        TraceError for a function that does more than return its results: one that assigns a
-        Variable,
-        draws from a generator, checks values or calls Python. Raises DTypeError where 64 bits are
-        needed and `jax_enable_x64` is off.
+        call: under `jax.jit` that is when JAX traces. `tg.print` prints through
+        `jax.debug.callback`. Raises TraceError for a function that does more than return its
+        results: one that assigns a Variable, draws from a generator, checks values or calls Python.
+        Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
 
         >>> import jax
         >>> @tg.function
@@ -513,8 +506,7 @@ class Function(Generic[Parameters, Result]):
         'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; the serialized ones
         are bytes, and 'stablehlo_serialized' is MLIR bytecode. Arguments are values or TensorSpecs
         with known sizes. Raises ValueError for another stage or an open size, TraceError for a
-        function
-        that computes sizes, since that is several programs.
+        function that computes sizes, since that is several programs.
         """
         execution = self.static_execution("the compiler", args, kwargs)
 
@@ -526,25 +518,19 @@ class Function(Generic[Parameters, Result]):
     @api_boundary
     def precompile(self, signatures: Iterable[Any] | None, path: str | os.PathLike[str]) -> None:
         """Compiles the function for `signatures` and keeps the programs beside a saved model, so
-        that
-        `tg.saved_model.load(path, compiled=True)` loads them with the model. Save the model first,
-        with
-        this function and a trace for these signatures.
+        that `tg.saved_model.load(path, compiled=True)` loads them with the model. Save the model
+        first, with this function and a trace for these signatures.
 
         Each of the `signatures` is a tuple of arguments, values or TensorSpecs with known sizes, or
-        a
-        dict of arguments by name; None stands for the function's declared signature. The programs
-        are
-        stored in `path/compiled`, and are usable where versions, device and flags match those of
-        this
-        process. They are machine code, so nobody else may have write access there.
+        a dict of arguments by name; None stands for the function's declared signature. The programs
+        are stored in `path/compiled`, and are usable where versions, device and flags match those
+        of this process. They are machine code, so nobody else may have write access there.
 
         Raises ShapeError for an open size; TraceError for a function that is several programs,
         since it has effects or computes sizes, and for one with `bucket_sizes`; LoadError if no
-        model is
-        saved there (a FileNotFoundError) or it is damaged; ValueError if no function of the model
-        runs
-        such a program; OSError if a file cannot be written. In these cases nothing is written.
+        model is saved there (a FileNotFoundError) or it is damaged; ValueError if no function of
+        the model runs such a program; OSError if a file cannot be written. In these cases nothing
+        is written.
 
         >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
         >>> tg.saved_model.save(double, "double")
@@ -739,20 +725,18 @@ def function(
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
     - `autograph`: whether `if`, `while`, `for` on tensors become nodes, also in called functions.
     - `jit_compile`: accepted; everything is compiled.
-    - `check_bounds`: errors that tracing detects where values are known are also checked in every
-      run,
-      including in called functions: an index or label out of range, an integer divided by zero, a
-      negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
-      Without it such a read is clamped, such a write dropped, and such a number is meaningless.
+    - `check_bounds`: every run repeats the checks that tracing makes of known values, also in what
+      is called: an index or label out of range, an integer divided by zero, a negative power of an
+      integer. Raises InvalidArgumentError (a ValueError) with the line. Without it such a
+      read is clamped, such a write dropped, and such a number is meaningless.
     - `check_numerics`: every node is checked, also in called functions; the first that makes nan or
       infinity from finite numbers raises NumericsError (a FloatingPointError) with its line.
     - `locate_numerics`: the same for results and new values of Variables, at full speed: only if
       one is not finite does it search the graph, from the same inputs, for the node to blame. With
       effects or `bucket_sizes` it acts as `check_numerics`. Neither assigns Variables then.
     - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, to which arguments are
-      padded along open axes, so that few programs serve all sizes. If padding would change a
-      result,
-      the first call raises ShapeError with the line.
+      padded along open axes, so that few programs serve all sizes. The first call raises ShapeError
+      with the line that padding would change.
     - `memory_budget`: bytes, or text such as "2GiB", that a program may use beyond its arguments
       and results: values that gradients read are recomputed, as far as necessary and possible.
     - `roll`: whether equal blocks, such as layers, are compiled as one loop over their stacked

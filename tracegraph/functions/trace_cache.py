@@ -71,8 +71,7 @@ class TraceCache:
 
     def add(self, concrete: ConcreteFunction) -> None:
         """Adds a trace that was made elsewhere. From then on open sizes may be 0: there is no
-        source
-        to trace for that case."""
+        source to trace for that case."""
         self._traces[concrete.request.key] = concrete
         self._is_given = True
         declared = () if self._declared is None else self._declared.types
@@ -102,8 +101,7 @@ class TraceCache:
 
     def _in_known_order(self, request: Request) -> Request:
         """The request with its dict keys in the order of a trace: if no other trace can be made,
-        one
-        serves every order."""
+        one serves every order."""
         structures = [concrete.request.structure for concrete in self]
         if request.structure in structures:
             return request
@@ -281,8 +279,7 @@ class TraceCache:
 
 def _is_empty_where_open(declared: Any, key: Any) -> bool:
     """Whether a size that is declared open is 0. Tracing assumes that open sizes are positive, so
-    such
-    a call gets its own trace."""
+    such a call gets its own trace."""
     if not isinstance(key, TensorType) or isinstance(declared.shape, ShapeVariable):
         return False
     if declared.rank != key.rank or declared.dtype is not key.dtype:

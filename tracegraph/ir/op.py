@@ -115,8 +115,7 @@ _ARRAYS: tuple[type[Any], ...] = (np.ndarray, np.generic)
 
 def _is_exact(value: Any, annotation: str) -> bool:
     """Whether an attribute has exactly its declared types: 1.0 and True equal 1, and an op that
-    holds
-    one of them must not be interned in place of the intended op."""
+    holds one of them must not be interned in place of the intended op."""
     kind = _type_of(value)
     if kind is tuple:
         return _SIZES.issuperset(map(type, value))
@@ -129,8 +128,7 @@ _EXACT = frozenset([int, Dim, ShapeVariable, DType, types.NoneType])
 
 def rule(method: Callable[..., Result]) -> Callable[..., Result]:
     """Marks a method whose overrides name their operands, whose number differs from op to op:
-    checkers
-    see the arguments of the base as any."""
+    checkers see the arguments of the base as any."""
     return method
 
 
@@ -259,8 +257,7 @@ class Op(metaclass=_Interning):
 
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         """Which regions run for these input values; `compute(graph, values)` returns the outputs of
-        a
-        graph."""
+        a graph."""
         return (True,) * len(self.regions)
 
     def how_often(self, region: Region) -> str:
@@ -293,8 +290,7 @@ class Op(metaclass=_Interning):
 
     def flow(self, flows: Sequence[Flow]) -> Flow:
         """The flow through an op with regions, from the flow through the graph of each. An input
-        that no
-        region takes selects among them: its value reaches every output."""
+        that no region takes selects among them: its value reaches every output."""
         count = 1 + max(i for region in self.regions for i in region.outputs)
         taken = {i for region in self.regions for i in region.inputs}
         deciding = sum(1 << i for i in range(max(taken, default=0) + 1) if i not in taken)
@@ -383,10 +379,8 @@ class Op(metaclass=_Interning):
     @rule
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         """Tangents of the outputs, from those of the inputs (None for zero) and `(*outputs,
-        *inputs)`. A
-        linear op of one operand is its own rule. NotImplemented makes the forward pass transpose
-        the
-        vjp."""
+        *inputs)`. A linear op of one operand is its own rule. NotImplemented makes the forward pass
+        transpose the vjp."""
         if not self.is_linear or len(tangents) != 1:
             return NotImplemented
         (tangent,) = tangents
@@ -409,8 +403,7 @@ class Op(metaclass=_Interning):
 
     def is_diagonal_on(self, type: TensorType) -> bool:
         """Whether each element of the outputs of `type` depends only on the same element of the
-        inputs of
-        `type`."""
+        inputs of `type`."""
         return False
 
     @rule
@@ -426,8 +419,7 @@ class Op(metaclass=_Interning):
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         """The op narrowed to the outputs that are `used`, which inputs it still takes, and which
-        outputs
-        it still has: a loop keeps the states that others are computed from."""
+        outputs it still has: a loop keeps the states that others are computed from."""
         raise NotImplementedError
 
     def recorded(self) -> Op:
@@ -437,8 +429,7 @@ class Op(metaclass=_Interning):
 
     def as_read(self) -> Op:
         """The op to build when it is parsed from text: itself, unless the text leaves something to
-        the
-        context of the parse."""
+        the context of the parse."""
         return self
 
     def substitute(self, sizes: Any) -> Op:

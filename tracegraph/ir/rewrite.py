@@ -15,8 +15,7 @@ Rewrite = Callable[[Node, Op], Op]
 
 def rewritten(graph: Graph, change: Rewrite, left: Container[Graph] = ()) -> Graph:
     """`graph` and the graphs that it calls, with their ops rewritten; itself if nothing changes.
-    Graphs
-    in `left` stay as they are."""
+    Graphs in `left` stay as they are."""
     done: dict[Graph, Graph] = {}
     for inner in graph.graphs():  # called graphs come first
         if inner in left:

@@ -135,8 +135,7 @@ class Tensor(TensorMethods):
     @property
     def role(self) -> str:
         """What an input of a graph represents: "argument"; "variable", a Variable; "captured", an
-        outside
-        tensor that the function uses; "token"."""
+        outside tensor that the function uses; "token"."""
         role = getattr(self, "_role", "argument")
         return "variable" if role == RANDOM_STATE else role
 
@@ -178,15 +177,14 @@ class Tensor(TensorMethods):
         @property
         def device(self) -> str:
             """The device that holds the value, such as
-            '/job:localhost/replica:0/task:0/device:CPU:0';
-            several are separated by commas. While tracing, the default device."""
+            '/job:localhost/replica:0/task:0/device:CPU:0'; several are separated by commas. While
+            tracing, the default device."""
             ...
 
         @property
         def memory_kind(self) -> str | None:
             """The memory that holds the value, in JAX's terms: "device" or "pinned_host"; None
-            while
-            tracing, and where JAX does not know."""
+            while tracing, and where JAX does not know."""
             ...
 
         @property
