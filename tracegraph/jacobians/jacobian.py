@@ -351,7 +351,7 @@ def _bottleneck(
     path: Sequence[Node], y: Tensor, xs: Sequence[Tensor]
 ) -> tuple[int, list[Tensor]] | None:
     """The fewest numbers that separate the sources from y: after how many nodes of the path they
-    are made, and which tensors they are. None where a product of two would not be cheaper."""
+    are available, and which tensors they are. None if a product of two would not be cheaper."""
     ends = [t.type for t in (y, *xs)]
     if any(not t.is_static or t.dtype.is_complex for t in ends) or not has_forward(path):
         return None
