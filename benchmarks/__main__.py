@@ -12,7 +12,7 @@ from benchmarks.rows import PEERS, ROWS, Row
 
 
 def main() -> int:
-    """Returns 0; 1 if the results of the peers differ or tracegraph failed somewhere; 2 without the
+    """Returns 0; 1 if the peers' results differ or tracegraph failed anywhere; 2 without the
     device."""
     arguments = parser().parse_args()
     if arguments.list:
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def run(harness: Harness, rows: list[Row]) -> dict[str, Outcome]:
-    """Measures and prints one row after the other."""
+    """Measures and prints the rows one after another."""
     for peer, worker in harness.workers.items():
         print(f"{peer} {worker.version}")
     for peer, reason in harness.missing.items():

@@ -1,7 +1,7 @@
 """The gradient of a `while` of bounded length: ``python -m benchmarks.bounded_while``.
 
-In the one form its steps write rows that the gradient reads; in the other states are kept, and the
-rest is computed again. Both run in turns, and the medians of their calls are compared.
+In one form the loop's steps write rows that the gradient reads; in the other it keeps states and
+recomputes the rest. The two take turns, and the medians of their calls are compared.
 """
 
 import time

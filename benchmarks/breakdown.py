@@ -1,8 +1,8 @@
-"""Where the time of tracegraph's own part goes: ``python -m benchmarks.breakdown``.
+"""Where tracegraph's own time goes: ``python -m benchmarks.breakdown``.
 
-Pieces of a call and of a step are timed by themselves, in microseconds, the fastest of several
+Parts of a call and of a step are timed separately, in microseconds, as the fastest of several
 repetitions: in a real call, where memory is colder, each costs more. The undecorated step is timed
-phase by phase, the fastest of several loops.
+phase by phase, as the fastest of several loops.
 """
 
 import time

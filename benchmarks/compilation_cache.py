@@ -2,10 +2,10 @@
 
     python -m benchmarks.compilation_cache --rounds 5
 
-Fresh processes take turns: one without a folder of compiled programs, one with a folder that an
+Fresh processes alternate: one without a folder of compiled programs, one with a folder that an
 earlier process has filled. Each does what `examples/train_digits.py` does: it imports, sets the
-seed, with which JAX is imported too, and loads the data. Measured is the time from there to the end
-of the first train step, which makes the model's Variables, traces, and compiles or loads. The
+seed, which also imports JAX, and loads the data. The measurement is the time from there to the end
+of the first train step, which creates the model's Variables, traces, and compiles or loads. The
 second number is the time since the process started, imports included.
 """
 

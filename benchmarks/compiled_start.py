@@ -1,11 +1,11 @@
-"""How long a process takes to its first result of a saved model, with compiled programs beside it.
+"""How long a process takes to the first result of a saved model with compiled programs beside it.
 
     python -m benchmarks.compiled_start --rounds 5
 
-Fresh processes take turns: one that loads the model and its weights and computes nothing, one that
-compiles, and one that takes the programs that `precompile` has put beside the model. The model is a
-transformer of 12 layers, 256 wide, with a batch of 8 x 64; its result is logits, or a loss with the
-gradients by all weights. The target is 1.5 times the first.
+Fresh processes alternate: one loads the model and its weights and computes nothing, one compiles,
+and one loads the programs that `precompile` has stored beside the model. The model is a transformer
+of 12 layers, 256 wide, with a batch of 8 x 64; its result is logits, or a loss with the gradients
+by all weights. The target is 1.5 times the first.
 """
 
 import argparse

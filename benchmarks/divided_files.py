@@ -1,11 +1,11 @@
-"""What a checkpoint of a Variable that devices share costs: its save, and what each process reads.
+"""The cost of a checkpoint of a sharded Variable: saving it, and what each process reads.
 
     python -m benchmarks.divided_files --mebibytes 1024
 
-One process saves from 8 virtual devices of the CPU. Then fresh processes load it: one with 1, 2 and
-8 devices, by rows and by columns, and 2 processes of 4 devices each. Each prints its seconds, the
-bytes of tensors that it read for each byte that its devices hold, and compares every element. The
-file is in the page cache by then, so the seconds are those of copies, not of a disk.
+One process saves from 8 virtual CPU devices. Then fresh processes load it: with 1, 2 and 8 devices,
+by rows and by columns, and as 2 processes of 4 devices each. Each prints its seconds and the bytes
+of tensors read per byte that its devices hold, and compares every element. The file is in the page
+cache by then, so the seconds measure copies, not a disk.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DEVICES = 8
 COLUMNS = 4096
-#: How each load divides its axes, with the number of devices of a process and of processes.
+#: How each load shards the axes, with the number of devices per process and of processes.
 LOADS = (
     (1, 1, [None, None]),
     (2, 1, ["data", None]),
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def run(devices: int, processes: int, part: str, folder: str, mebibytes: int) -> None:
-    """Runs a part in processes of its own, which print what they find."""
+    """Runs a part in separate processes, which print what they find."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     launch = ["-m", "tracegraph", "launch", "-n", str(processes)] if processes > 1 else []
@@ -69,7 +69,7 @@ def work(part: str, folder: Path, rows: int) -> None:
 
 
 def values(begin: int, end: int):
-    """Rows of the Variable: each has bits of its own, and no two columns are alike."""
+    """Rows of the Variable: each has distinct bits, and no two columns are alike."""
     import numpy as np
 
     rows = np.arange(begin, end, dtype=np.uint32)[:, None]

@@ -1,4 +1,4 @@
-"""What is measured in processes that start and end: imports, and one gradient."""
+"""Measurements of processes that start and end: imports, and one gradient."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-#: What each device needs in the environment. TF32 would round the products of some peers alone.
+#: The environment for each device. TF32 would round the products of some peers only.
 DEVICES = {
     "cpu": {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
     "gpu": {
@@ -20,9 +20,9 @@ DEVICES = {
     },
 }
 
-#: Everybody computes on the same device and is read from bytecode, so that the peers are
-#: comparable. What is installed has its bytecode already; a checkout gets it at the first import,
-#: unless the variable forbids it. Empty, it does not.
+#: All peers compute on the same device and load bytecode, so that they are comparable. Installed
+#: packages have bytecode already; a checkout gets it at the first import, unless this variable
+#: forbids it. Empty, it does not.
 ENVIRONMENT = os.environ | {
     "PYTHONDONTWRITEBYTECODE": "",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -30,8 +30,8 @@ ENVIRONMENT = os.environ | {
 
 
 def compute_on(device: str) -> str:
-    """Has the processes that are started from now on compute on "cpu" or "gpu". Returns what JAX
-    calls the device; raises ProcessError if JAX finds none."""
+    """Makes processes started from now on compute on "cpu" or "gpu". Returns JAX's name for the
+    device; raises ProcessError if JAX finds none."""
     ENVIRONMENT.update(DEVICES[device], BENCHMARKS_DEVICE=device)
     return run(f"import jax; print(jax.devices({device!r})[0].device_kind)")[1]
 
@@ -113,7 +113,7 @@ def timed_gradient(source: str) -> dict[str, float]:
 
 
 def run(source: str) -> tuple[float, str]:
-    """Runs `source` in a new interpreter: its seconds, and the last line that it printed."""
+    """Runs `source` in a new interpreter; returns its seconds and the last line that it printed."""
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", source], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True

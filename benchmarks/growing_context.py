@@ -1,10 +1,10 @@
-"""Milliseconds per token where a context grows by one token at each step, with and without buckets.
+"""Milliseconds per token as a context grows by one token per step, with and without buckets.
 
     python -m benchmarks.growing_context --tokens 64
 
 A transformer of two layers reads the whole context at each step. The first round compiles; the
-second is what a server pays from then on. Without buckets every length is compiled, so of that
-function fewer tokens are drawn.
+second shows what a server pays from then on. Without buckets every length is compiled, so that
+function draws fewer tokens.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--plain-tokens", type=int, default=16)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # the plain function warns of its sizes
+    warnings.simplefilter("ignore")  # the plain function warns about its many sizes
     model, ids = make_model(), tg.TensorSpec([None], tg.int32)
     padded = tg.function(model, input_signature=[ids], bucket_sizes="powers_of_two")
     first, tokens = generate(padded, options.tokens)

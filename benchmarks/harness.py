@@ -68,7 +68,7 @@ class Outcome:
             self.samples.setdefault(contender.variant, []).append(sample)
 
     def compare(self, results: dict[str, list[float]]) -> None:
-        """Notes each variant whose result differs from the first one's by more than allowed."""
+        """Records each variant whose result differs from the first one's by more than allowed."""
         results = {variant: result for variant, result in results.items() if result}
         if not results:
             return
@@ -112,7 +112,7 @@ class Worker:
         return self.answer()
 
     def answer(self) -> dict:
-        """Reads one line; a process that takes too long is ended."""
+        """Reads one line; kills a process that takes too long."""
         timer = threading.Timer(self.timeout, self.process.kill)
         timer.start()
         line = self.answers.readline()
@@ -140,7 +140,7 @@ class Worker:
 
 
 class Harness:
-    """The worker of each peer that can be had, and the ways to measure a row with them."""
+    """The workers of all available peers, and the ways to measure a row with them."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -163,7 +163,7 @@ class Harness:
             worker.close()
 
     def worker(self, peer: str) -> Worker:
-        """Returns the worker of `peer`; one that has died is replaced."""
+        """Returns the worker of `peer`, replacing one that has died."""
         if not self.workers[peer].is_alive:
             self.workers[peer].close()
             self.workers[peer] = Worker(peer, self.options)
@@ -226,7 +226,7 @@ class Harness:
             outcome.add(contender, sample)
 
     def measure_peak(self, outcome: Outcome) -> None:
-        """The most memory that a process of its own held while it took some steps."""
+        """The most memory that a separate process held while it took some steps."""
         row = outcome.row
         for contender in self.contenders(row.workload):
             memory = outcome.attempt(contender, self.memory_after, contender, row.workload, 20)
@@ -234,9 +234,9 @@ class Harness:
                 outcome.add(contender, {"peak memory": memory[-1]["peak"]})
 
     def measure_growth(self, outcome: Outcome) -> None:
-        """The memory of a process of its own after a hundred steps and after many.
+        """The memory of a separate process after a hundred steps and after many.
 
-        What was compiled late grows the first half only; a leak grows both.
+        Late compilation grows only the first half; a leak grows both.
         """
         many = self.options.many_steps
         arguments = outcome.row.workload, 100, many // 2, many
@@ -267,7 +267,7 @@ class Harness:
         ]
 
     def turns(self, row: Row, contenders: list[Contender]) -> Iterator[tuple[int, Contender]]:
-        """Each contender once per round; each round starts with another one."""
+        """Each contender once per round; the starting one rotates."""
         for turn in range(min(self.options.rounds, row.rounds)):
             start = turn % max(1, len(contenders))
             for contender in contenders[start:] + contenders[:start]:
@@ -283,7 +283,7 @@ class Harness:
     def ask_all(
         self, outcome: Outcome, contenders: list[Contender], command: str, **arguments
     ) -> dict[str, dict]:
-        """Returns the answers by variant, of those that have one."""
+        """Returns the answers by variant, for those that have one."""
         answers = {
             contender.variant: self.ask(outcome, contender, command, **arguments)
             for contender in contenders

@@ -1,6 +1,6 @@
-"""The numbers that every peer starts from, made from one seed, and the hyper-parameters.
+"""The numbers that every peer starts from, generated from one seed, and the hyper-parameters.
 
-Each function is named after its row and returns NumPy arrays only, so that the peers compute the
+Each function is named after its row and returns only NumPy arrays, so that the peers compute the
 same thing and their results can be compared.
 """
 
@@ -50,7 +50,7 @@ def array_call(dtype: type) -> Inputs:
 
 
 def dict_call() -> Inputs:
-    """A nested dict of 60 small arrays, as a model's state is."""
+    """A nested dict of 60 small arrays, like a model's state."""
     random = generator()
     names = ("kernel", "bias", "scale", "offset")
     return {
@@ -62,7 +62,7 @@ def dict_call() -> Inputs:
 
 
 def train_step(count: int) -> Inputs:
-    """`count` tiny variables: what a step costs beyond its arithmetic."""
+    """`count` tiny variables: measures what a step costs beyond its arithmetic."""
     random = generator()
     return {
         "variables": [normal(random, (4,)) for _ in range(count)],
@@ -271,8 +271,8 @@ def lstm() -> Inputs:
 
 
 def gru() -> Inputs:
-    """One GRU layer over characters: what each adds to the gates, the kernel of the state, and the
-    output layer; characters with those that follow them, steps first."""
+    """One GRU layer over characters: each character's contribution to the gates, the kernel of the
+    state, and the output layer; characters with their successors, steps first."""
     random = generator()
     characters = random.integers(0, CHARACTERS, (GRU_STEPS + 1, GRU_BATCH)).astype(np.int32)
     return {
@@ -288,8 +288,8 @@ def gru() -> Inputs:
 
 
 def transformer(layers: int) -> Inputs:
-    """A transformer that predicts the next token: kernels and biases in the order in which they are
-    used, and tokens with those that follow them."""
+    """A transformer that predicts the next token: kernels and biases in the order of use, and
+    tokens with their successors."""
     random, width = generator(), MODEL_WIDTH
 
     def dense(rows: int, columns: int) -> list[np.ndarray]:
@@ -310,7 +310,7 @@ def transformer(layers: int) -> Inputs:
 
 
 def while_gradient() -> Inputs:
-    """A loop of x / (1 + h x), of which n steps are x / (1 + n h x), and the derivative of that."""
+    """A loop of x / (1 + h x), n steps of which are x / (1 + n h x), and the derivative of that."""
     x = 0.7
     whole = 1.0 + WHILE_STEPS * WHILE_RATE * x
     return {
@@ -321,7 +321,7 @@ def while_gradient() -> Inputs:
 
 
 def two_parts() -> Inputs:
-    """Rows, a number by which each is chosen or not, and a kernel."""
+    """Rows, a number by which each is selected or not, and a kernel."""
     random = generator()
     return {
         "x": normal(random, (MASKED_ROWS, MASKED_WIDTH)),
@@ -331,7 +331,7 @@ def two_parts() -> Inputs:
 
 
 def runge_kutta(field, x):
-    """One step of fourth order along a peer's vector field."""
+    """One fourth-order step along a peer's vector field."""
     h = 1.0 / ODE_STEPS
     k1 = field(x)
     k2 = field(x + h / 2.0 * k1)
@@ -341,7 +341,7 @@ def runge_kutta(field, x):
 
 
 def save_custom() -> Inputs:
-    """A small model whose gradient is clipped by a rule of its own."""
+    """A small model whose gradient is clipped by a custom rule."""
     random = generator()
     return {"kernel": normal(random, (8, 8)), "x": normal(random, (4, 8))}
 

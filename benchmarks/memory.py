@@ -7,7 +7,7 @@ STATUS = Path("/proc/self/status")
 
 
 def resident() -> float:
-    """Returns the megabytes that this process holds now."""
+    """Returns the megabytes that this process currently holds."""
     return from_status("VmRSS") if STATUS.exists() else peak()
 
 

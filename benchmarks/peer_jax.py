@@ -45,7 +45,7 @@ def scalar_call(inputs: Inputs) -> Workload:
 
 
 def array_call_64(inputs: Inputs) -> Workload:
-    """64-bit types need a switch, which must not reach the other rows."""
+    """64-bit types need a global switch, which must not affect the other rows."""
     scope = partial(jax.enable_x64, True)
     with scope():
         x = jnp.asarray(inputs["x"])
@@ -83,7 +83,7 @@ def adam_program(model):
 
 
 def adam_step(model, inputs: Inputs) -> Workload:
-    """All of the step in one program."""
+    """The whole step in one program."""
     variables = variables_of(inputs)
     first, second = (tuple(jnp.zeros_like(v) for v in variables) for _ in range(2))
     state = variables, first, second, jnp.zeros((), jnp.int32)
@@ -92,7 +92,7 @@ def adam_step(model, inputs: Inputs) -> Workload:
 
 
 def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
-    """No `jax.jit`: every operation is dispatched by itself."""
+    """No `jax.jit`: every operation is dispatched separately."""
     loss_of = partial(mean_cross_entropy, perceptron)
 
     def step(variables, x, y):
@@ -219,7 +219,8 @@ def network(kernels, x):
 
 
 def jacobian_network(inputs: Inputs) -> Workload:
-    """All that a function uses is an argument: what it closes over would be a constant, folded."""
+    """Everything a function uses is an argument: closed-over values would be constants, and
+    folded."""
     first, second = map(jnp.asarray, inputs["kernels"])
     x = jnp.asarray(inputs["x"])
     jacobian = jax.jit(jax.jacrev(lambda kernel, second, x: network([kernel, second], x)))
@@ -365,7 +366,7 @@ def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
 
 
 def loop_alone(inputs: Inputs) -> Workload:
-    """JAX has no reverse mode of a while; the derivative is told for the comparison."""
+    """JAX has no reverse mode for a while; the derivative is passed for the comparison."""
     x, count = jnp.asarray(inputs["x"]), jnp.asarray(inputs["count"])
 
     @jax.jit
@@ -389,7 +390,7 @@ def scan_step(inputs: Inputs) -> Workload:
 
 
 def two_parts(inputs: Inputs) -> Workload:
-    """By hand: a program that counts, its number read, and a program for that number."""
+    """By hand: a program that counts, a read of its number, and a program for that number."""
     x, score, kernel = (jnp.asarray(inputs[name]) for name in ("x", "score", "kernel"))
 
     @jax.jit
@@ -518,7 +519,7 @@ clipped.defvjp(lambda x: (x, None), clipped_backward)
 
 
 def save_custom(inputs: Inputs):
-    """The kernel is an argument: `jax.export` has no weights of its own."""
+    """The kernel is an argument: `jax.export` does not store weights."""
     kernel = jnp.asarray(inputs["kernel"])
 
     def phases(turn: int) -> Phases:

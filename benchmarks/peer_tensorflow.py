@@ -126,7 +126,7 @@ def network(kernels, x):
 
 
 def jacobian_network(inputs: Inputs, mode) -> Workload:
-    """All that a function uses is an argument, as in the other peers."""
+    """Everything a function uses is an argument, as in the other peers."""
     first, second = map(tf.constant, inputs["kernels"])
     x = tf.constant(inputs["x"])
 
@@ -377,7 +377,7 @@ def jacobian_again(inputs: Inputs) -> Workload:
 
 
 def nested(fn, order: int):
-    """The derivative of `fn` of an order, by as many nested tapes."""
+    """The derivative of `fn` of a given order, by that many nested tapes."""
     if not order:
         return fn
     inner = nested(fn, order - 1)
@@ -452,7 +452,7 @@ def convolutions(variables, x):
 
 
 def resnet(variables, x):
-    """`fused_batch_norm` is the fastest that TensorFlow has."""
+    """`fused_batch_norm` is the fastest variant in TensorFlow."""
 
     def convolve(x, kernel, stride):
         return tf.nn.conv2d(x, kernel, stride, "SAME")
@@ -476,7 +476,7 @@ def descend(variables, gradients) -> None:
 
 
 def workload(step) -> Workload:
-    """TensorFlow waits by itself on the CPU."""
+    """On the CPU TensorFlow waits by itself."""
     return Workload(step, block=lambda output: None, observe=tf.nest.flatten)
 
 

@@ -75,9 +75,9 @@ def train_step(inputs: Inputs, mode) -> Workload:
 
 
 def adam_step(model, inputs: Inputs, mode) -> Workload:
-    """`fused` is the fastest Adam that PyTorch has.
+    """`fused` is the fastest Adam in PyTorch.
 
-    Its epsilon is added after the bias correction, not before: a difference of 1e-7 in places.
+    It adds epsilon after the bias correction, not before: a difference of 1e-7 in places.
     """
     variables, x = model.prepare(inputs)
     y = tensor_of(inputs["y"]).long()
@@ -110,7 +110,7 @@ def chain(inputs: Inputs):
     """`torch.compile` traces, lowers and compiles in one go."""
 
     def phases(turn: int) -> Phases:
-        torch.compiler.reset()  # it stops compiling what it has seen too often
+        torch.compiler.reset()  # it stops compiling code that it has seen too often
         x = tensor_of(inputs["x"]).requires_grad_()
         length, offset = inputs["length"], chain_offset(turn)
         total = torch.compile(lambda x: chain_of(x, length, offset, torch.exp, torch.log).sum())
@@ -130,7 +130,7 @@ def network(kernels, x):
 
 
 def jacobian_network(inputs: Inputs, mode) -> Workload:
-    """All that a function uses is an argument, as in the other peers."""
+    """Everything a function uses is an argument, as in the other peers."""
     first, second = map(tensor_of, inputs["kernels"])
     x = tensor_of(inputs["x"])
     jacobian = mode(torch.func.jacrev(lambda kernel, second, x: network([kernel, second], x)))
@@ -239,7 +239,7 @@ class Perceptron:
 
 
 class Convolutions:
-    """NCHW, which is PyTorch's layout; everything is transposed once, before the first step."""
+    """NCHW, PyTorch's layout; everything is transposed once, before the first step."""
 
     @staticmethod
     def prepare(inputs: Inputs):
@@ -332,7 +332,7 @@ class ResNet:
 
 
 def convolution(x, kernel, stride):
-    """Padded as "SAME" is elsewhere: with a stride, only behind the last row and column."""
+    """Padded like "SAME" elsewhere: with a stride, only after the last row and column."""
     if stride == 1:
         return functional.conv2d(x, kernel, padding="same")
     behind = kernel.shape[-1] // 2
@@ -350,7 +350,7 @@ def workload(step) -> Workload:
 
 
 def wait(output) -> None:
-    """PyTorch waits by itself on the CPU."""
+    """On the CPU PyTorch waits by itself."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 

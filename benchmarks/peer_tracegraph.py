@@ -37,7 +37,8 @@ from benchmarks.workload import Phases, Stopwatch, Workload, first_step, flat
 
 VERSION = getattr(tg, "__version__", "")
 
-#: Of what the step of `budget_step` takes without a budget, 881 MiB beside arguments and results.
+#: A quarter of the 881 MiB that the step of `budget_step` takes without a budget, besides arguments
+#: and results.
 QUARTER = "220MiB"
 
 
@@ -92,7 +93,7 @@ def adam_step(model, inputs: Inputs) -> Workload:
 
 
 def converted_step(inputs: Inputs) -> Workload:
-    """JAX's own step, whose state is in Variables here."""
+    """JAX's own step, with its state in Variables here."""
     program = tg.from_jax(peer_jax.adam_program(peer_jax.perceptron))
     variables = variables_of(inputs)
     first, second = ([tg.Variable(tg.zeros_like(v)) for v in variables] for _ in range(2))
@@ -110,7 +111,7 @@ def converted_step(inputs: Inputs) -> Workload:
 
 
 def undecorated_loop(inputs: Inputs, read: bool = False) -> Workload:
-    """No `tg.function`; without `read`, no value is asked for before the end of the loop."""
+    """No `tg.function`; without `read`, no value is read before the end of the loop."""
     variables = variables_of(inputs)
     x, y = batch_of(inputs)
 
@@ -153,7 +154,7 @@ def chain_and_tenth(inputs: Inputs):
 def phases_of_first_call(function, x, compiled: bool) -> Phases:
     """Splits the first call of `function` into trace (with all passes), lower and compile.
 
-    The compiler says itself how long it takes; all else in the first call counts as lowering.
+    The compiler reports its own time; the rest of the first call counts as lowering.
     """
     watch = Stopwatch()
     with watch("trace"):
@@ -236,7 +237,7 @@ def workload(step) -> Workload:
 
 
 def wait_for(output):
-    """All results of one program are there when one of them is."""
+    """All results of one program are ready when any of them is."""
     return tg.nest.flatten(output)[-1].numpy()
 
 
@@ -254,8 +255,9 @@ def network(kernels, x):
     return x
 
 
-# What a function uses is passed to it, kernels too, here and in the peers: parameters are arguments
-# in real use, and an array that JAX finds in a closure is a constant of its program, and folded.
+# Everything a function uses is passed to it, kernels too, here and in the peers: parameters are
+# arguments in real use, and JAX would treat an array in a closure as a constant of its program, and
+# fold it.
 
 
 def jacobian_network(inputs: Inputs) -> Workload:
@@ -424,7 +426,7 @@ def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
 
 
 def while_loop(x, count):
-    """As many steps as `count` says, which the program does not know."""
+    """As many steps as `count` says, which the program does not know in advance."""
     body = lambda i, x: (i + 1, x / (1.0 + WHILE_RATE * x))  # noqa: E731
     return tg.while_loop(lambda i, x: i < count, body, (0, x))[1]
 
@@ -443,7 +445,7 @@ def while_gradient(inputs: Inputs) -> Workload:
 
 
 def loop_alone(inputs: Inputs) -> Workload:
-    """The loop without its gradient, which is told for the comparison."""
+    """The loop without its gradient, which is passed for the comparison."""
     x, count = tg.constant(inputs["x"]), tg.constant(inputs["count"])
     value = tg.function(while_loop)
     return Workload(lambda: value(x, count), wait_for, lambda y: [y, inputs["slope"]])
@@ -473,7 +475,7 @@ def residual(u):
 
 
 def jacobian_tridiagonal(inputs: Inputs) -> Workload:
-    """The entries of the three diagonals, as `asdex` has them; the others make the whole matrix."""
+    """The entries of the three diagonals, as in `asdex`; the others compute the whole matrix."""
     x = tg.constant(inputs["x"])
 
     @tg.function
@@ -501,7 +503,7 @@ def jacobian_bottleneck(inputs: Inputs) -> Workload:
 
 
 def jacobian_again(inputs: Inputs) -> Workload:
-    """No `tg.function`; the value is asked for each time."""
+    """No `tg.function`; the value is read each time."""
     x = tg.constant(inputs["x"])
 
     def jacobian():
@@ -514,7 +516,7 @@ def jacobian_again(inputs: Inputs) -> Workload:
 
 
 def nested(fn, order: int):
-    """The derivative of `fn` of an order, by as many nested tapes."""
+    """The derivative of `fn` of a given order, by that many nested tapes."""
     if not order:
         return fn
     inner = nested(fn, order - 1)
@@ -560,7 +562,7 @@ def trace_high_order(inputs: Inputs):
 
 
 def brusselator(inputs: Inputs):
-    """What a sparse Jacobian costs before its first product: trace, pattern, colouring, passes."""
+    """The cost of a sparse Jacobian before its first product: trace, pattern, colouring, passes."""
     x = tg.constant(inputs["x"])
 
     def phases(turn: int) -> Phases:
@@ -584,7 +586,7 @@ def brusselator(inputs: Inputs):
 
 
 def explain(inputs: Inputs):
-    """Why a gradient is None, asked in a trace of many nodes."""
+    """Explains a None gradient, in a trace of many nodes."""
     x = tg.constant(inputs["x"])
 
     def phases(turn: int) -> Phases:
@@ -626,7 +628,7 @@ class Clipping(tg.Module):
 
 
 def save_custom(inputs: Inputs):
-    """The bytes are those of the graph and of what describes it."""
+    """The bytes are those of the graph and its descriptions."""
 
     def phases(turn: int) -> Phases:
         watch, x = Stopwatch(), tg.constant(inputs["x"])

@@ -21,7 +21,7 @@ class Line:
     """One line of the table.
 
     Ratios are medians of the ratios within one round, since absolute times drift. `to_best` is the
-    ratio to the best of the others; a ratio is None where there is nothing to divide by.
+    ratio to the best of the others; a ratio is None if there is nothing to divide by.
     """
 
     row: str
@@ -65,7 +65,7 @@ def lines_of_figure(row: Row, figure: str, samples: dict[str, list[float]]) -> I
 
 
 def figures_of(outcome: Outcome) -> list[str]:
-    """Returns the figures that any variant has, in the order of their appearance."""
+    """Returns the figures that any variant has, in order of appearance."""
     first = (values[0] for values in outcome.samples.values())
     return list(dict.fromkeys(figure for sample in first for figure in sample))
 
@@ -103,7 +103,7 @@ def aligned(cells) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Returns a figure as people read it.
+    """Returns a figure in human-readable form.
 
     >>> amount(4.5678e-6, "s"), amount(0.0123, "s"), amount(156.2, "MB")
     ('4.568 us', '12.3 ms', '156.2 MB')
@@ -118,7 +118,7 @@ def amount(value: float, unit: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A target and what was reached; None where it was not measured."""
+    """A target and what was reached; None if it was not measured."""
 
     target: Target
     reached: float | None
@@ -135,7 +135,7 @@ class Verdict:
 
 
 def verdicts(outcomes: dict[str, Outcome]) -> list[Verdict]:
-    """Returns what became of the targets of the rows that were run."""
+    """Returns the verdicts on the targets of the rows that were run."""
     targets = (target for target in TARGETS if target.row in outcomes)
     return [Verdict(target, reached(target, outcomes)) for target in targets]
 
@@ -157,7 +157,7 @@ def figure_of(
 
 
 def machine() -> dict:
-    """Returns what a reader needs to know about the machine, and no name of it."""
+    """Returns what a reader needs to know about the machine, without its name."""
     return {
         "system": platform.system(),
         "processor": processor(),

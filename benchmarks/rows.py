@@ -1,4 +1,4 @@
-"""What is measured, and what tracegraph is to reach."""
+"""What is measured, and tracegraph's targets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +12,9 @@ Measure = Literal["steps", "phases", "import", "process", "peak", "growth"]
 class Row:
     """One workload and how it is measured.
 
-    A sample of a row is a dict of figures: seconds, but for those in `UNITS`.
-    `workload` names the workload of the peers, where it is not the row's own name. `rounds` bounds
-    what is slow; `tolerance` is the relative difference allowed between the peers' results.
+    A sample of a row is a dict of figures: seconds, except for those in `UNITS`.
+    `workload` names the peers' workload, if it is not the row's own name. `rounds` limits slow
+    rows; `tolerance` is the relative difference allowed between the peers' results.
     """
 
     name: str
@@ -132,10 +132,10 @@ LONE = {
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on what tracegraph does in `row`.
+    """A bound on tracegraph's figure in `row`.
 
     The figure is divided by that of `against`, another variant in the same row; without `against`
-    it is taken as it is.
+    it is absolute.
     """
 
     row: str

@@ -1,12 +1,12 @@
-"""What a call and a train step over 8 devices cost beside plain JAX with the same shardings.
+"""The cost of a call and a train step over 8 devices, beside plain JAX with the same shardings.
 
     python -m benchmarks.several_devices --rounds 20
 
-The devices are virtual ones of the CPU, so the times say what Python and the division cost, not how
-fast devices exchange. Both take turns in one process. A call adds one to an array that is divided
-by all devices, and does not wait for the result; a step is that of an MLP 784-512-512-10 with
-momentum, batch 128, whose first two layers are divided along one axis of the mesh, and the batch
-along the other, and it ends when its loss is there.
+The devices are virtual CPU devices, so the times show the cost of Python and of sharding, not the
+speed of exchanges. The two take turns in one process. A call adds one to an array sharded over all
+devices, and does not wait for the result; a step is that of an MLP 784-512-512-10 with momentum,
+batch 128, whose first two layers are sharded along one axis of the mesh, and the batch along the
+other, and it ends when its loss is ready.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import time
 DEVICES = 8
 WIDTHS, BATCH = (784, 512, 512, 10), 128
 RATE, MOMENTUM = 0.1, 0.9
-#: How the weights and biases of the layers are divided.
+#: How the weights and biases of the layers are sharded.
 LAYOUTS = (([None, "model"], ["model"]), (["model", None], [None]), ([None, None], [None]))
 
 

@@ -1,7 +1,7 @@
 """The process of one peer: ``python -m benchmarks.worker PEER``.
 
-Reads one command per line, as JSON, and answers each with one line. The first line that it writes
-says which workloads the peer has.
+Reads one command per line, as JSON, and answers each with one line. Its first output line lists the
+workloads of the peer.
 """
 
 import importlib
@@ -77,7 +77,7 @@ def serve(peer: str, commands: TextIO, answers: TextIO) -> None:
 
 
 def answered(answers: TextIO, action, say: bool = False, **arguments):
-    """Returns what `action` returns and, if `say`, writes it; an error is written always."""
+    """Returns the result of `action` and, if `say`, writes it; an error is always written."""
     try:
         value = action(**arguments)
     except Exception as error:
@@ -95,7 +95,8 @@ def write(answers: TextIO, value: dict) -> None:
 
 
 def private_output() -> TextIO:
-    """Returns the standard output, for the answers; what libraries print becomes error output."""
+    """Returns the standard output, for answers only; what libraries print goes to standard
+    error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

@@ -1,4 +1,4 @@
-"""What a peer gives the worker to measure."""
+"""What a peer passes to the worker to measure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy as np
 class Workload:
     """A step that can be repeated.
 
-    ``step()`` may return before its result is there; ``block(output)`` waits for it.
-    ``observe(output)`` gives the values to compare with the other peers. ``scope()`` is entered
-    around everything that is measured; it holds what a peer sets for a thread only.
+    ``step()`` may return before its result is ready; ``block(output)`` waits for it.
+    ``observe(output)`` returns the values to compare with the other peers. ``scope()`` is entered
+    around everything that is measured; it holds a peer's thread-local settings.
     """
 
     step: Callable[[], Any]
@@ -26,12 +26,12 @@ class Workload:
     scope: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
 
     def first_results(self, count: int) -> list[float]:
-        """Returns what the next `count` steps give, as one flat list."""
+        """Returns the results of the next `count` steps, as one flat list."""
         with self.scope():
             return [number for _ in range(count) for number in flat(self.observe(self.step()))]
 
     def seconds(self, count: int) -> float:
-        """Returns the seconds that `count` steps take, the wait for the last one included."""
+        """Returns the seconds that `count` steps take, including the wait for the last one."""
         with self.scope():
             self.block(self.step())  # caches are cold after another peer's turn
             start = time.perf_counter()
@@ -61,13 +61,13 @@ class Phases:
         return sum(self.seconds.values())
 
     def beside(self, tenth: Phases) -> Phases:
-        """Returns these phases with the ratio to those of a workload a tenth as large."""
+        """Returns these phases with their ratio to those of a workload a tenth as large."""
         return replace(self, others={"to a tenth": self.total / tenth.total})
 
 
 def first_step(make: Callable[[float], Workload]) -> Callable[[int], Phases]:
-    """The first step of a new program. `make` builds it with a number in it that differs in each
-    turn, so that no cache has seen it before."""
+    """The first step of a new program. `make` builds it with a number that differs in each turn, so
+    that no cache has seen it before."""
 
     def phases(turn: int) -> Phases:
         workload, watch = make(1.0 - 1e-4 * (turn + 1)), Stopwatch()
@@ -80,7 +80,7 @@ def first_step(make: Callable[[float], Workload]) -> Callable[[int], Phases]:
 
 
 class Stopwatch:
-    """Notes the seconds of one phase after the other.
+    """Records the seconds of consecutive phases.
 
     >>> watch = Stopwatch()
     >>> with watch("trace"):

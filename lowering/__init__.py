@@ -1,4 +1,4 @@
-"""From graphs to XLA, through JAX's public interface. Knows the IR; the IR never knows it."""
+"""From graphs to XLA, through JAX's public interface. Depends on the IR; the IR never on it."""
 
 from lowering import (
     agreement as agreement,

@@ -1,9 +1,9 @@
-"""Whether all processes run the same program, asked before each one's first run, and whether they
-give the same value, where each gives all of it.
+"""Checks that all processes run the same program, before its first run in each, and that they
+pass the same value, where each passes all of it.
 
-A program whose arrays have parts in several processes runs in all of them, or waits for ever. So
-at its first call the processes compare what they are about to run. Those who differ tell each other
-the first node that does.
+A program whose arrays are sharded over processes runs in all of them, or waits forever. So at its
+first call the processes compare what they are about to run. If they differ, each reports the first
+node that does.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tracegraph.ir.slow_compiles import waiting_for_processes
 from tracegraph.ir.tensor import Graph
 from tracegraph.text.printer import module_text
 
-#: How often a process that waits looks whether it does so in vain, in seconds.
+#: How often a waiting process checks whether it waits in vain, in seconds.
 _LOOKS = 0.1
-#: Spaces in front of a type or of a place, which depend on the longest line of a graph.
+#: Spaces before a type or a place, whose number depends on the longest line of a graph.
 _ALIGNED = re.compile(r" {2,}(?=: |at )")
 
 
 def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
     """Compares a program with those that the other processes are about to run, if its arrays are
-    divided among them. Raises DistributedError in all of them where they differ."""
+    sharded over them. Raises DistributedError in all of them if they differ."""
     if not processes.spans_processes(buffers):
         return
     place = here()
@@ -91,9 +91,9 @@ def _refuse_values(own: int, other: int, name: str, told: str, others: str) -> N
 
 
 def agree_on_value(array: np.ndarray, target: Any) -> None:
-    """Compares a value that each process gives with that of the others, if all have devices of
-    `target`. Raises DistributedError in all of them where they differ: parts of different values
-    would make up one that nobody gave."""
+    """Compares the value that each process passes with the others', if all have devices of
+    `target`. Raises DistributedError in all of them if they differ: the parts would make up a value
+    that nobody passed."""
     if len({device.process_index for device in target.device_set}) < processes.count():
         return
     told = f"{type_of_array(array)} {shown(array)} at {here()}"
@@ -108,7 +108,7 @@ def agree_on_value(array: np.ndarray, target: Any) -> None:
 
 
 def gathered_on_host(buffer: Any) -> np.ndarray:
-    """A buffer that is divided among processes as an array of NumPy; all of them must call this."""
+    """A buffer sharded over processes as a NumPy array; all of them must call this."""
     with _ended_in_time("bring the parts of a tensor together"):
         return processes.on_host(buffer)
 
@@ -126,7 +126,7 @@ def _refuse(own: int, other: int, told: str, others: str, text: str, others_text
 
 
 def _first_difference(text: str, other: str) -> tuple[str, str]:
-    """The first lines in which two texts differ."""
+    """The first pair of lines in which two texts differ."""
     rows, others = ([_unaligned(x) for x in each.splitlines()] for each in (text, other))
     same = 0
     while same < min(len(rows), len(others)) and rows[same] == others[same]:
@@ -135,7 +135,7 @@ def _first_difference(text: str, other: str) -> tuple[str, str]:
 
 
 def _unaligned(line: str) -> str:
-    """A line without the spaces that bring types and places of a graph below each other."""
+    """A line without the padding that aligns types and places in the text of a graph."""
     return _ALIGNED.sub(" ", line.strip())
 
 
@@ -145,7 +145,7 @@ def _line(rows: Sequence[str], i: int) -> str:
 
 @contextlib.contextmanager
 def _ended_in_time(told: str) -> Iterator[None]:
-    """Ends the process if the others do not come to the same point: it waits inside of C."""
+    """Ends the process if the others do not reach the same point: it is waiting inside C."""
     is_over = threading.Event()
     place = here()
     threading.Thread(target=_wait, args=(is_over, told, place), daemon=True).start()

@@ -20,12 +20,12 @@ from tracegraph.core.worker_thread import on_worker_thread
 T = TypeVar("T")
 _config: Any = jax.config
 
-#: Data types that exist inside JAX's x64 context only.
+#: Data types that exist only inside JAX's x64 context.
 WIDE = frozenset(["int64", "uint64", "float64", "complex128"])
 
 
 def x64() -> Any:
-    """JAX's context in which 64-bit types exist; its global setting stays as it is."""
+    """JAX's context in which 64-bit types exist; its global setting does not change."""
     return jax.enable_x64(True)
 
 
@@ -36,49 +36,50 @@ def has_64_bits() -> bool:
 
 @functools.cache
 def memory_bytes(device: Any) -> int | None:
-    """The bytes of memory that a device has, for a CPU those of the machine with its swap space;
-    None if nobody says."""
+    """The memory of a device in bytes, for a CPU that of the machine including swap; None if
+    unknown."""
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is not None or device.platform != "cpu":
         return limit
     try:
         text = pathlib.Path("/proc/meminfo").read_text()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return None
     sizes = re.findall(r"^(?:MemTotal|SwapTotal): *(\d+) kB$", text, re.MULTILINE)
     return 1024 * sum(map(int, sizes)) or None
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    """Whether a value is a JAX array, concrete or a tracer."""
     return isinstance(value, jax.Array)
 
 
 def strong(array: Any) -> Any:
-    """An array of JAX whose type is not that of a mere Python number."""
+    """A JAX array without the weak type of a Python number."""
     return jnp.asarray(array, array.dtype)
 
 
 def outside_of_traces() -> Any:
-    """A context in which JAX computes right away, whatever it is tracing."""
+    """A context in which JAX computes immediately, whatever it is tracing."""
     return jax.ensure_compile_time_eval()
 
 
 @contextlib.contextmanager
 def on_device(device: Any) -> Iterator[None]:
-    """A context in which values are made, and programs run, on a device; on JAX's own choice if it
-    is None."""
+    """A context that creates values and runs programs on a device; on JAX's default if it is
+    None."""
     with jax.default_device(device):
         yield
 
 
 def chosen_device() -> Any:
-    """What `on_device`, or JAX's own context, has chosen on this thread; None if nobody did."""
+    """The device that `on_device`, or JAX's own context, chose on this thread; None if neither
+    did."""
     return _config.jax_default_device
 
 
 def on_worker_thread_here(work: Callable[[], T]) -> T:
-    """What `work` returns, done on a worker thread for the device that is chosen on this one."""
+    """The result of `work`, run on a worker thread with this thread's chosen device."""
     device = chosen_device()
 
     def placed() -> T:
@@ -94,7 +95,7 @@ def context_of(dtype: Any) -> Any:
 
 
 def is_staging() -> bool:
-    """Whether JAX is tracing a function on this thread, so that what it computes is not a value."""
+    """Whether JAX is tracing on this thread, so that what it computes is not a concrete value."""
     return isinstance(jax.device_put(np.False_), Tracer)
 
 
@@ -107,25 +108,25 @@ def put(array: np.ndarray) -> Any:
 
 @uncollected
 def from_dlpack(value: Any) -> Any:
-    """What is on a device and has `__dlpack__` as an array of JAX."""
+    """A device array with `__dlpack__` as a JAX array."""
     with x64(), jax.ensure_compile_time_eval():
         return jax.dlpack.from_dlpack(value)
 
 
 def in_device_memory(x: Any) -> Any:
-    """A traced array in the memory of the device, where programs compute."""
+    """A traced array moved to device memory, where programs compute."""
     is_on_host = jax.typeof(x).memory_space == jax.memory.Space.Host
     return jax.device_put(x, jax.memory.Space.Device) if is_on_host else x
 
 
 def copied_to_device_memory(buffer: Any) -> Any:
-    """A buffer of its own with the value of one that is in the memory of the host."""
+    """A new buffer in device memory with the value of one in host memory."""
     (kind,) = {device.default_memory().kind for device in buffer.devices()}
     with context_of(buffer.dtype), jax.ensure_compile_time_eval():
         return jax.device_put(buffer, buffer.sharding.with_memory_kind(kind), may_alias=False)
 
 
-#: Kinds of buffers that were copied already, and those that there is a program for.
+#: Kinds of buffers that were copied before, and those that have a compiled copy program.
 _copied: set[tuple[Any, ...]] = set()
 _compiled: set[tuple[Any, ...]] = set()
 _copy = jax.jit(jnp.copy)
@@ -133,10 +134,10 @@ _copy = jax.jit(jnp.copy)
 
 @uncollected
 def copy(buffer: Any) -> Any:
-    """A buffer with the same value that nobody else holds, where that is.
+    """An unshared buffer with the same value, in the same place.
 
-    JAX compiles a program for copies of a type. It is three times as fast as a transfer, but for
-    one copy, as before the first step of training, the transfer is a hundred times sooner done.
+    JAX compiles a copy program per type. It is three times as fast as a transfer; but for a single
+    copy, as before the first step of training, the transfer takes a hundredth of the time.
     """
     place = buffer.sharding if buffer.committed else None
     key = (buffer.dtype, buffer.shape, place, chosen_device())
@@ -146,7 +147,7 @@ def copy(buffer: Any) -> Any:
             return jax.device_put(buffer, place, may_alias=False)
     if key in _compiled:
         return _copy_now(buffer)
-    # A signal handler that fell into the compiling could not copy itself.
+    # A signal handler that struck during the compile could not copy anything itself.
     found = on_worker_thread_here(lambda: _copy_now(buffer))
     _compiled.add(key)
     return found
@@ -162,7 +163,7 @@ _row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, ke
 
 @uncollected
 def row(stack: Any, row: int) -> Any:
-    """A row of a buffer as one of its own."""
+    """A row of a buffer as a buffer of its own."""
     with context_of(stack.dtype), jax.ensure_compile_time_eval():
         if _is_on_host(stack):
             return jax.device_put(np.asarray(stack)[row], may_alias=False)
@@ -171,9 +172,9 @@ def row(stack: Any, row: int) -> Any:
 
 @uncollected
 def stack(buffers: Sequence[Any]) -> Any:
-    """The buffers, of one type, as the rows of one."""
+    """Buffers of one type, stacked as the rows of one buffer."""
     with context_of(buffers[0].dtype), jax.ensure_compile_time_eval():
-        if all(map(_is_on_host, buffers)):  # no program need be compiled
+        if all(map(_is_on_host, buffers)):  # needs no compiled program
             return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
         return jnp.stack(buffers)
 
@@ -184,5 +185,5 @@ def _is_on_host(buffer: Any) -> bool:
 
 
 def wait_for_all() -> None:
-    """Waits until all arrays that there are have their values."""
+    """Waits until all existing arrays have their values."""
     jax.block_until_ready([x for x in jax.live_arrays() if not x.is_deleted()])

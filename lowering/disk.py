@@ -1,9 +1,9 @@
 """Compiled programs on disk: a folder of ours around JAX's own compilation cache.
 
-JAX writes and reads the executables. But its cache is one for the process, an entry is written in
-place, so that another process may read half of it, and its bytes are not checked. So JAX sees a
-private folder for as long as one program is compiled, with at most one entry in it; what lasts is
-a file of ours, which appears whole or not at all, and counts only if its digest is right.
+JAX writes and reads the executables. But its cache is global to the process, it writes an entry in
+place, so that another process may read half of it, and it does not check the bytes. So JAX sees a
+private folder while one program is compiled, with at most one entry in it; the lasting copy is a
+file of ours, which appears whole or not at all, and counts only if its digest is right.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tracegraph.core.source import here
 from tracegraph.errors import warn
 from tracegraph.version import __version__
 
-#: Number of the layout of our files, and of what their names are made of.
+#: Version of the layout of our files and of the derivation of their names.
 FORMAT = 1
 
 _MAGIC = b"tracegraph program\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-#: JAX's names of its entries end so.
+#: The suffix of JAX's entry names.
 _ENTRY = "-cache"
 #: Environment variables that XLA reads.
 _FLAGS = ("XLA_", "TF_", "LIBTPU_")
 
-#: JAX's settings while a program is compiled for a folder: every program is an entry, and XLA
-#: keeps nothing of its own, whose place would be part of JAX's key.
+#: JAX's settings while a program is compiled for a folder: every program becomes an entry, and XLA
+#: keeps none of its own files, whose path would be part of JAX's key.
 _WHILE_COMPILING = {
     "jax_enable_compilation_cache": True,
     "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -52,18 +52,18 @@ _WHILE_COMPILING = {
     "jax_compilation_cache_max_size": -1,
 }
 
-#: JAX's cache is one for the process, so one program at a time may have it.
+#: JAX's cache is global to the process, so one program at a time may use it.
 _borrowing = threading.RLock()
 
 
 def compile_with_cache(
     lowered: Any, options: Mapping[str, Any], kept_in: Path | None = None
 ) -> bool:
-    """Compiles JAX's `Lowered`, or takes its executable from a folder of programs. JAX keeps the
-    result, so the call that follows does not compile. Does nothing where no folder is set.
+    """Compiles JAX's `Lowered`, or loads its executable from a folder of programs. JAX keeps the
+    result, so the next call does not compile. Does nothing if no folder is set.
 
-    What is compiled is written to the folder that the user has set, and to `kept_in`. Returns
-    whether the program was taken from beside a saved model.
+    A newly compiled program is written to the folder that the user has set, and to `kept_in`.
+    Returns whether the program was loaded from beside a saved model.
     """
     is_set = settings.compilation_cache is not None and not settings.compilation_cache_failed
     cache = settings.compilation_cache / _versions() if is_set else None  # type: ignore[operator]
@@ -86,13 +86,13 @@ def compile_with_cache(
         for folder, known in kept.items():
             if made is not None and (known is None or made.name != known[0]):
                 _write(folder / key, made.name, made.read_bytes(), is_cache=folder == cache)
-    # Where JAX's own key does not fit, it has compiled, and made an entry beside ours.
+    # If JAX's own key did not match, it compiled, and wrote an entry beside ours.
     return in_folders is None and found is not None and len(entries) == 1
 
 
 def _read_beside_models(key: str) -> tuple[str, bytes] | None:
-    """The program of a model that was loaded with its programs, if there is one. One that is
-    damaged is not used, and named."""
+    """The program from a model that was loaded with its programs, if there is one. A damaged one is
+    skipped, with a warning that names it."""
     for folder in settings.compiled_folders:
         path = folder / key
         if not os.path.lexists(path):
@@ -127,16 +127,17 @@ def _is_ours_alone(found: os.stat_result) -> bool:
 
 @functools.cache
 def _versions() -> str:
-    """The folder of the programs that these versions of all that makes them have made."""
+    """The folder for programs built by these versions of tracegraph, JAX and Python."""
     python = ".".join(map(str, sys.version_info[:3]))
     return f"format-{FORMAT}-tracegraph-{__version__}-jax-{jax.__version__}-python-{python}"
 
 
 def _key(lowered: Any, options: Mapping[str, Any]) -> str:
-    """The name of a program: a digest of its StableHLO and of all that XLA makes of it depends on.
+    """The name of a program: a digest of its StableHLO and of everything else that XLA's output
+    depends on.
 
-    JAX's own key must fit too, which is of the program, the version of XLA's library, the device,
-    and every option that the compiler is given.
+    JAX's own key must match too: it covers the program, the version of XLA's library, the device,
+    and every compiler option.
     """
     parts = {
         "program": program_text(lowered),
@@ -147,12 +148,12 @@ def _key(lowered: Any, options: Mapping[str, Any]) -> str:
 
 
 def program_text(lowered: Any) -> str:
-    """JAX's `Lowered` as StableHLO, without the lines that it was made of."""
+    """JAX's `Lowered` as StableHLO, without source lines."""
     return lowered.as_text()
 
 
 def target() -> dict[str, str]:
-    """All that decides over a program beside itself, as text."""
+    """Everything besides a program's text that determines its executable, as text."""
     device = jax.devices()[0]
     return {
         "versions": _versions(),
@@ -165,7 +166,7 @@ def target() -> dict[str, str]:
 
 
 def _flags() -> list[tuple[str, str]]:
-    """The flags that reach XLA: the environment's, and JAX's settings but those of its cache."""
+    """The flags that reach XLA: the environment's, and JAX's settings except those of its cache."""
     given = [(k, v) for k, v in os.environ.items() if k.startswith(_FLAGS)]
     of_jax = [(k, repr(v)) for k, v in jax.config.values.items() if "cache" not in k]
     return sorted([*given, *of_jax])
@@ -173,8 +174,8 @@ def _flags() -> list[tuple[str, str]]:
 
 @functools.cache
 def _processor() -> str:
-    """What tells one CPU from another: programs use the instructions of the one they are made on,
-    and are cut for its number of threads."""
+    """Distinguishes CPUs: programs use the instructions of the CPU they are compiled on, and are
+    partitioned for its number of threads."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     features: list[str] = []
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -219,7 +220,7 @@ def read_plain(path: Path, most: int = -1) -> bytes:
 
 
 def _write(path: Path, name: str, entry: bytes, is_cache: bool = True) -> None:
-    """Puts an entry into its place. Where a cache cannot be written to, there is a warning."""
+    """Puts an entry into place. Warns if a cache cannot be written to."""
     body = name.encode() + b"\n" + entry
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ def _write(path: Path, name: str, entry: bytes, is_cache: bool = True) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Writes a file at once: another process sees all of it or none. Raises OSError."""
+    """Writes a file atomically: another process sees all of it or none. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
             file.write(data)
@@ -248,7 +249,7 @@ def _digest(key: str, body: bytes) -> bytes:
 
 
 def _give_up(error: OSError) -> None:
-    """Warns that the folder cannot be used, once; programs are compiled without it from now on."""
+    """Warns, once, that the folder cannot be used; programs compile without it from now on."""
     if settings.compilation_cache_failed:
         return
     settings.compilation_cache_failed = True
@@ -265,7 +266,7 @@ def _give_up(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _staged(kept: tuple[str, bytes] | None) -> Iterator[Path | None]:
-    """A private folder that holds this entry alone; None if there is no room for one."""
+    """A private folder that holds only this entry; None if none can be created."""
     try:
         holder = tempfile.TemporaryDirectory(prefix="tracegraph-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -285,7 +286,7 @@ def _staged(kept: tuple[str, bytes] | None) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _jax_cache_at(folder: Path) -> Iterator[None]:
-    """A context in which JAX's cache is at `folder`; then all is as it was."""
+    """A context in which JAX's cache is at `folder`; afterwards all is as before."""
     wanted = {**_WHILE_COMPILING, "jax_compilation_cache_dir": str(folder)}
     with _borrowing:
         before = {name: jax.config.values[name] for name in wanted}

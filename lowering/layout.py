@@ -22,8 +22,8 @@ from tracegraph.ops.layout import mesh_text, parsed_mesh, plain_axes
 
 
 class Placement(NamedTuple):
-    """The layout of an array: the text of its mesh, the numbers of its devices where they are not
-    the first ones, and its axes."""
+    """The layout of an array: its mesh's text, the indices of its devices unless they are the first
+    ones, and its axes."""
 
     mesh: str
     devices: tuple[int, ...] | None
@@ -31,13 +31,13 @@ class Placement(NamedTuple):
 
 
 def devices() -> list[Any]:
-    """All devices of JAX's, those of other processes among them."""
+    """All JAX devices, including those of other processes."""
     return jax.devices()
 
 
 @functools.cache
 def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
-    """JAX's mesh; None where this machine has too few devices, or not those."""
+    """JAX's mesh; None if this machine lacks these devices."""
     shape = parsed_mesh(text)
     by_number = {device.id: device for device in jax.devices()}
     chosen = jax.devices()[: math.prod(shape.values())] if numbers is None else None
@@ -49,22 +49,22 @@ def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
 
 
 def numbers_of(devices: Iterable[Any]) -> tuple[int, ...] | None:
-    """The numbers of devices; None for the first ones in their order."""
+    """The indices of devices; None if they are the first ones in order."""
     given = list(devices)
     return None if given == jax.devices()[: len(given)] else tuple([x.id for x in given])
 
 
 def sharding(placement: Placement) -> Any:
-    """JAX's sharding of a layout; None where this machine lacks the devices."""
+    """JAX's sharding for a layout; None if this machine lacks the devices."""
     mesh = jax_mesh(placement.mesh, placement.devices)
     return None if mesh is None else NamedSharding(mesh, PartitionSpec(*placement.axes))
 
 
 def placement_of(sharding: Any, rank: int) -> Placement | None:
-    """The layout that a sharding of JAX's is for arrays of a rank; None for one device."""
+    """The layout of a JAX sharding, for arrays of a given rank; None for one device."""
     mesh: Any = getattr(sharding, "mesh", None)
     if not isinstance(sharding, NamedSharding) or not isinstance(mesh, jax.sharding.Mesh):
-        return None  # one device, or a mesh that has none yet
+        return None  # one device, or a mesh that does not have its devices yet
     if mesh.empty:
         return None
     spec = tuple(sharding.spec)
@@ -76,18 +76,18 @@ def placement_of(sharding: Any, rank: int) -> Placement | None:
 
 
 def named_sharding(buffer: Any) -> Any:
-    """The sharding of a buffer that is on a mesh; None for any other."""
+    """The sharding of a buffer on a mesh; None for any other."""
     found = getattr(buffer, "sharding", None)
     return found if isinstance(found, NamedSharding) else None
 
 
 def placement_of_array(array: Any) -> Placement | None:
-    """The layout of a buffer; None for one that is on one device, or on the host."""
+    """The layout of a buffer; None for one on a single device, or on the host."""
     return placement_of(getattr(array, "sharding", None), array.ndim)
 
 
 class Home(NamedTuple):
-    """The mesh of a program, and who says so: `what` it is, and the user's line of it."""
+    """The mesh of a program and what determines it: `what`, and its line in the user's code."""
 
     mesh: Any
     what: str
@@ -95,10 +95,10 @@ class Home(NamedTuple):
 
 
 def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
-    """The one mesh of JAX's that a program runs on: that of the arguments that are divided, and of
-    the layouts in its graph. What each device has all of may move, so it decides only where there
-    is nothing else, and the state of a generator never. None for a program on one device. Raises
-    InvalidArgumentError for two."""
+    """The single JAX mesh that a program runs on: that of the sharded arguments and of the layouts
+    in its graph. Replicated arguments may move, so they decide only if nothing else does, and the
+    state of a generator never does. None for a program on one device. Raises InvalidArgumentError
+    for two meshes."""
     found: Home | None = None
     in_graph = graph.cached("homes", lambda: tuple(_homes_of_graph(graph)))
     for home in (*_homes_of_buffers(graph, buffers), *in_graph):
@@ -119,18 +119,18 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
 
 
 def _deciding(graph: Graph, buffers: Sequence[Any]) -> Iterator[tuple[Tensor, Any]]:
-    """The inputs with their buffers, but for what moves to where a program runs."""
+    """The inputs with their buffers, except those that move to where the program runs."""
     pairs = zip(graph.inputs, buffers, strict=False)
     return ((x, buffer) for x, buffer in pairs if not x.is_random_state)
 
 
 def moved(buffers: Sequence[Any], mesh: Any) -> list[Any]:
-    """The buffers, of which those come to `mesh` that are whole elsewhere; see `is_stray`."""
+    """The buffers, with unsharded ones that are elsewhere moved to `mesh`; see `is_stray`."""
     return [whole_on(x, mesh) if is_stray(x, mesh) else x for x in buffers]
 
 
 def is_stray(buffer: Any, mesh: Any) -> bool:
-    """Whether a buffer stays on one device, or each device of another mesh has all of it."""
+    """Whether a buffer is kept on one device, or is replicated over another mesh."""
     found = named_sharding(buffer)
     if found is None:
         return getattr(buffer, "committed", False) and len(buffer.devices()) == 1
@@ -157,7 +157,7 @@ def _homes_of_graph(graph: Graph) -> Iterator[Home]:
 
 
 def refuse_devices(graph: Graph, buffers: Sequence[Any]) -> None:
-    """Raises InvalidArgumentError where arrays are on different devices, and so do not meet."""
+    """Raises InvalidArgumentError for arrays on different devices, which cannot be combined."""
     by_devices: dict[frozenset[Any], Tensor] = {}
     for x, buffer in zip(graph.inputs, buffers, strict=False):
         if getattr(buffer, "committed", False):
@@ -183,7 +183,7 @@ def _names(devices: Iterable[Any]) -> str:
 
 
 def _are_same(mesh: Any, other: Any) -> bool:
-    """Whether meshes have the same devices in the same order under the same names."""
+    """Whether meshes have the same devices in the same order under the same axis names."""
     return mesh is other or (
         mesh.axis_names == other.axis_names
         and mesh.devices.shape == other.devices.shape
@@ -202,7 +202,7 @@ def _told(home: Home) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in few letters: `0-7`, or all of them."""
+    """Numbers in compact form: `0-7`, or all of them."""
     first, last = numbers[0], numbers[-1]
     if list(numbers) == list(range(first, last + 1)):
         return f"{first}-{last}"
@@ -211,8 +211,8 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def is_elsewhere(buffers: Sequence[Any], mesh: Any) -> bool:
-    """Whether one of the buffers is on several devices, and not on this mesh. (JAX has one object
-    for equal meshes.)"""
+    """Whether any buffer is on several devices, but not on this mesh. (JAX represents equal meshes
+    by one object.)"""
     for buffer in buffers:
         found = named_sharding(buffer)
         if found is not None and found.mesh is not mesh:
@@ -221,8 +221,8 @@ def is_elsewhere(buffers: Sequence[Any], mesh: Any) -> bool:
 
 
 def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[Any, ...]:
-    """JAX's shardings of the outputs of a graph, None where XLA chooses: what a layout is stated
-    of has that one, and a Variable keeps the one that it has."""
+    """JAX's shardings of the outputs of a graph, None where XLA chooses: an output with a stated
+    layout gets that, and a Variable keeps its own."""
     found: list[Any] = [None] * len(graph.outputs)
     if mesh is None:
         return tuple(found)
@@ -238,9 +238,9 @@ def output_shardings(graph: Graph, buffers: Sequence[Any], mesh: Any) -> tuple[A
 
 
 def input_shardings(graph: Graph, buffers: Sequence[Any]) -> list[Any]:
-    """JAX's shardings of the inputs of a graph, None where XLA chooses: those of the buffers, as
-    far as there are any. A Variable that is assigned and on no mesh yet comes in as its new value
-    goes out, since that may be in its buffer."""
+    """JAX's shardings of the inputs of a graph, None where XLA chooses: those of the buffers, where
+    there are any. An assigned Variable that is not on a mesh yet enters with the sharding of its
+    new value, which may be stored in its buffer."""
     found = [*map(named_sharding, buffers)] or [None] * len(graph.inputs)
     outputs = output_shardings(graph, buffers, home_of(graph, buffers))
     for place, source in graph.cache.get(ASSIGNED, ()):
@@ -250,13 +250,13 @@ def input_shardings(graph: Graph, buffers: Sequence[Any]) -> list[Any]:
 
 
 def _whole(mesh: Any) -> Any:
-    """The sharding of what each device of a mesh has all of."""
+    """The sharding that replicates over a mesh."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def whole_on(buffer: Any, mesh: Any) -> Any:
-    """A buffer that one device has, or each of another mesh, on every device of this mesh; one that
-    is divided, or there already, as it is."""
+    """A buffer on one device, or replicated over another mesh, replicated over this mesh; one that
+    is sharded, or already here, unchanged."""
     found = named_sharding(buffer)
     if found is not None and (not found.is_fully_replicated or _are_same(found.mesh, mesh)):
         return buffer
@@ -264,16 +264,16 @@ def whole_on(buffer: Any, mesh: Any) -> Any:
 
 
 def off_mesh(buffer: Any) -> Any:
-    """A buffer that each device of a mesh has all of as one of this process alone, which programs
-    on any device take; any other as it is."""
+    """A replicated buffer as one of this process alone, which programs on any device accept; any
+    other unchanged."""
     if named_sharding(buffer) is None:
         return buffer
     return put_on_device(np.array(buffer))
 
 
 def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
-    """Whether a buffer is divided as `wanted` says, on the same mesh: JAX has one object for equal
-    meshes."""
+    """Whether a buffer is sharded as `wanted` says, on the same mesh: JAX represents equal meshes
+    by one object."""
     found = named_sharding(buffer)
     if found is None or found.mesh is not wanted.mesh:
         return False
@@ -281,13 +281,13 @@ def has_sharding(buffer: Any, wanted: NamedSharding) -> bool:
 
 
 def put(array: Any, placement: Placement) -> Any:
-    """A buffer of its own with this layout; each device is sent what it holds, and no more."""
+    """A new buffer with this layout; each device is sent only what it holds."""
     return _sent(array, sharding(placement))
 
 
 def _sent(array: Any, target: NamedSharding) -> Any:
-    """A buffer of its own with a sharding. (JAX sends all that a process has to all others, to see
-    that they have the same.)"""
+    """A new buffer with a sharding. (JAX sends all of a process's data to all others, to check that
+    they have the same.)"""
     processes.check_is_here(target.mesh)
     with context_of(array.dtype), jax.ensure_compile_time_eval():
         if target.is_fully_addressable or processes.spans_processes((array,)):
@@ -324,8 +324,8 @@ def whole(x: Any, axes: Iterable[int], mesh: Any) -> Any:
 
 
 def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a branch, which XLA may divide as it likes. It refuses a conditional whose
-    branches end in different layouts, so what a branch states of a result ends inside of it."""
+    """The outputs of a branch, which XLA may shard freely. It refuses a conditional whose branches
+    end in different layouts, so a layout stated for a branch's result ends inside the branch."""
     mesh = next((home.mesh for home in _homes_of_graph(graph)), None)
     if mesh is None:
         return tuple(outputs)

@@ -1,4 +1,4 @@
-"""Programs that find no memory: which of their values are large, and whose lines made them."""
+"""Programs that run out of memory: which of their values are large, and whose lines made them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import ResourceExhaustedError, message
 from tracegraph.ir.tensor import Graph
 
-#: How many values are told, and how many times larger the largest may be.
+#: How many values to report, and how many times smaller than the largest they may be.
 _TOLD, _SMALLER = 5, 100
 _FIX = (
     "use a smaller batch, or have @tg.function(memory_budget=...) compute values again in place of "
@@ -22,12 +22,12 @@ _FIX = (
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether XLA found no memory."""
+    """Whether XLA ran out of memory."""
     return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def exhausted(error: BaseException, graph: Graph, compiled: Any = None) -> ResourceExhaustedError:
-    """The error of a program that found no memory: what it needs, and its largest values."""
+    """The error of a program that ran out of memory: its needs, and its largest values."""
     reason = str(error).split("\n")[0].rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(". ")
     lines = [f"@{graph.name} finds no memory on {name_of(usual_device())}: {reason}"]
     lines += [*_needs(compiled), *_largest(graph)]
@@ -35,7 +35,7 @@ def exhausted(error: BaseException, graph: Graph, compiled: Any = None) -> Resou
 
 
 def _needs(compiled: Any) -> Iterator[str]:
-    """What a program takes while it runs, where XLA says so."""
+    """What a program uses while it runs, where XLA reports it."""
     found = None if compiled is None else compiled.memory_analysis()
     if found is not None:
         given, made = found.argument_size_in_bytes, found.output_size_in_bytes
@@ -46,7 +46,7 @@ def _needs(compiled: Any) -> Iterator[str]:
 
 
 def _largest(graph: Graph) -> Iterator[str]:
-    """The largest values that the lines of users make; XLA stores those that it does not fuse."""
+    """The largest values computed on the user's lines; XLA stores those that it does not fuse."""
     counts: Counter[tuple[TensorType, Source]] = Counter()
     for inner in graph.graphs():
         for node in inner.nodes:

@@ -1,4 +1,4 @@
-"""The devices of JAX as places: where values are, and where programs run."""
+"""JAX's devices as places: where values are, and where programs run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax
 from lowering.device import chosen_device, context_of, is_array
 from tracegraph.core.device_names import full_name
 
-#: What TensorFlow calls JAX's platforms; others have JAX's name in capitals.
+#: TensorFlow's names for JAX's platforms; others have JAX's name in capitals.
 _KINDS = {"cuda": "GPU", "rocm": "GPU"}
-#: How JAX's error begins where the arrays of one program are on several devices.
+#: How JAX's error begins if the arrays of one program are on several devices.
 _SEVERAL_DEVICES = "Received incompatible devices"
 
 
 def kind_of(device: Any) -> str:
-    """The kind of a device, as TensorFlow calls it: CPU, GPU, TPU."""
+    """The kind of a device, in TensorFlow's terms: CPU, GPU, TPU."""
     platform: str = device.platform
     return _KINDS.get(platform) or platform.upper()
 
@@ -30,7 +30,7 @@ def local_devices() -> dict[str, list[Any]]:
 
 
 def name_of(device: Any) -> str:
-    """TensorFlow's name of a device. Numbers count the devices of a kind in their own process."""
+    """TensorFlow's name of a device. Numbers count the devices of a kind within one process."""
     alike = [d for d in jax.devices(device.platform) if d.process_index == device.process_index]
     return full_name(kind_of(device), alike.index(device), device.process_index)
 
@@ -43,36 +43,37 @@ def names_of(buffer: Any) -> list[str]:
 
 
 def memory_kind_of(buffer: Any) -> str | None:
-    """The kind of memory that holds an array, as JAX calls it: "device", "pinned_host"."""
+    """The kind of memory that holds an array, in JAX's terms: "device", "pinned_host"."""
     return buffer.sharding.memory_kind
 
 
 def memory_kinds() -> list[str]:
-    """The kinds of memory that the usual device can reach."""
+    """The kinds of memory that the default device can reach."""
     return sorted(memory.kind for memory in usual_device().addressable_memories())
 
 
 def process_index() -> int:
-    """The number of this process among those that `jax.distributed` has joined."""
+    """The index of this process among those that `jax.distributed` joined."""
     return jax.process_index()
 
 
 def usual_device() -> Any:
-    """The device on which JAX makes values here, unless it is told another one."""
+    """The device on which JAX creates values here by default."""
     chosen = chosen_device()
-    if isinstance(chosen, str):  # JAX takes the name of a platform, too
+    if isinstance(chosen, str):  # JAX also accepts the name of a platform
         return jax.local_devices(backend=chosen)[0]
     return jax.local_devices()[0] if chosen is None else chosen
 
 
 def kept_on(buffer: Any, device: Any) -> Any:
-    """The array on a device, where it stays: programs that take it run there."""
+    """The array moved to a device for good: programs that take it run there."""
     is_there = is_array(buffer) and buffer.committed and buffer.devices() == {device}
     return buffer if is_there else jax.device_put(buffer, device)
 
 
 def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
-    """The array in a kind of memory: that of a device, or if it is None of those that have it."""
+    """The array in a kind of memory, of `device` or, if that is None, of the devices that hold
+    it."""
     array = buffer if is_array(buffer) and device is None else kept_on(buffer, device)
     if array.committed and array.sharding.memory_kind == memory_kind:
         return array
@@ -81,12 +82,12 @@ def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
 
 
 def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
-    """Whether a program was refused because its arrays, each on one device, are not on the same."""
+    """Whether a program was refused because its single-device arrays are on different devices."""
     is_told = isinstance(error, ValueError) and str(error).startswith(_SEVERAL_DEVICES)
     return is_told and all(len(x.devices()) == 1 for x in buffers if is_array(x))
 
 
 def on_one_device(buffers: Sequence[Any]) -> list[Any]:
-    """The arrays on the usual device."""
+    """The arrays, moved to the default device."""
     device = usual_device()
     return [jax.device_put(x, device) for x in buffers]

@@ -1,8 +1,8 @@
-"""Compiled programs that lie beside a saved model, made by `precompile`.
+"""Compiled programs stored beside a saved model, written by `precompile`.
 
-A program is machine code, so it is read only from where nobody else can write: every folder on the
-way there belongs to this user or to root. What is not read, for this or another reason, is compiled
-anew, and a warning names the reason.
+A program is machine code, so it is read only from where nobody else can write: every folder on its
+path must belong to this user or to root. Programs that are not read, for this or another reason,
+are compiled anew, and a warning gives the reason.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lowering import disk
 from tracegraph.core.settings import settings
 from tracegraph.errors import warn
 
-#: The folder in that of the model; in it is one folder for each target.
+#: The folder inside the model's folder; it contains one folder for each target.
 _FOLDER = "compiled"
-#: In the folder of a target: what it is.
+#: The file in a target's folder that describes the target.
 _TARGET = "target.json"
 _LARGEST_TARGET = 1 << 20
 
 
 def keep(program: Any, path: Path) -> None:
-    """Compiles a `Program`, and keeps it beside the model at `path`. Raises OSError for what cannot
-    be written."""
+    """Compiles a `Program` and keeps it beside the model at `path`. Raises OSError for a file that
+    cannot be written."""
     target = disk.target()
     folder = path / _FOLDER / _name(target)
     _make(folder)
@@ -37,7 +37,7 @@ def keep(program: Any, path: Path) -> None:
 
 
 def _make(folder: Path) -> None:
-    """Makes a folder that others may read, whatever the umask is."""
+    """Creates a folder that others may read, whatever the umask is."""
     for made in (folder.parent, folder):
         made.mkdir(parents=True, exist_ok=True)
         made.chmod(0o755)
@@ -48,7 +48,7 @@ def _name(target: Mapping[str, str]) -> str:
 
 
 def use(path: Path) -> None:
-    """Takes programs from beside the model at `path` from now on. Warns if there are none that this
+    """Uses programs from beside the model at `path` from now on. Warns if there are none that this
     process may use."""
     target = disk.target()
     folder = path / _FOLDER / _name(target)
@@ -74,8 +74,8 @@ def _refusal(whole: Path, folder: Path, target: Mapping[str, str]) -> str | None
 
 
 def untrusted(place: Path) -> str | None:
-    """Who else can write to a folder, or replace it; None if nobody can. Systems without users have
-    nobody else."""
+    """Who else can write to a folder, or replace it; None if nobody can, as on systems without
+    users."""
     if not hasattr(os, "getuid"):
         return None
     inner = place.resolve()
@@ -83,7 +83,7 @@ def untrusted(place: Path) -> str | None:
         found = path.stat()
         if found.st_uid not in (os.getuid(), 0):
             return f"{os.fspath(path)} belongs to user {found.st_uid}, who can change them"
-        # In a folder such as /tmp nobody can replace what is not their own.
+        # In a sticky folder such as /tmp, users can replace only their own files.
         is_sticky = bool(found.st_mode & stat.S_ISVTX) and path != inner
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky:
             return (
@@ -94,7 +94,7 @@ def untrusted(place: Path) -> str | None:
 
 
 def _other_target(whole: Path, target: Mapping[str, str]) -> str:
-    """What differs between this process and the nearest target there is."""
+    """How this process differs from the nearest target there is."""
     found = []
     for path in sorted(whole.glob(f"*/{_TARGET}")):
         other = _read_target(path)

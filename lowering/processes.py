@@ -1,4 +1,4 @@
-"""Several processes that run one program, by `jax.distributed`."""
+"""Several processes that run one program, through `jax.distributed`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import InvalidArgumentError, fail
 
-#: The exit code of a process that ends because others are not there.
+#: The exit code of a process that ends because others are missing.
 LOST = 70
 #: Seconds after which JAX's service aborts where it hears nothing of a process.
 _HEARTBEATS = 100
@@ -31,15 +31,15 @@ def _end(text: str) -> None:
 
 @dataclasses.dataclass
 class Settings:
-    """What `initialize` was told."""
+    """The settings of `initialize`."""
 
     #: Seconds that a process waits for the others.
     timeout: float = 300
     #: Ends the process with a message, from any thread.
     end: Callable[[str], Any] = _end
-    #: Waits until all processes let each other end.
+    #: Waits until all processes agree to exit.
     leave_together: Callable[[], Any] = lambda: None
-    #: A process that has come to the end of its program, if there is one.
+    #: A process that has reached the end of its program, if there is one.
     has_ended: Callable[[], int | None] = lambda: None
 
 
@@ -53,7 +53,8 @@ def initialize(
     local_device_ids: Sequence[int] | None,
     timeout: int,
 ) -> None:
-    """Joins the processes. CPUs exchange data by gloo, which JAX must be told before it begins."""
+    """Joins the processes. CPUs exchange data through gloo, which JAX must know before it
+    starts."""
     settings.timeout = timeout
     are_watched = None not in (address, count, index)  # and ended with an error of ours
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -79,17 +80,17 @@ def count() -> int:
 
 
 def index() -> int:
-    """The number of this process."""
+    """The index of this process."""
     return jax.process_index()
 
 
 def spans_processes(buffers: Sequence[Any]) -> bool:
-    """Whether some array has parts that other processes hold, so that all must run the program."""
+    """Whether any array has parts in other processes, so that all must run the program."""
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
 def check_is_here(mesh: Any) -> None:
-    """Raises InvalidArgumentError for a mesh of JAX's that has no device of this process."""
+    """Raises InvalidArgumentError for a JAX mesh without a device of this process."""
     if not mesh.local_devices:
         sizes = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
         fail(
@@ -102,7 +103,7 @@ def check_is_here(mesh: Any) -> None:
 
 
 def gathered(data: bytes) -> list[bytes]:
-    """What each process gives, in the order of their numbers; every process must call it."""
+    """Every process's data, in process order; every process must call this."""
     sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
     wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     wide[: len(data)] = np.frombuffer(data, np.uint8)
@@ -111,27 +112,27 @@ def gathered(data: bytes) -> list[bytes]:
 
 
 def common_number() -> int:
-    """A number by chance, which all processes have; each must call it."""
+    """A random number common to all processes; each must call this."""
     return int.from_bytes(gathered(os.urandom(8))[0], "little")
 
 
 def on_host(buffer: Any) -> np.ndarray:
-    """An array as one of NumPy; every process must call it for one that is divided among them."""
+    """An array as a NumPy array; if it is sharded over processes, each of them must call this."""
     if spans_processes((buffer,)) and not buffer.is_fully_replicated:
         return np.asarray(multihost_utils.process_allgather(buffer, tiled=True))
     return np.asarray(buffer)
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
-    """An array of which each process gives its part."""
+    """An array to which each process contributes its part."""
     check_is_here(sharding.mesh)
     with context_of(array.dtype), jax.ensure_compile_time_eval():
         return jax.make_array_from_process_local_data(sharding, array)
 
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
-    """The parts of an array that this process writes, each with where it begins. Of those that
-    several devices hold, one device has the first copy."""
+    """The parts of an array that this process writes, each with its start. If several devices hold
+    a part, one of them counts as having the first copy."""
     return [
         (tuple(place.start or 0 for place in shard.index), np.asarray(shard.data))
         for shard in buffer.addressable_shards
@@ -140,7 +141,7 @@ def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
 
 
 def from_parts(type: TensorType, sharding: Any, read: Callable[..., np.ndarray]) -> Any:
-    """An array with this sharding, of which `read(begin, end)` gives what a device holds."""
+    """An array with this sharding; `read(begin, end)` returns what a device holds."""
     shape: Any = type.shape
 
     def part(index: Any) -> np.ndarray:

@@ -49,21 +49,21 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 
-#: Bodies with calls nested deeper than this are opened in place: JAX traces a function inside a
-#: function by recursion, which Python bounds.
+#: Bodies with calls nested deeper than this are inlined: JAX traces a function inside a function by
+#: recursion, which Python limits.
 _DEEPEST = 16
 
 
-#: What the text of graphs puts behind a name that was taken. It is not part of a program's name, or
-#: the programs of a saved model would not be those that were compiled before it was saved.
+#: The suffix that the text of graphs appends to a name already taken. It is not part of a program's
+#: name, or a saved model's programs would differ from those compiled before it was saved.
 _NUMBER = re.compile(r"(\.\d+)+$")
 
 
 class Lowering:
-    """How nodes become JAX's operations: by the table of rules."""
+    """How nodes become JAX operations: through the table of rules."""
 
     def opens(self, op: Op) -> bool:
-        """Whether an op may be replaced by the nodes of the graph `inlined`."""
+        """Whether an op may be replaced by the nodes of its `inlined` graph."""
         return True
 
     def rule(self, node: Node) -> Rule | None:
@@ -85,14 +85,14 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         try:
             return _lowered(graph, tuple(map(in_device_memory, arrays)), way)
         finally:
-            place.source = source  # a plain store, which no interrupt can divide
+            place.source = source  # a plain store, which no interrupt can split
 
     run.__name__ = run.__qualname__ = _NUMBER.sub("", graph.name)
     return run
 
 
 class _Body:
-    """A graph that is being lowered: the nodes that are left, and the values so far."""
+    """A graph being lowered: its remaining nodes, and the values so far."""
 
     def __init__(self, graph: Graph, arrays: Sequence[Any]) -> None:
         #: What the names of open sizes stand for, in a program for every size.
@@ -120,8 +120,8 @@ def _lowered(graph: Graph, arrays: Sequence[Any], way: Lowering) -> tuple[Any, .
 
 
 def _lower_nodes(body: _Body, way: Lowering) -> tuple[_Body, Node] | None:
-    """Lowers the nodes that are left; stops at a call that must be opened in place, and returns
-    its body and its node."""
+    """Lowers the remaining nodes; stops at a call that must be inlined, and returns its body and
+    its node."""
     place = place_of_thread()
     for node in body.nodes:
         place.source = node.source
@@ -133,7 +133,7 @@ def _lower_nodes(body: _Body, way: Lowering) -> tuple[_Body, Node] | None:
 
 
 def _depth(graph: Graph) -> int:
-    """How deep calls are nested in `graph`; kept on every graph that it calls."""
+    """How deep calls are nested in `graph`; cached on every graph that it calls."""
     if "depth" not in graph.cache:
         for inner in graph.graphs():  # callees first
             callees = [called for node in inner.nodes for called in node.op.graphs()]
@@ -155,10 +155,10 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
             message(f"{node.op.name}: there is no lowering rule for this op", source=node.source)
         )
     try:
-        with jax.named_scope(_scope(node)):  # XLA's own dumps then name the user's line
+        with jax.named_scope(_scope(node)):  # so that XLA's own dumps name the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
     except (DTypeError, GradientError, LoweringError, ShapeError):
-        raise  # our own: it has its place
+        raise  # our own: it already has its place
     except Exception as error:
         if is_of_interrupt(error):
             raise
@@ -178,8 +178,8 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
 
 
 class Memory(NamedTuple):
-    """Bytes that a program needs: for its arguments, for its results, for those of the results that
-    are in the buffers of arguments, and for what it computes in between."""
+    """Bytes that a program needs: for arguments, results, results stored in the buffers of
+    arguments, and temporaries."""
 
     arguments: int
     results: int
@@ -189,8 +189,8 @@ class Memory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compile:
-    """A program that was compiled, or read from the folder of programs: of which graph, the line of
-    its first node, the types of its inputs, the number of its nodes, and how long it took."""
+    """A program that was compiled, or read from the folder of programs: its graph, the line of its
+    first node, the types of its inputs, its number of nodes, and the time it took."""
 
     name: str
     place: str
@@ -199,21 +199,21 @@ class Compile:
     seconds: float
 
 
-#: The last programs that this process has compiled.
+#: The latest programs that this process compiled.
 compiles: deque[Compile] = deque(maxlen=1000)
 
 
 class Program:
     """A compiled graph: called with a flat tuple of buffers, returns the tuple of outputs.
 
-    `donated` are positions of inputs whose buffers the program may overwrite. Data types of 64
-    bits exist inside JAX's x64 context only, so a program that has some runs in it; JAX's global
-    settings are never changed. While JAX traces a function of somebody else's, programs run beside
-    its trace, on values. Effects are not part of a program: see `tracegraph.effects.procedure`.
+    `donated` are positions of inputs whose buffers the program may overwrite. 64-bit data types
+    exist only inside JAX's x64 context, so a program that uses any runs in it; JAX's global
+    settings never change. While JAX traces somebody else's function, programs run outside its
+    trace, on values. Effects are not part of a program: see `tracegraph.effects.procedure`.
     """
 
-    #: Whether its calls may be on another device than the first was: then it keeps `jitted`, since
-    #: what is compiled is for one device, to which JAX moves the arguments without a word.
+    #: Whether calls may run on another device than the first did: then it keeps `jitted`, since the
+    #: compiled form is for one device, to which JAX would silently move the arguments.
     takes_any_device = False
 
     def __init__(self, graph: Graph, donated: Sequence[int] = ()) -> None:
@@ -222,42 +222,42 @@ class Program:
         self.graph = graph
         self.needs_x64 = _has_64_bits(graph)
         self.donated = tuple(donated)
-        #: How long it took to compile; None if that has not been done.
+        #: How long it took to compile; None if it is not compiled.
         self.compile_seconds: float | None = None
-        #: Whether it was not compiled, but taken from beside a saved model.
+        #: Whether it was not compiled, but loaded from beside a saved model.
         self.is_of_saved_model = False
-        #: Whether each run is one that an interrupt may leave alone, and not only the first.
+        #: Whether every run may be abandoned by an interrupt, and not only the first.
         self.may_be_left = graph.may_never_end
         self._is_kept = False
         self.has_run_in: object = None
         self.renew()
         if _has_barrier(graph):
-            _for_one_device.add(self)  # by its options
+            _for_one_device.add(self)  # because of its compiler options
 
     def renew(self) -> None:
-        """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
-        #: Stands for what was made since: a run that was left alone must not count for it.
+        """Resets the program. JAX refuses a function whose trace an interrupt left unfinished."""
+        #: Identifies everything made since the reset: an abandoned run must not affect it.
         self.life = object()
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
-        #: Whether `run` is what was compiled.
+        #: Whether `run` is the compiled form.
         self._runs_compiled = False
-        #: The C++ entry itself, with no Python frame between it and the execution; None before the
-        #: first run, and where it was let go of.
+        #: The C++ entry point itself, with no Python frame between it and the execution; None
+        #: before the first run, and once released.
         self.jitted: Any = None
-        #: What was compiled, for arrays like those of the first call; None if that was staged.
+        #: The compiled form, for arrays like those of the first call; None if that call was staged.
         self._compiled: Any = None
-        #: The shortest way in, to be called where nothing is collected; None before it is prepared.
+        #: The fastest entry, to be called while collection is off; None before it is prepared.
         self.run: Any = None
-        #: Held while it is prepared, by a thread of this life.
+        #: Held during preparation, by a thread of this life.
         self._preparing = threading.RLock()
-        #: JAX's mesh, where several devices run it, and whether it runs on no other one.
+        #: JAX's mesh, if several devices run it, and whether it runs on no other.
         self.mesh: Any = None
         self.is_bound = False
 
     def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
-        """JAX's function; for buffers that several devices hold, one that keeps them there."""
+        """JAX's function; for buffers on several devices, one that keeps them there."""
         mesh = layout.home_of(self.graph, buffers)
         shardings = layout.output_shardings(self.graph, buffers, mesh)
         return jax.jit(
@@ -268,22 +268,24 @@ class Program:
         )
 
     def precompile(self, folder: Path) -> None:
-        """Compiles for the types of the inputs, and keeps the program in a folder."""
+        """Compiles for the types of the inputs and keeps the program in a folder."""
         self.renew()
         types = [shape_struct(x.type) for x in self.graph.inputs]
         on_worker_thread_here(lambda: self._prepare(types, folder))
 
     def _prepared(self, buffers: Sequence[Any]) -> Callable[..., Any]:
-        """What runs the program. It is read once: at any time a failure in another thread may
-        renew the program. Of threads that call it first one compiles, and the others wait."""
+        """The callable that runs the program, read once: a failure in another thread may reset the
+        program at any time. Of several threads that call it first, one compiles and the others
+        wait."""
         if (run := self.run) is not None:
             return run
         with self._preparing:
             return self.run or self._prepare(buffers)
 
     def _prepare(self, buffers: Sequence[Any], folder: Path | None = None) -> Callable[..., Any]:
-        """Compiles, by the folder of compiled programs if there is one, and returns what runs the
-        program. What is compiled beside a trace of somebody else's is not kept."""
+        """Compiles, through the folder of compiled programs if there is one, and returns the
+        callable that runs the program. What is compiled during somebody else's trace is not
+        kept."""
         life = self.life
         self.mesh = layout.home_of(self.graph, buffers)
         self.is_bound = any(layout.output_shardings(self.graph, buffers, self.mesh))
@@ -291,7 +293,7 @@ class Program:
         run = self._entry_of(jitted)
         if not is_staging():
             self._compile(jitted, buffers, folder)
-        if self.life is life:  # it was not renewed meanwhile
+        if self.life is life:  # it was not reset meanwhile
             self.run = run
         return run
 
@@ -301,13 +303,13 @@ class Program:
             lowered = jitted.lower(*buffers)
             agree(self.graph, lowered, buffers)
             self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
-            self._compiled = lowered.compile()  # the call that follows finds it
+            self._compiled = lowered.compile()  # cached, so the next call finds it
         self.compile_seconds = time.perf_counter() - start
         compiles.append(_compile_of(self.graph, self.compile_seconds))
         _note_compiled(self)
 
     def _entry_of(self, jitted: Any) -> Callable[..., Any]:
-        if self.needs_x64 and self.takes_any_device:  # it may be traced again, for another device
+        if self.needs_x64 and self.takes_any_device:  # another device may require a new trace
 
             def run(*buffers: Any) -> tuple[Any, ...]:
                 with x64():
@@ -321,20 +323,21 @@ class Program:
         _for_one_device.add(self)
 
     def let_device_vary(self) -> None:
-        """Makes calls run on the device that is chosen, whichever the first call ran on."""
+        """Makes calls run on the chosen device, whichever the first call ran on."""
         if self._runs_compiled or self._options != _compiler_options(self.graph):
             self.renew()
         self.takes_any_device = True
 
     def keep(self) -> None:
-        """Keeps `jitted` for good, for what must have no Python frame between it and the run."""
+        """Keeps `jitted` for good, for callers that allow no Python frame between it and the
+        run."""
         self._is_kept = True
         if self.jitted is None:
             self.renew()
 
     def let_go(self) -> None:
-        """Drops `jitted`, and with it JAX's trace and its module, most of the memory that a small
-        program takes. What is compiled stays, and costs a call one Python frame of JAX more."""
+        """Drops `jitted`, and with it JAX's trace and module, which are most of a small program's
+        memory. The compiled form stays, and costs each call one more Python frame of JAX's."""
         is_needed = self._is_kept or self.takes_any_device
         if self._compiled is not None and self.has_run and not is_needed:
             self._run_compiled()
@@ -347,7 +350,7 @@ class Program:
             return on_worker_thread_here(lambda: self._noted(buffers))
         except BaseException:
             if not self.has_run:
-                self.renew()  # the thread may be inside of JAX's function for ever
+                self.renew()  # the thread may be stuck inside JAX's function
             raise
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
@@ -358,7 +361,7 @@ class Program:
 
     @property
     def has_run(self) -> bool:
-        """Whether it has run since it began anew."""
+        """Whether it has run since it was reset."""
         return self.has_run_in is self.life
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
@@ -376,7 +379,7 @@ class Program:
         except BaseException as error:
             if memory.is_exhausted(error):
                 raise self.exhausted(error) from None
-            # What is compiled takes arrays like those of the first call only, `jitted` takes all.
+            # The compiled form takes only arrays like those of the first call, `jitted` takes all.
             if self.is_movable(error, buffers):
                 return self(*layout.moved(buffers, self.mesh))
             is_of_several = is_of_several_devices(error, buffers)
@@ -391,8 +394,8 @@ class Program:
             return self(*buffers)
 
     def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
-        """Whether a run failed since the buffers are on other devices, or divided in another way,
-        than those of the first run. Raises InvalidArgumentError where they are on two meshes."""
+        """Whether a run failed because the buffers are on other devices, or sharded differently,
+        than in the first run. Raises InvalidArgumentError if they are on two meshes."""
         if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
             return False
         mesh = layout.home_of(self.graph, buffers)
@@ -402,8 +405,8 @@ class Program:
         return self.has_run and (self._runs_compiled or is_moved)
 
     def is_movable(self, error: BaseException, buffers: Sequence[Any]) -> bool:
-        """Whether a run failed since some buffers are whole elsewhere, and can come to the mesh of
-        the program. Raises InvalidArgumentError where they are on two meshes."""
+        """Whether a run failed because some unsharded buffers are elsewhere, and can move to the
+        program's mesh. Raises InvalidArgumentError if they are on two meshes."""
         if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
             return False
         mesh = layout.home_of(self.graph, buffers)
@@ -411,53 +414,54 @@ class Program:
         return is_here and any(layout.is_stray(x, mesh) for x in buffers)
 
     def brought(self, buffers: Sequence[Any]) -> list[Any]:
-        """The buffers, of which those that are whole elsewhere come to the mesh of the program."""
+        """The buffers, with unsharded ones that are elsewhere moved to the program's mesh."""
         return layout.moved(buffers, self.mesh)
 
     def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """What runs the program; where that is on one mesh, arrays on another one are refused. JAX
+        """The callable that runs the program; if that is on one mesh, it refuses arrays on another.
+        JAX
         would move those that are on the same devices."""
         if not self.is_bound:
             return run
 
         def checked(*buffers: Any) -> Any:
             if self.is_elsewhere(buffers):
-                raise ValueError("arrays are on another mesh")  # `_called` sees to it
+                raise ValueError("arrays are on another mesh")  # `_called` handles it
             return run(*buffers)
 
         return checked
 
     def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
-        """Whether one of the buffers is on another mesh than that of the program."""
+        """Whether any buffer is on another mesh than the program's."""
         return layout.is_elsewhere(buffers, self.mesh)
 
     def moves_to(self, buffers: Sequence[Any]) -> Any:
-        """JAX's mesh on which these buffers let the program run, if there are several devices;
-        begins anew where that is another one than before."""
+        """The JAX mesh on which these buffers make the program run, if there are several devices;
+        resets the program if that is another mesh than before."""
         mesh = layout.home_of(self.graph, buffers)
         if self.run is not None and mesh != self.mesh:
             self.renew()
         return mesh
 
     def _run_alone(self, run: Callable[..., Any], buffers: Sequence[Any]) -> tuple[Any, ...]:
-        """A run that is given nothing that it may overwrite: it may be left alone. The first one
-        is waited for: one that finds no memory fails then, and gives no Variable its results."""
+        """A run without donated buffers, which may be abandoned. The first one is awaited: if it
+        runs out of memory it fails then, and no Variable gets its results."""
         slow_compiles.note_compiled()
         with may_be_left():
             outputs = run(*buffers)
             return outputs if self.has_run else jax.block_until_ready(outputs)
 
     def exhausted(self, error: BaseException) -> ResourceExhaustedError:
-        """The error of a run that found no memory."""
+        """The error of a run that ran out of memory."""
         return memory.exhausted(error, self.graph, self._compiled)
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
-        """Whether a run failed since JAX is tracing somebody's function, and would stage it."""
+        """Whether a run failed because JAX is tracing somebody's function and would stage it."""
         return isinstance(error, ValueError) and is_staging() and not is_of_interrupt(error)
 
     def exhaust(self, steps: Iterable[Any]) -> None:
-        """Runs `steps`, iterators of C that call `jitted`, by one call of C: between its beginning
-        and its end Python starts neither signal handlers nor finalizers."""
+        """Runs `steps`, C iterators that call `jitted`, in a single call into C: during it Python
+        starts neither signal handlers nor finalizers."""
         was_collecting = COLLECTS_IN_C and gc.isenabled()
         try:
             if was_collecting:
@@ -472,18 +476,18 @@ class Program:
                 gc.enable()
 
     def open_entry(self) -> None:
-        """Makes `run` take device arrays outside of any context. The program has run already, and
+        """Makes `run` accept device arrays outside of any context. The program has already run, and
         donates nothing.
 
-        It may raise a ValueError where a call succeeds: while somebody's `jax.jit` traces.
-        64-bit types need JAX's x64 context to be traced, not to run what was compiled already.
+        It may raise a ValueError where a call would succeed: while somebody's `jax.jit` traces.
+        Tracing 64-bit types needs JAX's x64 context; running a compiled program does not.
         """
         if self.needs_x64 and not self.takes_any_device:
             self._run_compiled()
 
     def compiled_for(self, buffers: Sequence[Any]) -> Any:
-        """JAX's `Compiled`; before the first run, for buffers that are on these devices, where None
-        stands for an argument that is on none yet."""
+        """JAX's `Compiled`; before the first run, compiled for the devices of these buffers, where
+        None stands for an argument that is not on a device yet."""
         if self._compiled is not None:
             return self._compiled
 
@@ -501,7 +505,7 @@ class Program:
         return on_worker_thread_here(lambda: self._lowered(lambda lowered: lowered.compile()))
 
     def memory(self) -> Memory:
-        """What the program needs. It is compiled now, for the runs that follow too."""
+        """The memory that the program needs. Compiles it now, for later runs too."""
         if self.run is None:
             on_worker_thread_here(self._prepare_for_types)
         found = self.compiled().memory_analysis()
@@ -537,7 +541,7 @@ class Program:
             return use(jitted.lower(*self._input_structs()))
 
     def _input_structs(self, buffers: Sequence[Any] = ()) -> list[Any]:
-        """JAX's forms of the inputs; where there are buffers already, of such as they are."""
+        """JAX's structs of the inputs; if there are buffers already, structs that match them."""
         shardings = layout.input_shardings(self.graph, buffers)
         return [shape_struct(x.type, None, y) for x, y in zip(self.graph.inputs, shardings)]
 
@@ -548,24 +552,25 @@ def _compile_of(graph: Graph, seconds: float) -> Compile:
     return Compile(graph.name, place, graph.input_types, nodes, seconds)
 
 
-#: The programs that are bound to one device, or by their options to one platform.
+#: The programs bound to one device or, by their options, to one platform.
 _for_one_device: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 def device_changed() -> None:
-    """Called when another device was chosen: from now on programs run on the one of each call."""
+    """Called when another device was chosen: from now on programs run on the device of each
+    call."""
     Program.takes_any_device = True
     for program in [*_for_one_device]:
         program.let_device_vary()
 
 
-#: How many programs JAX keeps its trace and its module of, 1.2 MB each.
+#: How many programs keep JAX's trace and module, 1.2 MB each.
 _LOWERED_KEPT = 16
 _lowered_kept: deque[weakref.ref[Program]] = deque()
 
 
 def _note_compiled(program: Program) -> None:
-    """Lets go of all but the programs that were compiled last."""
+    """Releases all but the most recently compiled programs."""
     _lowered_kept.append(weakref.ref(program))
     while len(_lowered_kept) > _LOWERED_KEPT:
         oldest = _lowered_kept.popleft()()
@@ -574,9 +579,9 @@ def _note_compiled(program: Program) -> None:
 
 
 def _check_memory(graph: Graph) -> None:
-    """Raises InvalidArgumentError for results that do not fit into the memory of the device.
+    """Raises InvalidArgumentError for results that exceed the memory of the device.
 
-    XLA would find out while the program runs, and then all of its results are lost.
+    XLA would only find out while the program runs, when all of its results are lost.
     """
     limit = memory_bytes(usual_device())
     results = {y: element_count(y.type.shape) * y.type.dtype.size for y in graph.outputs}
@@ -600,12 +605,13 @@ def _results(results: Mapping[Tensor, Any], largest: Tensor) -> str:
 
 
 def _compiler_options(graph: Graph) -> dict[str, Any]:
-    """The passes of XLA that a program does without.
+    """The XLA passes to disable for a program.
 
-    On CPUs a pass takes barriers away early, and what they keep apart is merged again; another one
-    puts small loops where no barrier can be compiled, which ends the process. There are options
-    even if no pass is left out: JAX refuses functions that have some where it is tracing another,
-    so no program ever returns JAX's tracers in place of values, and nothing need look.
+    On CPUs one pass removes barriers early, so that what they keep apart is merged again; another
+    emits small loops where no barrier can be compiled, which aborts the process. There are options
+    even if no pass is disabled: JAX refuses functions with options while it traces another
+    function, so no program ever returns tracers in place of values, and nothing need check for
+    them.
     """
     is_left_out = _has_barrier(graph) and usual_device().platform == "cpu"
     passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""
@@ -617,7 +623,7 @@ def _has_barrier(graph: Graph) -> bool:
 
 
 def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:
-    """JAX's form of a type; `shape` holds its sizes as JAX knows them, where some are open."""
+    """JAX's struct of a type; `shape` holds its sizes as JAX knows them, if some are open."""
     dtype = jnp.bool_ if type.dtype is token else type.dtype.numpy_dtype
     return jax.ShapeDtypeStruct(type.shape if shape is None else shape, dtype, sharding=sharding)
 
@@ -631,5 +637,5 @@ def _has_64_bits(graph: Graph) -> bool:
 
 
 def compile_graph(graph: Graph) -> Program:
-    """The program of `graph`, whose sizes must all be known."""
+    """The program of `graph`, all of whose sizes must be known."""
     return Program(graph)

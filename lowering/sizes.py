@@ -1,8 +1,8 @@
-"""Sizes while a graph is lowered: ints, or JAX's symbolic sizes in a program for every size.
+"""Sizes during lowering: ints, or JAX's symbolic sizes in a program for every size.
 
-A body whose sizes are open is specialised to the arrays that it is given. Where those have
-symbolic sizes, each distinct one gets a name of ours, and what a rule needs of an op's attributes
-is computed from JAX's sizes by that name.
+A body with open sizes is specialised to the arrays it is called with. If those have symbolic sizes,
+each distinct one gets a name of ours, and the sizes in an op's attributes are computed from JAX's
+sizes by that name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Names(threading.local):
         self.sizes: Sizes = {}
 
 
-#: Those of the body that is being lowered on this thread.
+#: The names of the body that this thread is lowering.
 _names = _Names()
 
 
@@ -54,8 +54,8 @@ def named(sizes: Sizes) -> Iterator[None]:
 
 
 def fix(shapes: Iterable[Any]) -> str:
-    """What to do where an op on arrays of `shapes` is refused for the sake of their open sizes;
-    nothing if the body that is being lowered has none."""
+    """The fix where an op on arrays of `shapes` is refused because of their open sizes; empty if
+    the body being lowered has none."""
     sizes = (*(size for shape in shapes for size in shape), *_names.sizes.values())
     words = [word for size in sizes if is_open(size) for word in _WORD.findall(str(size))]
     names = [word for word in words if word not in _WORDS]
@@ -72,7 +72,7 @@ def is_open(size: Any) -> bool:
 
 
 def differ(left: Any, right: Any) -> bool:
-    """Whether two sizes of JAX are known to differ: of symbolic ones order may tell."""
+    """Whether two JAX sizes are known to differ; for symbolic ones an ordering may tell."""
     try:
         return bool(left < right) or bool(left > right)
     except errors.InconclusiveDimensionOperation:
@@ -80,7 +80,7 @@ def differ(left: Any, right: Any) -> bool:
 
 
 def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, Any]:
-    """A symbolic size of JAX for each name, of which the constraints hold."""
+    """A symbolic JAX size for each name, subject to the constraints."""
     texts = list(map(jax_name, names))
     unknown = {word for text in constraints for word in _WORD.findall(text)}
     unknown -= {*texts, *_WORDS}
@@ -94,7 +94,7 @@ def symbolic(names: Sequence[str], constraints: Sequence[str]) -> Mapping[str, A
 
 
 def jax_name(text: str) -> str:
-    """A name of a size, or a text of such names, as JAX takes it."""
+    """A size name, or a text of such names, in JAX's syntax."""
     return text.replace(".", "_")
 
 
@@ -112,19 +112,19 @@ def _refuse(constraints: Sequence[str], names: Sequence[str], problem: str) -> N
 
 
 def size(size: Any) -> Any:
-    """A size of an op's attributes as JAX takes it: an int, or a symbolic size."""
+    """A size in an op's attributes, in JAX's form: an int, or a symbolic size."""
     return size if isinstance(size, int) else evaluated(size, _names.sizes)
 
 
 def shape(shape: Any) -> tuple[Any, ...]:
-    """A shape of an op's attributes as JAX takes it."""
+    """A shape in an op's attributes, in JAX's form."""
     return tuple([size(x) for x in shape])
 
 
 def aligned(type: TensorType, array: Any) -> Any:
-    """An array of this type with its sizes as ours are written. Of ceil(n / 2) JAX makes
-    floordiv(n - 1, 2) + 1 here and floordiv(n + 1, 2) there, and takes these for two sizes; so the
-    array is padded by their difference, which is 0."""
+    """An array of this type with its sizes written as ours are. For ceil(n / 2) JAX produces
+    floordiv(n - 1, 2) + 1 in one place and floordiv(n + 1, 2) in another, and considers them
+    different; so the array is padded by their difference, which is 0."""
     if not _names.sizes or isinstance(type.shape, ShapeVariable):
         return array
     missing = [
@@ -135,12 +135,12 @@ def aligned(type: TensorType, array: Any) -> Any:
         return array
     try:
         return lax.pad(array, lax.full((), 0, array.dtype), [(0, n, 0) for n in missing])
-    except errors.InconclusiveDimensionOperation:  # no size of ours is known to be positive
+    except errors.InconclusiveDimensionOperation:  # none of our sizes is known to be positive
         return array
 
 
 def evaluated(size: Dim, sizes: Sizes) -> Any:
-    """The polynomial `size` with JAX's sizes for its names."""
+    """The polynomial `size`, evaluated with JAX's sizes for its names."""
     total: Any = 0
     for monomial, coefficient in size.terms:
         product: Any = coefficient
@@ -159,7 +159,7 @@ def _atom(atom: Any, sizes: Sizes) -> Any:
 
 
 class _Open:
-    """Names of ours for the symbolic sizes of arrays, one for each distinct size."""
+    """Our names for the symbolic sizes of arrays, one for each distinct size."""
 
     def __init__(self) -> None:
         self._names: dict[Any, Dim] = {}
@@ -167,7 +167,7 @@ class _Open:
         self.sizes: dict[str, Any] = {}
 
     def known(self, size: Any) -> Any:
-        """A size of an array as one of ours."""
+        """An array's size as one of ours."""
         if not export.is_symbolic_dim(size):
             return size
         if size not in self._names:
@@ -177,7 +177,7 @@ class _Open:
 
 
 def _name(text: str, number: int) -> Dim:
-    """JAX's own name, which a message then shows; that of a compound size is a number."""
+    """JAX's own name, which a message then shows; a number for a compound size."""
     try:
         return Dim.named(text)
     except UnfitShape:
@@ -185,7 +185,7 @@ def _name(text: str, number: int) -> Dim:
 
 
 def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> list[TensorType]:
-    """The types of arrays, whose symbolic sizes have names."""
+    """The types of arrays, with names for their symbolic sizes."""
     known = _Open().known
     pairs = zip(dtypes, shapes, strict=True)
     return [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
@@ -208,7 +208,7 @@ def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Sizes]:
 
 
 def _sizes(formal: Shape, given: Any, names: _Open, bound: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The sizes of an array as ours: those that a graph states in terms of others as it does."""
+    """The sizes of an array as ours; a size that a graph states in terms of others stays so."""
     if isinstance(formal, ShapeVariable):
         return tuple(map(names.known, given))
     found = []

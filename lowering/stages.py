@@ -24,13 +24,13 @@ def _stablehlo(program: Program) -> str:
 
 
 def text_of_key(program: Program) -> str:
-    """The text by which programs on disk are found: it has no lines of the user."""
+    """The text that identifies programs on disk: it has no user lines."""
     return disk.program_text(program.lowered())
 
 
 def _stablehlo_bytes(program: Program) -> bytes:
-    """The module as MLIR's bytecode. By way of its text, which has no paths of this machine, so
-    that the bytes of a program are the same everywhere."""
+    """The module as MLIR bytecode, produced from its text, which contains no paths of this machine,
+    so that the bytes of a program are the same everywhere."""
     lowered, file = program.lowered(), io.BytesIO()
     context = lowered.compiler_ir("stablehlo").context
     module = ir.Module.parse(lowered.as_text(dialect="stablehlo"), context=context)
@@ -51,13 +51,13 @@ def _optimized(program: Program) -> str:
 
 
 def _optimized_proto(program: Program) -> bytes:
-    """The module that XLA runs, as bytes of its protocol buffer."""
+    """The module that XLA runs, as a serialized protocol buffer."""
     (module,) = program.compiled().runtime_executable().hlo_modules()
     return module.as_serialized_hlo_module_proto()
 
 
 def _optimized_dot(program: Program) -> str:
-    """The same as a picture, in Graphviz's language."""
+    """The module that XLA runs as a picture, in Graphviz's language."""
     computation: Any = type(program.lowered().compiler_ir("hlo"))
     return computation(_optimized_proto(program)).as_hlo_dot_graph()
 
@@ -67,7 +67,7 @@ def _bytes(text: Callable[[Program], str]) -> Callable[[Program], bytes]:
 
 
 def device_costs(program: Program, buffers: Sequence[Any], result_count: int) -> DeviceCosts:
-    """What a program costs each of several devices, for buffers like these; None stands for an
+    """A program's cost on each of several devices, for buffers like these; None stands for an
     argument that may be anywhere."""
     compiled = program.compiled_for(buffers)
     mesh = program.mesh or layout.home_of(program.graph, buffers)

@@ -1,8 +1,8 @@
-"""How much effort XLA takes over the programs of tests.
+"""How much effort XLA spends on the programs of tests.
 
-Nearly all of the time of the tests is XLA's: what LLVM optimises, and the kernels that it lowers
-through MLIR. Most programs run once, on a few numbers, so tests compile them quickly. XLA's passes
-over the whole program (its simplifier, fusion, the plan of buffers) are the same in both ways.
+Nearly all of the time of the tests is XLA's: LLVM optimisation, and kernels lowered through MLIR.
+Most programs run once, on a few numbers, so tests compile them quickly. XLA's passes over the whole
+program (its simplifier, fusion, buffer assignment) are the same in both modes.
 """
 
 import os
@@ -12,39 +12,39 @@ from pathlib import Path
 
 import jax
 
-#: Options of one program that is compiled quickly, which takes a third of the time.
+#: Options for compiling one program quickly, which takes a third of the time.
 QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
-    # XLA divides the code of a program among threads, which costs more than it saves where each
-    # core has a worker of the tests.
+    # XLA would split a program's code among threads, which costs more than it saves if each core
+    # runs a test worker.
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-#: Options of one program that is compiled as users have it, whatever the process is told.
+#: Options for compiling one program as for users, whatever the process default is.
 OPTIMISED = {
     "xla_backend_optimization_level": 3,
     "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_parallel_codegen_split_count": 32,
 }
-if jax.__version_info__ < (0, 12):  # since then XLA has no other way, and ends at unknown flags
+if jax.__version_info__ < (0, 12):  # later XLA has no other way, and aborts on unknown flags
     QUICK["xla_cpu_use_fusion_emitters"] = False
     OPTIMISED["xla_cpu_use_fusion_emitters"] = True
 
 
 def compile_quickly() -> None:
-    """Makes quick compiles the default of this process and of those that it starts. What stands
-    in XLA_FLAGS already comes last, so it wins. XLA reads the variable when JAX first computes."""
+    """Makes quick compiles the default of this process and of its children. Existing XLA_FLAGS come
+    last, so they win. XLA reads the variable when JAX first computes."""
     flags = [f"--{name}={str(value).lower()}" for name, value in QUICK.items()]
     given = os.environ.get("XLA_FLAGS", "").split()
     os.environ["XLA_FLAGS"] = " ".join([*(x for x in flags if x not in given), *given])
 
 
 def keep_programs() -> Path | None:
-    """Begins to keep the compiled programs of this process on disk, by JAX's own cache: many tests
-    compile what another has compiled. Returns the folder, or None where the caller has one.
+    """Starts keeping this process's compiled programs on disk, in JAX's own cache: many tests
+    compile the same programs. Returns the folder, or None if the caller has one.
 
-    The folder belongs to this process, as JAX writes entries in place: whoever reads beside the
-    writer would find a half. It begins with the programs of the folder TRACEGRAPH_TEST_CACHE.
+    The folder is private to this process, since JAX writes entries in place: a concurrent reader
+    would find half an entry. It starts with the programs in the folder TRACEGRAPH_TEST_CACHE.
     """
     if jax.config.jax_compilation_cache_dir:
         return None
@@ -58,7 +58,7 @@ def keep_programs() -> Path | None:
 
 
 def let_go_of_programs(folder: Path) -> None:
-    """Hands the new programs to the next run, each in one step, and removes the folder."""
+    """Passes the new programs on to the next run, each atomically, and removes the folder."""
     jax.config.update("jax_compilation_cache_dir", None)
     known = {entry.name for entry in _kept_entries()}
     for entry in folder.iterdir():

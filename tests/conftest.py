@@ -1,4 +1,4 @@
-"""What pytest gives to tests of several files."""
+"""Fixtures and hooks that several test files share."""
 
 import gc
 import itertools
@@ -16,25 +16,25 @@ from tracegraph.eager import pending
 
 compile_quickly()
 
-# How long an example takes says nothing on a machine that others use too.
+# On a machine shared with others, the duration of an example means nothing.
 hypothesis.settings.register_profile("tracegraph", deadline=None)
 hypothesis.settings.load_profile("tracegraph")
 
-# A busy machine compiles slowly, and what tests print is compared.
+# A busy machine compiles slowly, and tests compare what is printed.
 tg.config.set_compile_notes(False)
 
 
 def pytest_configure(config):
-    # Of several processes only the workers compile.
+    # With several processes only the workers compile.
     if not getattr(config.option, "numprocesses", None):
         folder = keep_programs()
         if folder is not None:
             config.add_cleanup(lambda: let_go_of_programs(folder))
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is marked
+@pytest.hookimpl(tryfirst=True)  # before `-m` deselects marked tests
 def pytest_collection_modifyitems(items):
-    """Marks as `sweep` all cases of a test but those that its mark `sampled` keeps."""
+    """Marks as `sweep` all cases of a test except those that its mark `sampled` keeps."""
     families = defaultdict(list)
     for item in items:
         if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
-    # What tests make is large trees, of nodes and of syntax, rather than many cycles.
+    # Tests create large trees, of nodes and of syntax, rather than many cycles.
     gc.set_threshold(20_000, 10, 10)
 
 
@@ -57,9 +57,10 @@ _files_begun = itertools.count(1)
 
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
-    """What was imported, twenty thousand tests and what earlier files left in caches is looked at
-    every ten files: in each collection it would be a tenth of the time of a worker. Never would
-    be too rare: a program that is garbage holds nine memory maps, of which a process has 65,530."""
+    """Hides imports, twenty thousand tests and the caches of earlier files from the collector
+    except every ten files: scanning them in each collection would take a tenth of a worker's time.
+    Never scanning would be too rare: a garbage program holds nine memory maps, and a process is
+    limited to 65,530."""
     if next(_files_begun) % 10 == 0:
         gc.unfreeze()
     gc.collect()
@@ -68,8 +69,8 @@ def others_stay_out_of_collections():
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Neighbours run in one worker, where they share fixtures of modules and compiled programs:
-    each worker begins with one piece of the tests, and who is done takes from the others."""
+    """Neighbouring tests run in one worker, where they share module fixtures and compiled programs:
+    each worker starts with one block of the tests, and idle workers steal from the others."""
     if config.getvalue("dist") == "load":
         return WorkStealingScheduling(config, log)
     return None
@@ -77,7 +78,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(params=["top level", "function"])
 def run(request):
-    """Returns `run(fn, *args)`: fn(*args) as it is, or compiled by `tg.function`."""
+    """Returns `run(fn, *args)`: fn(*args) called directly, or compiled by `tg.function`."""
     if request.param == "function":
         return lambda fn, *args: tg.function(fn)(*args)
     return lambda fn, *args: fn(*args)
@@ -85,8 +86,8 @@ def run(request):
 
 @pytest.fixture
 def optimised(monkeypatch):
-    """Our programs are compiled with all optimisation, as users have it."""
+    """Compiles our programs with all optimisations, as for users."""
     usual = programs._compiler_options
     monkeypatch.setattr(programs, "_compiler_options", lambda graph: {**usual(graph), **OPTIMISED})
-    # No program that was compiled quickly is taken for one of these, and none of these stays.
+    # No quickly compiled program may be reused for one of these, and none of these may stay.
     monkeypatch.setattr(pending, "_programs", pending._Programs(pending._PROGRAM_LIMIT))

@@ -5,9 +5,9 @@ import zlib
 
 
 def divided(cases, count):
-    """Divides the cases of a test: `count` of them, and the others. Of several parameters the
-    values come first that no case has yet, then pairs of values. Otherwise the choice is by name:
-    the same in each run, and from all over the table, where neighbours are alike."""
+    """Divides the cases of a test: `count` of them, and the others. With several parameters it
+    first picks values that no case has yet, then pairs of values. Otherwise it picks by name: the
+    same cases in each run, spread over the whole table, where neighbours are alike."""
     others = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
     if len(_values(others[0])) == 1:
         return others[:count], others[count:]
@@ -26,7 +26,7 @@ def divided(cases, count):
 
 
 def _values(item):
-    """What each parametrisation of a test gives to a case, in the order of names."""
+    """The value of each of a test's parametrisations for a case, in order of names."""
     given, groups = item.callspec.params, []
     for mark in item.iter_markers("parametrize"):
         names = mark.args[0]

@@ -1,1 +1,1 @@
-"""Our graphs for others: inside of somebody else's trace of JAX, and as bytes of StableHLO."""
+"""Our graphs for others: inside somebody else's JAX trace, and as StableHLO bytes."""

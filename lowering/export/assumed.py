@@ -1,7 +1,7 @@
-"""What a graph assumes of its open sizes, in JAX's words.
+"""A graph's assumptions about its open sizes, as JAX constraints.
 
-Sizes that an op needs equal are taken to be equal when a graph is traced, and each run of it checks
-them. A program for every size states them instead, and JAX checks them at each call.
+If an op needs two sizes to be equal, tracing assumes that they are, and each run checks it. A
+program for every size states these assumptions instead, and JAX checks them at each call.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Pair = tuple[Size, Size]
 def open_sizes(
     graph: Graph, names: Sequence[str], constants: Sequence[Any], stated: Sequence[str]
 ) -> Mapping[str, Any]:
-    """JAX's sizes for the `names` of open ones, of which hold the constraints that were stated and
-    those that `graph` assumes.
+    """JAX's sizes for the `names` of open ones, subject to the stated constraints and to those that
+    `graph` assumes.
 
-    Of names that are equal the first remains. The last inputs of the graph are the `constants`.
+    Among equal names the first remains. The last inputs of the graph are the `constants`.
     """
-    sizes.symbolic(names, stated)  # refuses what makes no sense by itself
+    sizes.symbolic(names, stated)  # refuses constraints that are inconsistent by themselves
     solved: dict[str, Size] = {}
     kept = [text for text in stated if not _is_solved(_parsed(text, names), names, solved)]
     pairs, ordered = _assumed(graph)
@@ -49,7 +49,7 @@ def open_sizes(
     equal = [f"{name} == {size}" for name, size in solved.items() if name in names]
     texts = [_text(*(substitute_size(size, solved) for size in pair)) for pair in others]
     constraints = [*_accepted(names, [], equal), *kept]
-    sizes.symbolic(names, constraints)  # refuses what contradicts the graph
+    sizes.symbolic(names, constraints)  # refuses constraints that contradict the graph
     constraints += _accepted(names, constraints, texts)
     known = sizes.symbolic(names, constraints)
     for pair in dict.fromkeys(ordered):
@@ -62,16 +62,16 @@ def open_sizes(
 
 
 def _needed(low: Size, high: Size, known: Mapping[str, Any]) -> str:
-    """The constraint that one size is no larger than another, where JAX needs to be told."""
+    """The constraint that one size is at most another, if JAX needs it stated."""
     difference = high - low
     if isinstance(difference, int):
-        return ""  # known; an op that it does not fit is refused
+        return ""  # known; if it does not suit an op, that op is refused
     rest = sizes.evaluated(difference, known)
     return "" if _is_decided(rest) else f"{rest} >= 0"
 
 
 def _is_decided(size: Any) -> bool:
-    """Whether JAX knows of a size if it is 0 or more."""
+    """Whether JAX knows if a size is 0 or more."""
     try:
         return (size >= 0) in (True, False)
     except errors.InconclusiveDimensionOperation:
@@ -79,7 +79,7 @@ def _is_decided(size: Any) -> bool:
 
 
 def _accepted(names: Sequence[str], known: Sequence[str], texts: Iterable[str]) -> list[str]:
-    """Those constraints that JAX can take. Where others are needed, the op is refused."""
+    """The constraints that JAX accepts. If others are needed, the op is refused."""
     found: list[str] = []
     for text in map(sizes.jax_name, dict.fromkeys(texts)):
         if _is_constraint(text, names, [*known, *found]):
@@ -90,21 +90,21 @@ def _accepted(names: Sequence[str], known: Sequence[str], texts: Iterable[str]) 
 def _is_constraint(text: str, names: Sequence[str], known: Sequence[str]) -> bool:
     try:
         export.symbolic_shape(", ".join(map(sizes.jax_name, names)), constraints=[*known, text])
-    except (ValueError, NotImplementedError):  # JAX takes one equation for each left side
+    except (ValueError, NotImplementedError):  # JAX allows one equation per left-hand side
         return False
     return True
 
 
 def _of_constants(graph: Graph, constants: Sequence[Any]) -> Iterator[Pair]:
-    """What the open sizes of constants are."""
+    """The equations for the open sizes of constants."""
     for x, array in zip(graph.inputs[len(graph.inputs) - len(constants) :], constants, strict=True):
         if not x.type.is_static:
             yield from zip(x.type.shape, array.shape, strict=True)
 
 
 def _assumed(graph: Graph) -> tuple[list[Pair], list[Pair]]:
-    """The sizes that the nodes of a graph, and of those that it calls, take to be equal, and those
-    that they take to be in order."""
+    """The sizes that the nodes of a graph, and of those that it calls, assume to be equal, and
+    those that they assume to be ordered."""
     equal: list[Pair] = []
     ordered: list[Pair] = []
     left, seen = [graph], {graph}
@@ -119,14 +119,14 @@ def _assumed(graph: Graph) -> tuple[list[Pair], list[Pair]]:
                     left.append(body)
             if not regions and not all(type.is_static for type in types):
                 with taken_equal() as pairs:
-                    node.op.infer(*types)  # anew: what is remembered tells nothing
+                    node.op.infer(*types)  # again: the memoised types record no assumptions
                 equal += pairs
             ordered += _in_order(node)
     return equal, ordered
 
 
 def _in_order(node: Node) -> Iterator[Pair]:
-    """Sizes of which a node takes the first to be no larger than the second."""
+    """Pairs of sizes of which a node assumes that the first is at most the second."""
     op, shapes = node.op, [x.type.shape for x in node.inputs]
     if isinstance(op, Slice):
         for bounds in zip(op.start, op.stop, shapes[0], strict=True):
@@ -137,23 +137,23 @@ def _in_order(node: Node) -> Iterator[Pair]:
         yield from zip(shapes[1], shapes[0], strict=True)
     elif isinstance(op, TopK):
         yield op.k, shapes[0][-1]
-    elif isinstance(op, Conv):  # a window is no larger than what it slides over
+    elif isinstance(op, Conv):  # a window is at most as large as what it slides over
         yield from ((1, size) for size in node.outputs[0].type.shape[1:-1])
 
 
 def _parsed(text: str, names: Iterable[str]) -> Pair | None:
-    """The sizes that a constraint of JAX says to be equal."""
+    """The sizes that a JAX constraint equates."""
     left, equal, right = text.partition("==")
     try:
         pair = parse_size(left.strip()), parse_size(right.strip())
-    except ValueError:  # of words that we do not have
+    except ValueError:  # it uses words that we do not have
         return None
     ours = {sizes.jax_name(name): Dim.named(name) for name in names}
     return (substitute_size(pair[0], ours), substitute_size(pair[1], ours)) if equal else None
 
 
 def _is_solved(pair: Pair | None, names: Sequence[str], solved: dict[str, Size]) -> bool:
-    """Whether two sizes are equal by what is solved, and by a name that is now solved too."""
+    """Whether two sizes are equal given `solved`, possibly after solving for one more name."""
     if pair is None:
         return False
     left, right = (substitute_size(size, solved) for size in pair)
@@ -171,9 +171,9 @@ def _is_solved(pair: Pair | None, names: Sequence[str], solved: dict[str, Size])
 
 
 def _solutions(zero: Dim, names: Sequence[str]) -> Iterator[tuple[Any, str, Size]]:
-    """Names that solve the equation `zero == 0`, by what, and how good it is.
+    """Names for which the equation `zero == 0` can be solved, with the solution and its rank.
 
-    Best is what is 1 or more for all sizes, and then a name that comes late.
+    Solutions that are at least 1 for all sizes rank first, then names that come late.
     """
     order = {name: place for place, name in enumerate(names)}
     for monomial, coefficient in zero.terms:
@@ -187,7 +187,7 @@ def _solutions(zero: Dim, names: Sequence[str]) -> Iterator[tuple[Any, str, Size
 
 
 def _text(left: Size, right: Size) -> str:
-    """A constraint of JAX by which two sizes are equal."""
+    """A JAX constraint that equates two sizes."""
     for one, other in ((left, right), (right, left)):
         for atom, coefficient in _atom(one):
             function, *operands = atom
@@ -199,12 +199,12 @@ def _text(left: Size, right: Size) -> str:
     return f"{left} == {right}"
 
 
-#: How a size compares with another one, if it is the largest or the smallest of the two.
+#: The relation of a size to another one, if it is the larger or the smaller of the two.
 _ORDER = {"max": ">=", "min": "<="}
 
 
 def _atom(size: Size) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """The function of sizes and the number whose product a size is."""
+    """The function of sizes, and the factor it is multiplied by, that make up a size."""
     if isinstance(size, Dim) and len(size.terms) == 1:
         ((monomial, coefficient),) = size.terms
         if len(monomial) == 1 and monomial[0][1] == 1 and not isinstance(monomial[0][0], str):

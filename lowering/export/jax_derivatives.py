@@ -1,15 +1,15 @@
-"""Functions that JAX differentiates, by our rules.
+"""Functions that JAX differentiates by our rules.
 
-A graph is lowered node by node as always, and JAX transforms what comes of it. Where JAX would
-find another derivative than we do, the node is wrapped: custom gradients and registered ones, ops
-with kinks and edges, and those that stop or refuse gradients. The wrapper stands around one node
-and not around a graph, because JAX drops it where it builds what it transposes: what depends on
-primal values alone must keep its own.
+A graph is lowered node by node as usual, and JAX transforms the result. Where JAX would derive
+another derivative than we do, the node is wrapped: custom and registered gradients, ops with kinks
+and edges, and those that stop or refuse gradients. The wrapper surrounds one node rather than a
+graph, because JAX drops it where it builds what it transposes: nodes that depend only on primal
+values must keep their own.
 
 The wrapper states the tangents, by nodes that are lowered in the same way; for reverse mode JAX
-transposes them. So both modes and any order follow. A custom gradient whose backward is not what
-JAX would make of its tangents, because the backward has a custom gradient itself, states both.
-So does one whose backward cannot be transposed: it has no tangents, and reverse mode alone.
+transposes them. So both modes and any order follow. If the backward of a custom gradient contains a
+custom gradient itself, it is not what JAX would derive from the tangents, and the wrapper states
+both. It also does if the backward cannot be transposed: then only reverse mode exists.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from tracegraph.ops.matrix_function import MatrixFunction
 from tracegraph.passes.registry import cotangents_of, is_registered
 from tracegraph.passes.walk import push_forward
 
-#: Ops of which JAX states the same derivative everywhere, apart from those that are linear.
+#: Ops, other than linear ones, for which JAX has the same derivative everywhere.
 _SAME = (
     *(Nullary, Discrete, Barrier, Bilinear, Mul),
     *(Select, Cast, Real, Imag, Conj, Complex),
@@ -83,12 +83,13 @@ _SAME = (
 
 
 def differentiable(graph: Graph) -> Callable[..., tuple[Any, ...]]:
-    """A function of the graph's inputs that JAX transforms; made once, and kept on the graph."""
+    """A function of the graph's inputs that JAX can transform; created once, cached on the
+    graph."""
     return graph.cached(("differentiable", _made.era), lambda: jax.jit(_function(graph)))
 
 
 class _Made:
-    """Functions of one era are kept; those of earlier ones are not used any more."""
+    """Functions are cached per era; those of earlier eras are no longer used."""
 
     era = 0
 
@@ -97,7 +98,7 @@ _made = _Made()
 
 
 def renew() -> None:
-    """Begins anew. JAX refuses a function whose trace an interrupt left unfinished."""
+    """Starts a new era. JAX refuses a function whose trace an interrupt left unfinished."""
     _made.era += 1
 
 
@@ -118,7 +119,7 @@ def _function(graph: Graph) -> Callable[..., tuple[Any, ...]]:
 
 
 def _check_width(graph: Graph) -> None:
-    """Raises DTypeError where a graph needs 64 bits and JAX is told to do without."""
+    """Raises DTypeError if a graph needs 64 bits and JAX has them disabled."""
     if has_64_bits():
         return
     for wide in graph.cached("wide", lambda: _first_wide(graph)):
@@ -132,13 +133,13 @@ def _check_width(graph: Graph) -> None:
 
 
 def _first_wide(graph: Graph) -> list[Tensor]:
-    """The first tensor of 64 bits, if there is one."""
+    """The first 64-bit tensor, if there is one."""
     made = (y for node in graph.nodes for y in node.outputs)
     return [x for x in (*graph.inputs, *made) if x.type.dtype.name in WIDE][:1]
 
 
 class _Differentiable(Lowering):
-    """Nodes with derivatives of our own."""
+    """Wraps nodes that have derivatives of our own."""
 
     def opens(self, op: Op) -> bool:
         return op.is_transparent
@@ -156,7 +157,7 @@ class _Differentiable(Lowering):
             return _SPECIAL.get(type(op), rule)
         if isinstance(op, MatrixFunction) or (isinstance(op, (Branch, Loop)) and _runs_while(op)):
             return _with_tangents(rule, node, _as_custom_call(node))
-        if isinstance(op, (Branch, Scan)):  # JAX has to see their steps to transpose them
+        if isinstance(op, (Branch, Scan)):  # JAX must see their steps to transpose them
             return functools.partial(rule, way=DIFFERENTIABLE)
         wrapped = _with_tangents(rule, node)
         if isinstance(op, ScatterMul):
@@ -196,7 +197,7 @@ def _stop_gradient(op: StopGradient, x: Any) -> Any:
 
 
 def _print(op: HostCall, token: Any, *xs: Any) -> Any:
-    """Prints wherever JAX runs the program, in no order that JAX would promise."""
+    """Prints whenever JAX runs the program; JAX promises no order."""
     function = host_function(op, here())
 
     def show(*arrays: Any) -> None:
@@ -207,7 +208,7 @@ def _print(op: HostCall, token: Any, *xs: Any) -> Any:
 
 
 def _scatter_update(op: ScatterUpdate, x: Any, indices: Any, updates: Any) -> Any:
-    """Written as a choice and a sum, which JAX transposes also where places are written twice."""
+    """A selection and a sum, which JAX can transpose even where positions are written twice."""
     if not jnp.issubdtype(x.dtype, jnp.inexact) or 0 in updates.shape:
         return RULES[ScatterUpdate](op, x, indices, updates)
     b, count = op.batch_dims, indices.shape[-1]
@@ -225,7 +226,7 @@ def _scatter_update(op: ScatterUpdate, x: Any, indices: Any, updates: Any) -> An
 
 
 def _as_product(rule: Rule) -> Rule:
-    """The rule of ScatterMul as a product of what `rule` makes of ones: JAX transposes it in x."""
+    """The rule of ScatterMul as a product with `rule` applied to ones: JAX transposes it in x."""
     return lambda op, x, indices, updates: x * rule(op, jnp.ones_like(x), indices, updates)
 
 
@@ -239,12 +240,12 @@ _SPECIAL: dict[type[Op], Rule] = {
 }
 
 
-# Forward: the tangents are stated, and JAX transposes them.
+# Forward: the wrapper states the tangents, and JAX transposes them.
 
 
 def _with_tangents(rule: Rule, node: Node, custom: CustomCall | None = None) -> Rule:
-    """`rule`, whose derivative is that of the node; for its transpose it has the backward of
-    `custom`, if there is one."""
+    """`rule` with the derivative of the node; its transpose is the backward of `custom`, if
+    given."""
 
     def lowered(op: Op, *xs: Any) -> Any:
         function = jax.custom_jvp(lambda *xs: rule(op, *xs))
@@ -262,7 +263,7 @@ def _with_tangents(rule: Rule, node: Node, custom: CustomCall | None = None) -> 
 def _pushed(
     node: Node, custom: CustomCall | None, xs: Sequence[Any], ys: Any, ts: Sequence[Any]
 ) -> Any:
-    """The tangents of the outputs, packed as `ys` is."""
+    """The tangents of the outputs, packed like `ys`."""
     values = ys if isinstance(ys, tuple) else (ys,)
     given = tuple(i for i, t in enumerate(ts) if not isinstance(t, SymbolicZero))
     if custom is None:
@@ -278,9 +279,9 @@ def _pushed(
 def _by_graph(
     node: Node, values: Sequence[Any], ts: Mapping[int, Any]
 ) -> tuple[Sequence[int], Sequence[Any]]:
-    """The places of outputs and their tangents, for the values of the inputs and the outputs and
+    """The positions of outputs and their tangents, from the values of the inputs and outputs and
     the tangents of some inputs."""
-    pairs = zip(node.inputs, values, strict=False)  # the outputs come after
+    pairs = zip(node.inputs, values, strict=False)  # the outputs follow
     types = sizes.types_of(*zip(*((x.type.dtype, value.shape) for x, value in pairs)))
     graph, places = _tangent_graph(node, types, tuple(ts))
     return places, graph_function(graph, DIFFERENTIABLE)(*values, *ts.values())
@@ -289,10 +290,10 @@ def _by_graph(
 def _by_backward(
     node: Node, custom: CustomCall, values: Sequence[Any], ts: Mapping[int, Any]
 ) -> tuple[Sequence[int], Sequence[Any]]:
-    """As `_by_graph`, where JAX transposes the tangents to what the backward of `custom` is.
+    """Like `_by_graph`, with tangents that JAX transposes to the backward of `custom`.
 
-    Where that is not linear in the cotangents, there are no tangents, and who asks for more than
-    their transpose is told the line.
+    If that is not linear in the cotangents, no tangents exist, and code that needs more than their
+    transpose gets an error with the line.
     """
     count = len(node.inputs)
     ts = {i: t for i, t in ts.items() if i in custom.sources}
@@ -300,7 +301,7 @@ def _by_backward(
         return (), ()
     places = custom.targets
     structs = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in values[count:]]
-    needs_outputs = not isinstance(node.op, CustomCall)  # whose rule reads inputs alone
+    needs_outputs = not isinstance(node.op, CustomCall)  # whose rule reads only inputs
     kept = values if needs_outputs else values[:count]
 
     def forward(values: Sequence[Any], given: Sequence[Any]) -> list[Any]:
@@ -319,8 +320,8 @@ def _by_backward(
 def _pulled(
     custom: CustomCall, xs: Sequence[Any], gs: Sequence[Any], places: Sequence[int]
 ) -> list[Any]:
-    """The cotangents of the inputs at `places`, of those of the outputs that have some."""
-    # Our cotangents of complex numbers are the conjugates of JAX's.
+    """The cotangents of the inputs at `places`, from those of the outputs that have some."""
+    # For complex numbers our cotangents are the conjugates of JAX's.
     found = differentiable(custom.backward)(*xs, *map(jnp.conj, gs))
     cotangents = dict(zip(custom.sources, found, strict=True))
     return [jnp.conj(cotangents[i]) for i in places]
@@ -335,8 +336,8 @@ def _no_tangent(y: Any) -> Any:
 def _tangent_graph(
     node: Node, types: Sequence[TensorType], given: tuple[int, ...]
 ) -> tuple[Graph, tuple[int, ...]]:
-    """`(*inputs, *outputs, *tangents of the inputs given) -> tangents of outputs`, and the places
-    of those."""
+    """`(*inputs, *outputs, *tangents of the given inputs) -> tangents of outputs`, and their
+    positions."""
     with Builder(f"{node.op.name}_jvp") as builder, sourced(node.source):
         xs = tuple([builder.input(type, f"x{i}") for i, type in enumerate(types)])
         made = Node(node.op, xs, node.source, builder)
@@ -348,11 +349,11 @@ def _tangent_graph(
         return builder.finish([t for _, t in kept]), tuple(i for i, _ in kept)
 
 
-# Custom gradients, whose backward is stated.
+# Custom gradients: the wrapper states the backward.
 
 
 def _by_gradient(rule: Rule, node: Node, custom: CustomCall) -> Rule:
-    """`rule`, whose derivative is the backward of `custom`."""
+    """`rule` with the backward of `custom` as its derivative."""
     if not custom.sources:
         return lambda op, *xs: rule(op, *map(jax.lax.stop_gradient, xs))
     if custom.agrees_with_forward:
@@ -361,7 +362,7 @@ def _by_gradient(rule: Rule, node: Node, custom: CustomCall) -> Rule:
 
 
 def _as_custom_call(node: Node) -> CustomCall:
-    """A node whose gradient is registered, as a call of it with that gradient."""
+    """A node with a registered gradient, as a custom call with that gradient."""
     with Builder(node.op.name) as builder:
         body = builder.finish(builder.add(node.op, _inputs(builder, node), node.source))
     with Builder(f"{node.op.name}_backward") as builder, sourced(node.source):

@@ -1,7 +1,7 @@
-"""Linear maps whose transposes are stated.
+"""Linear maps with explicit transposes.
 
-JAX's `linear_call` states one too, and has no derivative by the residuals: so no derivative of a
-second order. Hence a primitive of our own, by the same interface as JAX's own have.
+JAX's `linear_call` also takes one, but cannot be differentiated by its residuals: so it has no
+second-order derivatives. Hence our own primitive, through the same interface as JAX's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-#: A function of residuals and of what it is linear in.
+#: A function of residuals and of the operands in which it is linear.
 Map = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 
 _linear = Primitive("linear_map")
@@ -24,14 +24,14 @@ _linear.multiple_results = True
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """A map that is linear in its last operands, and its transpose; both may be differentiated,
-    each by itself. Neither is run where the other one alone is needed."""
+    """A map that is linear in its last operands, and its transpose; each can be differentiated
+    separately. Neither runs where only the other is needed."""
 
     forward: Map
     backward: Map
     #: How many operands are residuals.
     count: int
-    #: What the results are, as JAX's structs.
+    #: The types of the results, as JAX structs.
     results: Sequence[Any]
 
     def __call__(self, residuals: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
@@ -47,8 +47,8 @@ def _types(*types: Any, map: LinearMap) -> list[Any]:
 
 
 def _jvp(arrays: Sequence[Any], tangents: Sequence[Any], *, map: LinearMap) -> tuple[Any, Any]:
-    """Of tangents that are differentiated again: they are what `forward` makes of them, and no
-    transpose is stated any more."""
+    """For tangents that are differentiated again: they are computed by `forward`, and no explicit
+    transpose applies any more."""
     given = {i: t for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)}
 
     def forward(*values: Any) -> list[Any]:
@@ -66,7 +66,7 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, map: LinearMap) -> list[
 
 
 def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, map: LinearMap) -> tuple[Any, list[int]]:
-    """The map of n instances. Each has operands of its own, so that the transpose adds nothing."""
+    """The map for n instances. Each has its own operands, so that the transpose adds nothing up."""
     count = map.count
     (n,) = {x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None}
     first = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(arrays, axes, strict=True)]
@@ -79,7 +79,8 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, map: LinearMap) -> tup
 
 
 def _wide(function: Map, places: Sequence[int | None], n: int) -> Map:
-    """`function` of n instances: of residuals at these axes, and of one operand for each."""
+    """`function` for n instances: with residuals batched at these axes, and one operand for
+    each."""
 
     def run(residuals: Sequence[Any], xs: Sequence[Any]) -> Sequence[Any]:
         count = len(residuals)

@@ -1,4 +1,4 @@
-"""Programs as bytes of StableHLO, for every size and for several kinds of devices."""
+"""Programs as StableHLO bytes, for every size and for several kinds of devices."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def stablehlo(
 ) -> bytes:
     """The serialised program `(**arguments) -> dict of results`.
 
-    The first inputs of the graph are the arguments `names`, the others are `constants`; the
-    outputs are called `results`. The constraints hold of the open sizes of the arguments, besides
-    what the graph assumes of them.
+    The first inputs of the graph are the arguments `names`, the others are `constants`; the outputs
+    are named `results`. The constraints apply to the open sizes of the arguments, in addition to
+    the graph's own assumptions.
     """
     _check_platforms(platforms)
     _check_installed()
@@ -61,21 +61,21 @@ def stablehlo(
 
 
 def _open_names(types: Sequence[TensorType]) -> list[str]:
-    """The names of open sizes in the order of the arguments."""
+    """The names of open sizes, in the order of the arguments."""
     every = (size.name for type in types for size in type.shape if isinstance(size, Dim))
     return list(dict.fromkeys(name for name in every if name is not None))
 
 
-#: A place as MLIR prints it that has a name of its own: that of a scope, or of an argument.
+#: A location, as MLIR prints it, with its own name: that of a scope, or of an argument.
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"[()]')
 
 
 def _without_paths(exported: export.Exported) -> export.Exported:
-    """The program with our lines and without the files of this machine, which JAX adds to them:
-    it tells nobody where it was made, and is the same bytes wherever it is."""
+    """The program with our lines but without the file paths of this machine, which JAX adds: it
+    does not reveal where it was built, and its bytes are the same everywhere."""
     with ir.Context() as context:
         dialect.register_dialect(context)
-        sdy.register_dialect(context)  # of rules for shardings, which calls of LAPACK have
+        sdy.register_dialect(context)  # for sharding rules, which LAPACK calls have
         module = dialect.deserialize_portable_artifact(context, exported.mlir_module_serialized)
         module.operation.walk(_rename)
         compatibility = dialect.StablehloCompatibilityRequirement.WEEK_4  # as JAX does
@@ -85,7 +85,7 @@ def _without_paths(exported: export.Exported) -> export.Exported:
 
 
 def _rename(operation: ir.Operation) -> ir.WalkResult:
-    """Leaves names alone in the places of an operation and of the arguments of its blocks."""
+    """Reduces the locations of an operation, and of its blocks' arguments, to names."""
     operation.location = _named(operation.location)
     for region in operation.regions:
         for block in region.blocks:

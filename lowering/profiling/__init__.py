@@ -1,1 +1,1 @@
-"""Profiles of runs, by JAX's profiler."""
+"""Profiles of runs, recorded by JAX's profiler."""

@@ -1,8 +1,8 @@
-"""The file that XLA's profiler writes: events, and the modules of the programs that ran.
+"""Reads the file that XLA's profiler writes: events, and the modules of the programs that ran.
 
-It is a protocol buffer, `xplane.proto`, with others inside, `hlo.proto`; the few fields that are
-needed are read here. (JAX's public reader gives the events and not the modules, and in jax 0.12 it
-ends the process at some of them.)
+It is a protocol buffer, `xplane.proto`, with others inside, `hlo.proto`; this module parses only
+the few fields that are needed. (JAX's public reader returns the events but not the modules, and in
+jax 0.12 some events make it abort the process.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 class Instruction:
     name: str
     opcode: str
-    #: The named scopes in which it was lowered; empty where XLA made it.
+    #: The named scopes in which it was lowered; empty if XLA created it.
     scopes: str
     elements: int
     operands: tuple[int, ...]
@@ -52,7 +52,8 @@ class Module:
                 self._computations[value] = found
 
     def shares(self, instruction: Instruction) -> Mapping[str, float]:
-        """The scopes of an instruction, or of those that it is fused of, with parts of 1."""
+        """The scopes of an instruction, or of those fused into it, with fractions that add up to
+        1."""
         found = self._shares.get(instruction.name)
         if found is None:
             work: dict[str, float] = defaultdict(float)
@@ -80,7 +81,7 @@ class Module:
         return most * _WORK.get(instruction.opcode, 1.0)
 
 
-#: What an element costs beside an addition, roughly.
+#: The rough cost of an element relative to an addition.
 _WORK = {
     **dict.fromkeys(["parameter", "constant", "bitcast", "tuple", "get-tuple-element"], 0.0),
     **dict.fromkeys(["broadcast", "iota", "reshape", "slice", "dynamic-slice"], 0.1),
@@ -92,7 +93,7 @@ _WORK = {
 
 
 def _instruction(proto: bytes) -> tuple[int, Instruction]:
-    """The number of an instruction, and what it is."""
+    """The number of an instruction, and its description."""
     texts = {1: "", 2: ""}
     own, elements, scopes = 0, 1, ""
     operands: tuple[int, ...] = ()
@@ -120,8 +121,8 @@ def _elements(shape: bytes) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A run of an instruction: of which module and program, on which device and thread, and when,
-    in seconds."""
+    """A run of an instruction: its module and program, its device and thread, and its time, in
+    seconds."""
 
     module: str
     program: int
@@ -133,8 +134,8 @@ class Event:
 
 
 def read_profile(space: bytes) -> tuple[list[Event], list[Module]]:
-    """The runs of instructions that a profile has, and the modules of the programs that were there
-    while it was recorded."""
+    """The runs of instructions in a profile, and the modules of the programs that existed while it
+    was recorded."""
     events: list[Event] = []
     modules: list[Module] = []
     for number, proto in fields(space):
@@ -146,7 +147,7 @@ def read_profile(space: bytes) -> tuple[list[Event], list[Module]]:
 
 
 class _Plane:
-    """A device of a profile, or the host, or what is known of programs."""
+    """A plane of a profile: a device, the host, or metadata about programs."""
 
     def __init__(self, proto: bytes) -> None:
         self.name = ""
@@ -197,7 +198,7 @@ class _Plane:
             yield Event(*where, str(stats["hlo_op"]), is_on_host, thread, *times)
 
     def _stat(self, proto: bytes) -> tuple[str, Any]:
-        """The name of a statistic and its value; one that is a text may be the name of another."""
+        """The name of a statistic and its value; a text value may refer to another name."""
         name, found = "", None
         for number, value in fields(proto):
             if number == 1:
@@ -211,7 +212,7 @@ class _Plane:
         return name, found
 
     def modules(self) -> Iterator[Module]:
-        """The modules of programs, which are statistics of what has a program's name."""
+        """The modules of programs, stored as statistics under a program's name."""
         for kind in self._event_kinds:
             stats = [dict(fields(x)) for n, x in fields(kind) if n == 5]
             protos = [row[6] for row in stats if 6 in row]
@@ -224,7 +225,7 @@ class _Plane:
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """The integers of a field that may be packed."""
+    """The integers of a field, packed or not."""
     if isinstance(value, int):
         return (value,)
     found, place = [], 0
@@ -235,7 +236,7 @@ def numbers(value: Any) -> tuple[int, ...]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message of protocol buffers: their numbers, and integers or bytes."""
+    """The fields of a protocol buffer message: their numbers, and integers or bytes."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)
@@ -249,7 +250,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
         place += size
 
 
-#: The sizes of fields of fixed size, in bytes, by the kind of the field.
+#: The sizes of fixed-size fields, in bytes, by wire type.
 _SIZES = {1: 8, 5: 4}
 
 

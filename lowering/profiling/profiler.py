@@ -1,8 +1,8 @@
-"""What XLA's profiler saw while something ran: which operation took how long, and whose it is.
+"""What XLA's profiler records while code runs: how long each operation took, and whose it is.
 
-Events name instructions, with the module that they are of; which line an instruction is of stands
-in the module itself, which the profiler writes into the same file. An instruction that is fused of
-others shares its time out to them, by a rough estimate of their work.
+Events name instructions and their modules; the module, which the profiler writes to the same file,
+says which line an instruction belongs to. A fused instruction divides its time among its parts, by
+a rough estimate of their work.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tracegraph.errors import LoweringError, fail
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One run of an instruction of XLA: on which thread or stream, when, and for how long, in
-    seconds. `shares` are parts of 1 by the names that its metadata has, which say whose it is."""
+    """One run of an XLA instruction: on which thread or stream, when, and for how long, in seconds.
+    `shares` are fractions that add up to 1, by the names in its metadata, which say whose it is."""
 
     module: str
     name: str
@@ -37,7 +37,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """The operations of a run in the order of their beginning, and how long it took in all."""
+    """The operations of a run in order of their start, and the total time."""
 
     operations: tuple[Operation, ...]
     seconds: float
@@ -46,16 +46,16 @@ class Recording:
 def recorded(run: Callable[[], Any]) -> Recording:
     """Records what XLA does while `run` runs, and until all arrays have their values.
 
-    Raises LoweringError where a profiler is running already.
+    Raises LoweringError if a profiler is already running.
     """
     with tempfile.TemporaryDirectory(prefix="tracegraph-", ignore_cleanup_errors=True) as folder:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        wait_for_all()  # what was started before is not part of it
+        wait_for_all()  # work started earlier is not part of it
         _start(folder, options)
         try:
             begin = time.perf_counter()
-            held = run()  # what is dropped is not waited for
+            held = run()  # a dropped result is not waited for
             wait_for_all()
             seconds = time.perf_counter() - begin
             del held
@@ -78,8 +78,8 @@ def _start(folder: str, options: Any) -> None:
 
 
 def _operations(space: bytes) -> Iterator[Operation]:
-    """The operations of a profile. What only holds others, such as a loop, is left out; so is what
-    the host does for a device."""
+    """The operations of a profile, without those that only contain others, such as loops, and
+    without what the host does on behalf of a device."""
     found, modules = read_profile(space)
     events = [event for event in found if not event.is_on_host] or found
     names: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -102,8 +102,8 @@ _HOLDERS = ("while", "conditional", "call", "async-start", "async-done")
 def _matched(
     names: Mapping[tuple[str, int], set[str]], modules: list[Module]
 ) -> dict[tuple[str, int], Module]:
-    """The module of each program that ran. The numbers of programs are those of modules, but for
-    programs that were read from a cache: their order is the same."""
+    """The module of each program that ran. Program numbers equal module numbers, except for
+    programs read from a cache: there the order is the same."""
     found: dict[tuple[str, int], Module] = {}
     taken: set[int] = set()
     for (name, program), wanted in sorted(names.items(), key=lambda row: row[0][1]):

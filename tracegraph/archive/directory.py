@@ -1,14 +1,14 @@
-"""A directory of files that are named by their content, and one manifest that makes them count.
+"""A directory of files named by their content, and one manifest that commits them.
 
 Writing never touches a file that the present manifest names. New files come first, each flushed to
-the disk; then the manifest is replaced in one step of the file system; then what no manifest names
-is removed. So a writer that is killed leaves the old state or the new one, and readers see one of
-them, whole: one that misses a file of the old state begins again with the new one. Files whose
-names are not of our making are the user's: they are never removed.
+disk; then the manifest is replaced atomically; then files that no manifest names are removed. So a
+writer that is killed leaves the old state or the new one, and readers see one of them, whole: a
+reader that misses a file of the old state starts over with the new one. Files whose names we did
+not generate are the user's: they are never removed.
 
 Extra files are the exception to names by content: users look for them under their own names. They
-wait under a name by content, which counts from the moment of the commit on, and get their own
-right after it; where a writer was killed between the two, the next one goes on.
+are first stored under a content name, which counts from the commit on, and get their own names
+right after it; if a writer is killed in between, the next one finishes the job.
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ STATE = "checkpoint"
 #: Folders of a saved directory; `extra` belongs to the user.
 ASSETS, PAYLOADS, EXTRA = "assets", "stablehlo", "extra"
 _FOLDERS = (ASSETS, PAYLOADS)
-#: All that a directory may hold beside files of ours.
+#: Everything that a directory may hold besides files of ours.
 _OWN = (*_FOLDERS, EXTRA)
-#: Files that we write: their names have a part of their SHA-256.
+#: Files that we write: their names contain a part of their SHA-256.
 _NAMED = re.compile(r"[a-z0-9-]{1,100}-([0-9a-f]{12})\.[a-z]{1,20}")
-#: What they are written as; safetensors writes to a name of its own first, which others have too.
+#: Their temporary names; safetensors first writes to temporary names of its own, which others use
+#: too.
 _WAITING = re.compile(r"\.tracegraph-[0-9a-f]{16}")
 _TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
@@ -62,37 +63,37 @@ _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 T = TypeVar("T")
 
 
-#: Folders and files that writers of this process are writing, or have written and not named yet. A
-#: signal handler or another thread may save beside them meanwhile, and leaves them there. They are
-#: strings, which are compared without a step of Python: no list changes while it is searched.
+#: Folders and files that writers of this process are writing, or have written and not yet
+#: committed. A signal handler or another thread may save here meanwhile, and must leave them. They
+#: are strings, whose comparison runs no Python: the list cannot change during a search.
 _in_use: list[str] = []
 
-#: Held where a folder is taken into use, and where one that nobody uses is removed. Nothing waits
-#: for anything else while it has it, so whoever waits for it, a signal handler too, gets it.
+#: Held while a folder is marked as in use, and while an unused one is removed. Its holder waits for
+#: nothing else, so whoever waits for it, even a signal handler, gets it.
 removing = threading.RLock()
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether a writer of this process is writing to a folder, or a file."""
+    """Whether a writer of this process is writing to a folder or a file."""
     return str(path) in _in_use
 
 
 class Writer:
     """Adds files to a directory, to be named by a manifest that `commit` writes.
 
-    Where the system takes no more, as a full disk does, what was there before is left whole, and
-    the OSError says so.
+    If the system accepts no more, as on a full disk, everything from before is left intact, and the
+    OSError says so.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.root = Path(path)
         self._files: dict[str, dict[str, Any]] = {}
         self._extras: dict[str, dict[str, Any]] = {}
-        #: Files and folders that were not there before, in the order in which they were made.
+        #: Files and folders that did not exist before, in order of creation.
         self._made: list[Path] = []
-        #: What it has in use.
+        #: The files and folders that it has marked as in use.
         self._held: list[str] = []
-        #: The manifest that is being written, from the moment on at which it may be there.
+        #: The manifest being written, from the moment on at which it may exist.
         self._manifest: bytes | None = None
 
     def __enter__(self) -> Writer:
@@ -114,8 +115,8 @@ class Writer:
         _in_use.append(str(path))
 
     def _end(self, error: BaseException | None) -> None:
-        """Lets go of what was in use. Where nothing was committed, removes what was added. Raises
-        an OSError in our words."""
+        """Releases what was in use. If nothing was committed, removes what was added. Raises an
+        OSError in our words."""
         while self._held:
             path = self._held.pop()
             if path in _in_use:
@@ -126,7 +127,7 @@ class Writer:
     def _clear_away(self, error: BaseException) -> None:
         is_saved = self._is_saved()
         for path in reversed([] if is_saved else self._made):
-            with contextlib.suppress(OSError):  # a folder may hold files of somebody else by now
+            with contextlib.suppress(OSError):  # a folder may hold somebody else's files by now
                 path.rmdir() if path.is_dir() else path.unlink()
         if not isinstance(error, OSError) or isinstance(error, LoadError):
             return
@@ -162,13 +163,13 @@ class Writer:
     def add_arrays(
         self, stem: str, arrays: Mapping[str, np.ndarray | DividedArray]
     ) -> dict[str, Any]:
-        """Writes arrays to files, and returns what the manifest says of each."""
+        """Writes arrays to files, and returns the manifest's entry for each."""
         pieces = flat(arrays)
         cut = shards({key: pieces[key] for key in sorted(pieces)})
         found: dict[str, Any] = {}
         for number, shard in enumerate(cut, start=1):
             name = stem if len(cut) == 1 else f"{stem}-{number:05}-of-{len(cut):05}"
-            # It hashes, which needs no Python, while files are written.
+            # Hashing needs no Python, so it overlaps with writing files.
             digests = Task(shard.checksums)
             file = self.add(name, "safetensors", shard.save)
             for key, digest in digests.result().items():
@@ -176,7 +177,7 @@ class Writer:
         return described(arrays, found)
 
     def written_files(self) -> dict[str, dict[str, Any]]:
-        """What the manifest says of the files that were added."""
+        """The manifest's entries for the files that were added."""
         return dict(self._files)
 
     def give_away(self) -> None:
@@ -185,7 +186,7 @@ class Writer:
         self._made.clear()
 
     def adopt(self, files: Mapping[str, dict[str, Any]]) -> None:
-        """Takes files that another process has added to the same directory for its own."""
+        """Takes over files that another process added to the same directory."""
         self._files.update(files)
 
     def add_program(self, data: bytes) -> str:
@@ -194,8 +195,8 @@ class Writer:
         return self._placed(PAYLOADS, save, lambda digest: f"program-{digest[:12]}.stablehlo")
 
     def add_asset(self, source: Path) -> str:
-        """Copies a file of the user's, under its own name behind its checksum, which the name of a
-        file that was saved before has already."""
+        """Copies a user's file under its own name prefixed by its checksum; the name of a file that
+        was saved before already has that prefix."""
         check_file_name(source.name)
         if not source.is_file():
             fact = f"the asset {source} cannot be saved: there is no such file any more"
@@ -213,7 +214,7 @@ class Writer:
         return self._placed(ASSETS, save, name_of)
 
     def add_extra(self, name: str, data: bytes) -> None:
-        """Writes a file of the user's for the folder `extra`, which is not read here."""
+        """Writes a user's file for the folder `extra`, which is not read here."""
         check_file_name(name)
         save = functools.partial(_write, data=data)
         waiting = self._placed(EXTRA, save, lambda digest: _waiting_name(digest, name))
@@ -226,7 +227,7 @@ class Writer:
         self._make_folder(directory)
         with _waiting(directory) as waiting:
             waiting.touch()
-            mode = waiting.stat().st_mode  # what the user's files have; some writers take less
+            mode = waiting.stat().st_mode  # as the user's files have; some writers set fewer bits
             save(waiting)
             waiting.chmod(mode)
             digest = file_digest(waiting)
@@ -247,9 +248,9 @@ class Writer:
             folder.mkdir(exist_ok=True)
 
     def commit(self, content: dict[str, Any]) -> None:
-        """Makes the files count: replaces the manifest, then removes what it does not name.
+        """Commits the files: replaces the manifest, then removes what it does not name.
 
-        Raises SignatureError, before anything is replaced, for what a reader would refuse.
+        Raises SignatureError, before anything is replaced, for content that a reader would refuse.
         """
         files = {name: self._files[name] for name in sorted(self._files)}
         if self._extras:
@@ -272,23 +273,23 @@ class Writer:
         _name_extras(self.root, self._extras)
         _remove_extras(self.root, before, self._extras)
         for path in _leftovers(self.root, {*places}):
-            with contextlib.suppress(FileNotFoundError):  # another writer may remove it too
+            with contextlib.suppress(FileNotFoundError):  # another writer may also remove it
                 path.unlink()
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Gives a file these bytes in one step: who reads it has the old ones or the new ones.
+    """Replaces the contents of a file atomically: readers see the old bytes or the new ones.
 
-    Raises OSError, in our words, where the system refuses; the file is then as it was.
+    Raises OSError, in our words, if the system refuses; the file is then unchanged.
     """
     _replace(path, functools.partial(_write, data=data))
 
 
 def write_output(path: str | os.PathLike[str], save: Callable[[Path], None] | bytes) -> None:
-    """Writes a file of the user's in one step, by `save` or with these bytes. What is not a plain
-    file, such as a link, a device or a pipe, is written to as it stands.
+    """Writes a user's file atomically, by `save` or with these bytes. Anything but a regular file,
+    such as a link, a device or a pipe, is written in place.
 
-    Raises OSError, in our words, where the system refuses; a plain file is then as it was.
+    Raises OSError, in our words, if the system refuses; a regular file is then unchanged.
     """
     target = Path(path)
     save = functools.partial(_write, data=save) if isinstance(save, bytes) else save
@@ -310,7 +311,7 @@ def _replace(path: Path, save: Callable[[Path], None]) -> None:
 
 @contextlib.contextmanager
 def _refusing(fact: str) -> Iterator[None]:
-    """Raises an OSError in our words."""
+    """A context that re-raises an OSError in our words."""
     try:
         yield
     except OSError as error:
@@ -320,20 +321,20 @@ def _refusing(fact: str) -> Iterator[None]:
 
 
 def remove_waiting(folder: Path) -> None:
-    """Removes what `replace_file` left where it was killed. The folder may be the user's."""
+    """Removes temporary files that a killed `replace_file` left. The folder may be the user's."""
     for path in folder.iterdir():
         if _WAITING.fullmatch(path.name) and not is_in_use(path):
             path.unlink(missing_ok=True)
 
 
 def is_waiting(name: str) -> bool:
-    """Whether a name is that of a file that is not whole yet, in a folder of ours."""
+    """Whether a name in a folder of ours is that of an incomplete file."""
     return bool(_WAITING.fullmatch(name) or _TEMPORARY.fullmatch(name))
 
 
 @contextlib.contextmanager
 def _waiting(folder: Path) -> Iterator[Path]:
-    """The path of a file that gets its name when it is whole; nothing is left if it does not."""
+    """A temporary path for a file that is renamed once complete; removes it otherwise."""
     path = folder / f".tracegraph-{secrets.token_hex(8)}"
     _in_use.append(str(path))
     try:
@@ -344,7 +345,7 @@ def _waiting(folder: Path) -> Iterator[Path]:
 
 
 def _move_into_place(waiting: Path, path: Path) -> None:
-    """Gives a file its name, after what it holds is on the disk."""
+    """Gives a file its name, after flushing its contents to disk."""
     _flush(waiting)
     os.replace(waiting, path)
 
@@ -355,7 +356,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
+    """Waits until a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -364,7 +365,7 @@ def _flush(path: Path) -> None:
 
 
 def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
-    """Files of ours that no manifest names: of an earlier save, or of one that was killed."""
+    """Files of ours that no manifest names: from an earlier save, or a killed one."""
     for folder in ("", *_OWN):
         prefix = f"{folder}/" if folder else ""
         for path in _files_in(root / folder):
@@ -374,8 +375,8 @@ def _leftovers(root: Path, named: set[str]) -> Iterator[Path]:
 
 
 def _was_written(path: Path, folder: str) -> bool:
-    """Whether a file has a name of ours and, where users choose what follows the checksum, is what
-    was written under it."""
+    """Whether a file has a name of our form and, where users choose the part after the checksum,
+    the content that was written under it."""
     match = _ASSET.fullmatch(path.name) if folder in (ASSETS, EXTRA) else None
     if match is None:
         return _is_ours(path.name, folder)
@@ -383,18 +384,18 @@ def _was_written(path: Path, folder: str) -> bool:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files of a folder, without links: those are not of our making."""
+    """The files of a folder, without links: we create none."""
     return sorted(path for path in folder.glob("*") if path.is_file() and not path.is_symlink())
 
 
 def _is_ours(name: str, folder: str = "") -> bool:
-    """Whether a file was named here."""
+    """Whether a file has a name that we generated."""
     pattern = _ASSET if folder in (ASSETS, EXTRA) else _NAMED
     return pattern.fullmatch(name) is not None or is_waiting(name)
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Raises for a path that holds something else than a saved directory."""
+    """Raises for a path that holds anything other than a saved directory."""
     if not root.exists():
         return
     if not root.is_dir():
@@ -415,7 +416,7 @@ def _refuse_foreign(root: Path) -> None:
 
 
 def _foreign(root: Path) -> Iterator[str]:
-    """The names of what no save has written, and what would be mixed up with it."""
+    """The names of files that no save has written, and that would be mixed up with it."""
     for folder in ("", *_FOLDERS):
         for path in (root / folder).glob("*"):
             is_folder = not folder and path.name in _OWN
@@ -423,7 +424,7 @@ def _foreign(root: Path) -> Iterator[str]:
                 yield path.relative_to(root).as_posix()
 
 
-# Extra files: what the manifest says of them is by name, the size and the checksum.
+# Extra files: the manifest lists their sizes and checksums by name.
 
 
 def _waiting_name(digest: str, name: str) -> str:
@@ -434,7 +435,7 @@ def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
     """The extra files of the present manifest; none if it is damaged."""
     try:
         data = (root / MANIFEST).read_bytes()
-        if f'"{EXTRA}"'.encode() not in data:  # most have none, and reading them takes time
+        if f'"{EXTRA}"'.encode() not in data:  # most have none, and parsing takes time
             return {}
         entry = manifest.unsealed(data, manifest.read(data, MANIFEST))
         rows = entry.pairs().get(EXTRA)
@@ -446,7 +447,7 @@ def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_extras(entry: Entry) -> dict[str, dict[str, Any]]:
-    """The extra files that a manifest lists; they need not be there."""
+    """The extra files that a manifest lists; they need not exist."""
     found = {}
     for name, row in entry.pairs().items():
         size, digest = row.fields("bytes", "sha256")
@@ -458,7 +459,7 @@ def read_extras(entry: Entry) -> dict[str, dict[str, Any]]:
 
 
 def _name_extras(root: Path, extras: Mapping[str, dict[str, Any]]) -> None:
-    """Gives extra files that count their own names, if they wait for them."""
+    """Gives committed extra files their own names, if they still wait for them."""
     for name, row in extras.items():
         with contextlib.suppress(FileNotFoundError):
             os.replace(root / EXTRA / _waiting_name(row["sha256"], name), root / EXTRA / name)
@@ -467,7 +468,7 @@ def _name_extras(root: Path, extras: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _remove_extras(root: Path, before: Mapping[str, dict[str, Any]], now: Container[str]) -> None:
-    """Removes the extra files of the state before, but for those that the user has changed."""
+    """Removes the previous state's extra files, except those that the user has changed."""
     for name, row in before.items():
         path = root / EXTRA / name
         if name not in now and _is_as_written(path, row):
@@ -480,7 +481,7 @@ def _is_as_written(path: Path, row: Mapping[str, Any]) -> bool:
 
 
 def check_file_name(name: str) -> None:
-    """Raises SignatureError for the name of a file that may not be the same everywhere."""
+    """Raises SignatureError for a file name that is not portable."""
     problem = _name_problem(name)
     if problem:
         fact = f"the file name {name!r} {problem}"
@@ -514,13 +515,13 @@ def as_path(what: str, path: Any) -> str:
 
 
 class _Format(NamedTuple):
-    """What lies in a directory, and how it is read."""
+    """The contents of a directory, and how they are read."""
 
     what: str
     fix: str
 
 
-#: By what manifests call it.
+#: By their names in manifests.
 _FORMATS = {
     "tracegraph.saved_model": _Format("a saved model", "load it: tg.saved_model.load({!r})"),
     "tracegraph.checkpoint": _Format(
@@ -531,13 +532,13 @@ _FORMATS = {
 }
 
 
-#: How often a directory is read that is saved to again and again meanwhile.
+#: How many times to retry reading a directory that is being saved repeatedly.
 _MOST_READS = 100
 
 
 def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
-    """What `read` makes of the directory at `path`. Where it fails and a save has replaced the
-    manifest meanwhile, and removed files that the old one names, it begins again with the new one.
+    """What `read` makes of the directory at `path`. If it fails because a save has meanwhile
+    replaced the manifest and removed files that the old one names, reads again with the new one.
     """
     for _ in range(_MOST_READS):
         before = _manifest_stamp(path)
@@ -552,7 +553,7 @@ def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
 
 
 def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """What differs from one manifest at a path to the next, be they equal; None without one."""
+    """Distinguishes successive manifests at a path, even equal ones; None without a manifest."""
     try:
         found = os.stat(Path(path) / MANIFEST)
     except (OSError, ValueError) as error:
@@ -563,7 +564,7 @@ def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
 
 
 class Reader:
-    """A saved directory: its manifest, and its files after their names and sizes were checked."""
+    """A saved directory: its manifest, and its files, with names and sizes checked."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.root = Path(path)
@@ -603,8 +604,8 @@ class Reader:
         fail(NothingSavedError, fact, fix=fix)
 
     def check_format(self, format: str, version: int) -> None:
-        """Raises LoadError for another format, for a version that came after this one, and for a
-        manifest that was changed."""
+        """Raises LoadError for another format, for a later version than this one, and for a
+        manifest that was altered."""
         fields = manifest.head(self.entry)
         if fields["format"].text() != format:
             self._refuse_format(fields["format"], format)
@@ -619,7 +620,7 @@ class Reader:
         fail(LoadError, fact, fix=_FORMATS[found].fix.format(str(self.root)))
 
     def check_files(self, entry: Entry) -> list[str]:
-        """The names of the files that the manifest lists, all there and of the right size."""
+        """The names of the files in the manifest, all present and of the right size."""
         for name, row in entry.pairs().items():
             size, digest = row.fields("bytes", "sha256")
             self._check_name(row, name, as_digest(digest))
@@ -628,7 +629,7 @@ class Reader:
         return list(self._digests)
 
     def _check_name(self, row: Entry, name: str, digest: str) -> None:
-        """Raises LoadError for a name that is not made here of this checksum."""
+        """Raises LoadError for a name that we would not generate for this checksum."""
         folder, slash, base = name.rpartition("/")
         shown = manifest.excerpt(name)
         if slash and folder not in _FOLDERS:
@@ -650,7 +651,7 @@ class Reader:
         return self.root / name
 
     def checked_bytes(self, entry: Entry, most: int) -> bytes:
-        """The bytes of a file of at most `most`, compared with its checksum."""
+        """The bytes of a file of at most `most` bytes, verified against its checksum."""
         path = self.path(entry)
         if path.stat().st_size > most:
             entry.fail(f"{path} has {path.stat().st_size} bytes, more than {most}")
@@ -659,7 +660,7 @@ class Reader:
         return data
 
     def asset(self, entry: Entry) -> Path:
-        """The path of a file of the user's, compared with its checksum."""
+        """The path of a user's file, verified against its checksum."""
         path = self.path(entry)
         if path.parent.name != ASSETS:
             entry.fail(f"{path} is not an asset: those stand in the folder {ASSETS}")
@@ -674,7 +675,7 @@ class Reader:
         return path
 
     def check_all_used(self, entry: Entry, others: Container[str]) -> None:
-        """Raises LoadError for a file that the manifest lists and that nothing else has named."""
+        """Raises LoadError for a file that the manifest lists and nothing else refers to."""
         for name, row in entry.pairs().items():
             if name not in self._used and name not in others:
                 row.fail("nothing in the manifest uses this file")
@@ -705,7 +706,7 @@ class Reader:
             )
 
     def _regular(self, name: str, size: int | None, row: Entry | None = None) -> Path:
-        """A path inside the directory: of a file, no link, of the size that is expected."""
+        """A path inside the directory: a regular file, not a link, of the expected size."""
         path = self.root / name
         where = row or Entry(None, str(path))
         for part in (path, *([path.parent] if path.parent != self.root else [])):

@@ -10,12 +10,12 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
 from tracegraph.ops.layout import WithLayout, plain_axes
 
-#: The optional field of what has a layout.
+#: The optional field of entries that can have a layout.
 LAYOUT_FIELDS = ("layout",)
 
 
 def written_layout(layout: Any) -> dict[str, Any]:
-    """The field for a layout; none for None."""
+    """The field for a layout; empty for None."""
     if layout is None:
         return {}
     mesh, devices, axes = layout.placement
@@ -24,8 +24,8 @@ def written_layout(layout: Any) -> dict[str, Any]:
 
 
 def read_layout(entry: Entry, type: TensorType) -> Any:
-    """The layout for a tensor of a type that an entry says; inside of `with mesh:` it means that
-    mesh, as in the text of a graph. None where there is no entry."""
+    """The layout in an entry, for a tensor of a type; inside `with mesh:` it refers to that mesh,
+    as in the text of a graph. None if there is no entry."""
     if entry.is_null:
         return None
     mesh, axes, devices = entry.fields("mesh", "axes", optional=("devices",))

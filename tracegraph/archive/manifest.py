@@ -1,8 +1,8 @@
-"""JSON that is not trusted: read strictly, and taken apart with errors that name the place.
+"""Untrusted JSON: parsed strictly, and taken apart with errors that name the place.
 
-What Python's reader lets pass is refused: a name that is given twice in one object, numbers that
-are not finite, integers beyond 64 bits, texts that are not unicode, and nesting without end. The
-last line is a checksum of all that stands above it, so that no damage is read as something else.
+It refuses what Python's parser accepts: duplicate names in an object, non-finite numbers, integers
+beyond 64 bits, invalid unicode, and unlimited nesting. The last line is a checksum of everything
+above it, so that no damage goes unnoticed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tracegraph.errors import LoadError, SignatureError, fail
 _WIDEST = 2**63
 #: The most bytes of a manifest.
 LARGEST = limits.MANIFEST_BYTES
-#: The most that a message shows of a name.
+#: The most characters of a name that a message shows.
 _SHOWN = 60
 
-#: Lines that are written are no longer than this where they can be divided.
+#: Written lines are no longer than this, where they can be broken.
 _WIDEST_LINE = 100
 
 _KINDS: dict[type, str] = {
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 def written(content: Mapping[str, Any]) -> bytes:
-    """The JSON text of an object, the same for the same one in every process: what fits stands on
-    one line, and of what does not, each entry begins a line. The last one is the checksum.
+    """The JSON text of an object, identical in every process: what fits is on one line, otherwise
+    each entry starts a line. The last line is the checksum.
 
-    Raises SignatureError for what `read` would refuse.
+    Raises SignatureError for content that `read` would refuse.
     """
     problem = _too_deep(content)
     rows = [] if problem else [f"{_one_line(k)}: {_lines(v, ' ')}" for k, v in content.items()]
@@ -65,7 +65,7 @@ _SEAL = len(_seal(b""))
 
 
 def head(entry: Entry) -> dict[str, Entry]:
-    """The entries of a manifest. Raises LoadError where what every format has is missing."""
+    """The entries of a manifest. Raises LoadError if a field that every format has is missing."""
     fields = entry.pairs()
     for name in ("format", "version"):
         if name not in fields:
@@ -74,8 +74,8 @@ def head(entry: Entry) -> dict[str, Entry]:
 
 
 def check_version(fields: Mapping[str, Entry], version: int) -> None:
-    """Raises LoadError for a version of a format that came after the one that is read here. What
-    else such a file holds is not known, and is not looked at."""
+    """Raises LoadError for a later version of a format than the one read here. The rest of such a
+    file is unknown, and is not inspected."""
     found = fields["version"].count()
     if found > version:
         producer = fields.get("producer")
@@ -89,13 +89,13 @@ def check_version(fields: Mapping[str, Entry], version: int) -> None:
 
 
 def _plain(value: Any) -> str:
-    """A name as messages show it: what does not print is escaped."""
+    """A name as messages show it, with unprintable characters escaped."""
     text = str(value)[:_SHOWN]
     return text if text.isprintable() else repr(text)
 
 
 def _too_large(data: bytes) -> str:
-    """What is too much of a JSON text to be read; nothing if it is not."""
+    """Which limit a JSON text exceeds; empty if none."""
     if len(data) > limits.MANIFEST_BYTES:
         return f"has {len(data)} bytes, more than any manifest"
     if sum(map(data.count, (b",", b"[", b"{"))) > limits.MOST_VALUES:
@@ -132,7 +132,7 @@ def _one_line(value: Any) -> str:
 
 
 def read(data: bytes, file: str) -> Entry:
-    """The value of a JSON text. Raises LoadError that names `file` and where it is wrong."""
+    """The value of a JSON text. Raises LoadError, naming `file` and the place of the error."""
     problem = _too_large(data)
     if problem:
         fail(LoadError, f"{file} {problem}", fix=SAVE_AGAIN)
@@ -154,7 +154,7 @@ def read(data: bytes, file: str) -> Entry:
 
 
 def unsealed(data: bytes, entry: Entry) -> Entry:
-    """What was read of `data`, without its checksum. Raises LoadError where it was changed."""
+    """The value parsed from `data`, without its checksum. Raises LoadError if it was altered."""
     head, seal = data[:-_SEAL], data[-_SEAL:]
     if seal != _seal(head):
         fail(
@@ -196,7 +196,7 @@ def _items(value: Any) -> Iterator[Any]:
 
 
 class Entry:
-    """A value in a manifest, and its place: each question checks what it returns."""
+    """A value in a manifest, and its place: every accessor checks what it returns."""
 
     __slots__ = ("file", "place", "value")
 
@@ -208,7 +208,7 @@ class Entry:
     def fail(
         self, fact: str, fix: str = SAVE_AGAIN, cause: BaseException | None = None
     ) -> NoReturn:
-        """Raises the LoadError of something wrong at this place."""
+        """Raises the LoadError for a fault at this place."""
         fact = f"{self.file}: {self.place}: {fact}"
         fail(LoadError, fact, fix=fix, cause=cause)
 
@@ -218,7 +218,7 @@ class Entry:
         return self.value
 
     def text(self) -> str:
-        """A string of unicode."""
+        """A valid unicode string."""
         found = self._of(str)
         if has_surrogates(found):
             self.fail("the string holds half of a pair of surrogates")
@@ -246,7 +246,7 @@ class Entry:
         return self._of(int)
 
     def choice(self, choices: Mapping[str, T]) -> T:
-        """What the string stands for."""
+        """The value that the string selects."""
         found = self.text()
         if found not in choices:
             self.fail(f"it is {excerpt(found)}, and it must be one of {_listed(choices)}")
@@ -257,7 +257,7 @@ class Entry:
         return self.value is None
 
     def optional(self, ask: Callable[[Entry], T]) -> T | None:
-        """None for null, else what `ask` makes of it."""
+        """None for null, else the result of `ask`."""
         return None if self.is_null else ask(self)
 
     def items(self) -> list[Entry]:
@@ -266,14 +266,14 @@ class Entry:
         return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in rows]
 
     def two(self) -> tuple[Entry, Entry]:
-        """The entries of a list that has two."""
+        """The two entries of a list of length two."""
         items = self.items()
         if len(items) != 2:
             self.fail(f"it has {len(items)} entries, and it must have 2")
         return items[0], items[1]
 
     def each(self, ask: Callable[[Entry], T]) -> list[T]:
-        """What `ask` makes of each entry of a list."""
+        """The result of `ask` for each entry of a list."""
         return [ask(item) for item in self.items()]
 
     def axes(self) -> list[Entry]:
@@ -284,13 +284,13 @@ class Entry:
         return found
 
     def pairs(self) -> dict[str, Entry]:
-        """The entries of an object by their names."""
+        """The entries of an object by name."""
         found = self._of(dict)
         return {name: Entry(item, self.file, self._inside(name)) for name, item in found.items()}
 
     def fields(self, *names: str, optional: tuple[str, ...] = ()) -> list[Entry]:
-        """The entries of an object that must have these names, may have the `optional` ones,
-        which are null where they are missing, and has no others."""
+        """The entries of an object that must have these names, may have the `optional` ones, which
+        are null if missing, and has no others."""
         found = self.pairs()
         for name in names:
             if name not in found:
@@ -307,13 +307,13 @@ class Entry:
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether a string holds halves of surrogate pairs, which no file can hold."""
+    """Whether a string contains surrogate halves, which no file can hold."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def label_problem(name: str) -> str:
-    """What makes a string no name of something; nothing if it is one. Two names that look the
-    same are the same."""
+    """Why a string is not a valid name; empty if it is. Two names that look alike count as the
+    same."""
     if not name:
         return "is empty"
     if len(name) > limits.LONGEST_NAME:

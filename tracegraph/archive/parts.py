@@ -1,9 +1,9 @@
 """Arrays that are stored in parts.
 
-Of an array that is divided among devices, each process writes the parts that it owns; nobody has
-all of it. Whoever reads it, on other devices perhaps, reads the parts that it needs. Each part has
-a checksum of its own, which tells of the whole part only. So parts are cut, along every axis and at
-places of the whole array, and whoever divides it along another axis reads little in vain.
+Each process writes the parts that it owns of an array sharded over devices; nobody has all of it. A
+reader, perhaps on other devices, reads the parts that it needs. Each part has its own checksum,
+which only verifies the whole part. So parts are cut along every axis, at positions that depend only
+on the whole array, and a reader that shards it along another axis reads little in vain.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tracegraph.core.types import TensorType
 
 #: The most bytes of a part.
 PART_BYTES = 2**24
-#: An axis is cut into so many equal pieces at most: as many devices may divide it, whichever axis
-#: it was that divided it before.
+#: An axis is cut into at most this many equal pieces: that many devices may shard it, whichever
+#: axis was sharded before.
 _PIECES = 8
-#: No array is cut into more parts for that, or into smaller ones: what the manifest says of a part
-#: takes 200 bytes.
+#: Cutting for that creates no more parts per array, and none smaller than this: the manifest takes
+#: 200 bytes per part.
 _MOST_PARTS, LEAST_BYTES = 512, 2**14
 #: The parts of an array form a grid, which has at most this many times as many cells.
 _CELLS = 64
@@ -53,7 +53,7 @@ def divided_array(type: TensorType, parts: Iterable[tuple[tuple[int, ...], np.nd
 
 
 def _steps(type: TensorType) -> list[int]:
-    """After how many elements each axis of an array is cut."""
+    """For each axis of an array, the number of elements between cuts."""
     shape: Any = type.shape
     counts = [1] * len(shape)
     size = math.prod(shape) * type.dtype.size
@@ -80,12 +80,12 @@ def _cut(begin: tuple[int, ...], array: np.ndarray, steps: Sequence[int]) -> Ite
 
 
 def key_of(key: str, begin: Sequence[int]) -> str:
-    """What a file calls a part of the array `key`."""
+    """The name in a file for a part of the array `key`."""
     return f"{key}@{'.'.join(map(str, begin))}"
 
 
 def flat(arrays: Mapping[str, np.ndarray | DividedArray]) -> dict[str, np.ndarray]:
-    """All that is written of arrays, by the names that the files have for it."""
+    """Everything that is written for arrays, by its name in the files."""
     found: dict[str, np.ndarray] = {}
     for key, array in arrays.items():
         if isinstance(array, DividedArray):
@@ -98,7 +98,7 @@ def flat(arrays: Mapping[str, np.ndarray | DividedArray]) -> dict[str, np.ndarra
 def described(
     arrays: Mapping[str, np.ndarray | DividedArray], rows: Mapping[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What the manifest says of arrays, from what it says of all that was written of them."""
+    """The manifest's entries for arrays, from its entries for everything written for them."""
     found: dict[str, Any] = {}
     for key, array in arrays.items():
         if not isinstance(array, DividedArray):
@@ -115,7 +115,7 @@ def described(
 
 
 def merged(tables: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, Any]:
-    """What several processes say of arrays, as one table: of one that is divided, all parts."""
+    """The array tables of several processes as one table: for a sharded array, all parts."""
     found: dict[str, Any] = {}
     for table in tables:
         for key, row in table.items():
@@ -129,7 +129,7 @@ def merged(tables: Sequence[Mapping[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 class StoredPart(NamedTuple):
-    """A part in a file: where it begins and ends in the array."""
+    """A part in a file: its start and end within the array."""
 
     begin: tuple[int, ...]
     end: tuple[int, ...]
@@ -137,7 +137,7 @@ class StoredPart(NamedTuple):
 
 
 class StoredParts:
-    """An array in parts, each of which is read and checked when it is needed."""
+    """An array in parts, each of which is read and verified on demand."""
 
     def __init__(self, type: TensorType, parts: Sequence[StoredPart]) -> None:
         self.type = type
@@ -149,16 +149,16 @@ class StoredParts:
 
     @property
     def places(self) -> list[tuple[TensorFile, str]]:
-        """The files that have parts of it, and what they call them."""
+        """The files that hold parts of it, and the parts' names there."""
         return [place for part in self._parts for place in part.stored.places]
 
     def read(self) -> np.ndarray:
-        """The array. Raises LoadError where its bytes are not those that were written."""
+        """The array. Raises LoadError if its bytes are not those that were written."""
         shape: Any = self.type.shape
         return self.reader()((0,) * len(shape), shape)
 
     def reader(self) -> Callable[[Sequence[int], Sequence[int]], np.ndarray]:
-        """What reads the elements from `begin` to `end`; it reads no part twice."""
+        """A function that reads the elements from `begin` to `end`, and no part twice."""
         known: dict[tuple[int, ...], np.ndarray] = {}
 
         def read(begin: Sequence[int], end: Sequence[int]) -> np.ndarray:
@@ -177,12 +177,12 @@ class StoredParts:
 
 
 def _box(low: Sequence[int], high: Sequence[int], origin: Sequence[int]) -> tuple[slice, ...]:
-    """The elements from `low` to `high`, counted from an origin."""
+    """The elements from `low` to `high`, relative to an origin."""
     return tuple(slice(a - o, b - o) for a, b, o in zip(low, high, origin, strict=True))
 
 
 def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, Stored | StoredParts]:
-    """The arrays that a table of the manifest lists, each compared with the heads of its files."""
+    """The arrays in a table of the manifest, each verified against the headers of its files."""
     found: dict[str, Stored | StoredParts] = {}
     for key, row in entry.pairs().items():
         if has_surrogates(key):
@@ -214,7 +214,7 @@ def _stored_parts(row: Entry, key: str, files: Mapping[str, TensorFile]) -> Stor
 
 
 def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> None:
-    """Raises LoadError unless each element of the array is in one part."""
+    """Raises LoadError unless every element of the array is in exactly one part."""
     shape: Any = type.shape
     cuts = [
         sorted({0, size, *(x.begin[i] for x in parts), *(x.end[i] for x in parts)})

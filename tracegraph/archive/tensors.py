@@ -1,9 +1,9 @@
 """Named arrays in safetensors files: written in shards, held open, read one at a time.
 
-The format stores the common dtypes, row after row, little-endian. What it lacks goes through a
-view: complex128 as pairs of float64, the small floats and integers as bytes; the dtype that is
-meant stands in the manifest. Each array has a checksum of its own, which is compared when the
-array is read, so that opening a large file reads nothing of it.
+The format stores the common dtypes in row-major, little-endian order. Others go through a view:
+complex128 as pairs of float64, the small floats and integers as bytes; the manifest states the
+intended dtype. Each array has its own checksum, which is verified when the array is read, so
+opening a large file reads none of its data.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tracegraph.errors import LoadError, fail, reason_of
 
 T = TypeVar("T")
 
-#: Bytes per file: larger sets of arrays are cut into shards.
+#: Bytes per file: larger sets of arrays are split into shards.
 SHARD_BYTES = 5 * 10**9
-#: The most elements of a tensor: what has more cannot be addressed in bytes.
+#: The most elements of a tensor: more cannot be addressed in bytes.
 _MOST_ELEMENTS = 2**48
 
 _NATIVE = {
@@ -55,7 +55,7 @@ _FORMAT_NAMES = {
     "float8_e5m2": "F8_E5M2",
     "complex64": "C64",
 }
-#: Dtypes of the format in its order of them.
+#: Dtypes of the format, in the format's order.
 _ORDER = (
     *("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "I16", "U16", "F16", "BF16", "I32", "U32", "F32"),
     *("C64", "F64", "I64", "U64"),
@@ -63,7 +63,7 @@ _ORDER = (
 
 
 def storage_view(array: np.ndarray) -> np.ndarray:
-    """`array` in a dtype that the format has: contiguous, little-endian, bit for bit."""
+    """`array` in a dtype of the format: contiguous, little-endian, bit for bit."""
     array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
@@ -77,7 +77,7 @@ def storage_view(array: np.ndarray) -> np.ndarray:
 
 
 def _stored_type(type: TensorType) -> tuple[str, tuple[int, ...]]:
-    """The name of the dtype and the shape that an array of `type` has in a file."""
+    """The dtype name and the shape of an array of `type` in a file."""
     name, shape = type.dtype.name, type.shape
     assert isinstance(shape, tuple)
     if name == "complex128":
@@ -86,7 +86,7 @@ def _stored_type(type: TensorType) -> tuple[str, tuple[int, ...]]:
 
 
 def bytes_of(array: np.ndarray) -> Any:
-    """The bytes of a storage view, which are not copied."""
+    """The bytes of a storage view, without a copy."""
     return array.reshape(-1).view(np.uint8) if array.size else b""
 
 
@@ -99,12 +99,12 @@ def checksum(array: np.ndarray) -> str:
 
 
 class Shard(NamedTuple):
-    """The arrays of one file by name. Each has its form in the file only while it is written."""
+    """The arrays of one file by name, each converted to its stored form only while written."""
 
     arrays: dict[str, np.ndarray]
 
     def save(self, path: Path) -> None:
-        """Writes the file. safetensors would, but keeps to itself why a disk takes no more."""
+        """Writes the file. safetensors could, but does not report why a disk accepts no more."""
         order = sorted(self.arrays, key=lambda name: (-self._rank(name), name))
         with open(path, "wb", buffering=0) as file:
             _write_all(file, _head([(name, self.arrays[name]) for name in order]))
@@ -112,16 +112,17 @@ class Shard(NamedTuple):
                 _write_all(file, bytes_of(storage_view(self.arrays[name])))
 
     def checksums(self) -> dict[str, str]:
-        """Those of the arrays."""
+        """The checksums of the arrays."""
         return {key: checksum(storage_view(array)) for key, array in self.arrays.items()}
 
     def _rank(self, name: str) -> int:
-        """Larger elements come first, so that each array begins at a multiple of their size."""
+        """Larger elements come first, so that each array starts at a multiple of its element
+        size."""
         return _ORDER.index(_stored_type(type_of_array(self.arrays[name]))[0])
 
 
 def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
-    """What stands before the arrays: its own size, and where each of them is."""
+    """The header of a file: its own size, and where each array is."""
     rows: dict[str, Any] = {}
     end = 0
     for name, array in arrays:
@@ -134,14 +135,14 @@ def _head(arrays: Iterable[tuple[str, np.ndarray]]) -> bytes:
 
 
 def _write_all(file: io.FileIO, data: Any) -> None:
-    """Writes all bytes: the system may take a part of them only."""
+    """Writes all bytes: the system may accept only a part of them at a time."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
-    """The arrays in shards of at most `SHARD_BYTES`; one array is never cut."""
+    """The arrays in shards of at most `SHARD_BYTES`; an array is never split."""
     found: list[Shard] = []
     size = 0
     for name, array in arrays.items():
@@ -154,7 +155,7 @@ def shards(arrays: Mapping[str, np.ndarray]) -> list[Shard]:
 
 
 def description(array: np.ndarray, file: str, digest: str | None = None) -> dict[str, Any]:
-    """What the manifest says of an array that is stored in `file`; `digest` is its checksum."""
+    """The manifest's entry for an array that is stored in `file`; `digest` is its checksum."""
     type = type_of_array(array)
     return {
         "file": file,
@@ -167,17 +168,17 @@ def description(array: np.ndarray, file: str, digest: str | None = None) -> dict
 # Reading.
 
 
-#: How much is hashed while more is read: it stays in the cache of a core in between.
+#: How much is hashed while more is read: a block stays in a core's cache in between.
 _BLOCK = 2**22
-#: Where arrays begin in memory: XLA uses those as they are, and copies others.
+#: Alignment of arrays in memory: XLA uses aligned ones in place, and copies others.
 _ALIGNMENT = 64
 
 
 class TensorFile:
-    """A safetensors file, which is held open: a save that removes it takes nothing away.
+    """A safetensors file, held open, so that a save that removes it takes nothing away.
 
-    Its head is read once, when it is opened. Whatever becomes of the file later, a tensor is read
-    from where that says, and its bytes are compared with their checksum.
+    Its header is read once, when it is opened. Whatever happens to the file later, a tensor is read
+    from where the header says, and its bytes are verified against their checksum.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -186,9 +187,9 @@ class TensorFile:
         try:
             self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - it is read later
             weakref.finalize(self, self._file.close)
-            with safe_open(path, "np"):  # compares the whole head with the size of the file
+            with safe_open(path, "np"):  # checks the whole header against the size of the file
                 self._rows = _entries_of(self._file)
-        except Exception as error:  # safetensors has its own class for what it does not understand
+        except Exception as error:  # safetensors has its own class for malformed files
             if is_of_interrupt(error):
                 raise
             fact = f"{name} is not a file of tensors: {error}"
@@ -200,17 +201,17 @@ class TensorFile:
         return self._rows[key].dtype, self._rows[key].shape
 
     def read(self, key: str) -> tuple[np.ndarray, str]:
-        """The bytes of an array in memory of its own, and their SHA-256. They are copied: a file
-        that is mapped may change after it was compared with its checksum.
+        """The bytes of an array, copied to fresh memory, and their SHA-256. A memory-mapped file
+        could change after it was verified.
 
-        Raises LoadError where they cannot be read.
+        Raises LoadError if they cannot be read.
         """
         begin, end = self._rows[key].begin, self._rows[key].end
         found = _aligned(end - begin)
         digest = hashlib.sha256()
         blocks = [found[i : i + _BLOCK] for i in range(0, found.size, _BLOCK)]
         places = range(begin, end, _BLOCK)
-        # Hashing and reading need no Python: one block is hashed while the next one is read.
+        # Hashing and reading need no Python: one block is hashed while the next is read.
         ahead = map if len(blocks) < 2 else _read_ahead
         try:
             for block in ahead(self._fill, blocks, places):
@@ -223,8 +224,8 @@ class TensorFile:
         return found, digest.hexdigest()
 
     def _read_at(self, place: int, into: memoryview) -> int:
-        """Reads what stands at a place, at most as much as there is room for; how much that was."""
-        if hasattr(os, "preadv"):  # no other reader, be it an interrupt, moves the place
+        """Reads from a position, at most what fits into the buffer; returns the number of bytes."""
+        if hasattr(os, "preadv"):  # no other reader, nor an interrupt, moves the position
             return os.preadv(self._file.fileno(), [into], place)
         with self._lock:
             self._file.seek(place)
@@ -241,17 +242,17 @@ class TensorFile:
 
 
 class _TensorEntry(NamedTuple):
-    """What the head of a file says of an array."""
+    """An array's entry in the header of a file."""
 
     dtype: str
     shape: tuple[int, ...]
-    #: Where its bytes begin and end in the file.
+    #: Where its bytes start and end in the file.
     begin: int
     end: int
 
 
 def _entries_of(file: io.FileIO) -> dict[str, _TensorEntry]:
-    """The arrays of a file by their names: those of a head that is known to be right."""
+    """The arrays of a file by name, from a header known to be valid."""
     size = int.from_bytes(file.read(8), "little")
     rows = json.loads(file.read(size))
     rows.pop("__metadata__", None)
@@ -263,7 +264,7 @@ def _entries_of(file: io.FileIO) -> dict[str, _TensorEntry]:
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Memory for so many bytes that XLA uses as it is."""
+    """Memory of this size that XLA can use without copying."""
     found = np.empty(size + _ALIGNMENT, np.uint8)
     start = -found.ctypes.data % _ALIGNMENT
     return found[start : start + size]
@@ -272,7 +273,7 @@ def _aligned(size: int) -> np.ndarray:
 def _read_ahead(
     fill: Callable[[T, int], T], blocks: Iterable[T], places: Iterable[int]
 ) -> Iterator[T]:
-    """As `map`, where each result is made while the one before it is used."""
+    """`map`, where each result is computed while the one before it is used."""
     waiting: Task[T] | None = None
     for block, place in zip(blocks, places, strict=True):
         coming = Task(functools.partial(fill, block, place))
@@ -287,7 +288,7 @@ _DAMAGED = "the file is damaged: save it again, or fetch it again from where it 
 
 
 class Stored:
-    """An array in a file, read and checked at the first use."""
+    """An array in a file, read and verified on first use."""
 
     def __init__(self, file: TensorFile, key: str, type: TensorType, digest: str) -> None:
         self.file = file
@@ -301,16 +302,16 @@ class Stored:
 
     @property
     def places(self) -> list[tuple[TensorFile, str]]:
-        """The file that has it, and what that calls it."""
+        """The file that holds it, and its name there."""
         return [(self.file, self._key)]
 
     def reader(self) -> Callable[[Sequence[int], Sequence[int]], np.ndarray]:
-        """What reads the elements from `begin` to `end`."""
+        """A function that reads the elements from `begin` to `end`."""
         array = self.read()
         return lambda begin, end: array[tuple(map(slice, begin, end))]
 
     def read(self) -> np.ndarray:
-        """The array. Raises LoadError where its bytes are not those that were written."""
+        """The array. Raises LoadError if its bytes are not those that were written."""
         data, found = self.file.read(self._key)
         if found != self._digest:
             fail(
@@ -323,7 +324,7 @@ class Stored:
 
 
 class Place(NamedTuple):
-    """What a row of a manifest says of where an array is: the entries of its fields."""
+    """The entries of a manifest row that say where an array is."""
 
     file: Entry
     dtype: Entry
@@ -332,7 +333,7 @@ class Place(NamedTuple):
 
 
 def stored_array(row: Entry, key: str, place: Place, files: Mapping[str, TensorFile]) -> Stored:
-    """An array that a row of the manifest lists, compared with the head of its file."""
+    """An array in a row of the manifest, verified against the header of its file."""
     stored = place.file.choice(files)
     type = TensorType(place.dtype.choice(_STORED_DTYPES), sizes_of(place.shape))
     _check_stored(row, stored, key, type)

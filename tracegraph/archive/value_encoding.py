@@ -1,6 +1,6 @@
-"""Python values and structures as JSON: what is data, and nothing that would have to be imported.
+"""Python values and structures as JSON: only data, and nothing that would have to be imported.
 
-None, truth values, integers and strings are themselves. Everything else is an object with one
+None, booleans, integers and strings represent themselves. Everything else is an object with one
 name, which says what it is:
 
     {"float": "2.5"}  {"complex": ["0.0", "1.0"]}  {"bytes": "00ff"}  {"int": "9007199254740993"}
@@ -9,9 +9,9 @@ name, which says what it is:
     {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
     {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
 
-Each value has one form: what is read is written the same. A namedtuple or dataclass comes back as
-one of the same name and fields: its class is not looked for. What a caller adds, such as
-Variables, has names of the caller's own.
+Each value has one form, so rewriting what was read gives the same text. A namedtuple or dataclass
+is restored with the same name and fields: its class is not looked up. Encodings that a caller adds,
+such as for Variables, have names of the caller's own.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class NoData(Exception):
 
 _INT = re.compile("-?[1-9][0-9]*")
 
-#: Encodes what is a caller's own; raises NoData for anything else.
+#: Encodes values specific to a caller; raises NoData for anything else.
 Special = Callable[[Any], Any]
-#: Encodes what stands inside of a container, given its name there; a key of a dict has none.
+#: Encodes an item of a container, given its name there; a dict's key has none.
 Inside = Callable[[Any, Any], Any]
 
 
@@ -55,13 +55,13 @@ def _no_special(value: Any) -> Any:
     raise NoData(value)
 
 
-#: Classes of dicts whose entries are all that they are, but for what a missing one is taken as.
+#: Dict classes fully described by their entries, apart from the default of a missing one.
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
 def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
-    """The JSON of a value. Raises NoData for what is not data, inside of it too unless `inside`
-    finds something else to stand there."""
+    """The JSON of a value. Raises NoData for anything that is not data, and for such items inside
+    it unless `inside` substitutes something else."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -152,7 +152,7 @@ def record_fields(value: Any) -> list[tuple[str, Any]]:
 
 
 def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
-    """Why no namedtuple or dataclass can have this name and these fields; nothing if one can."""
+    """Why no namedtuple or dataclass can have this name and these fields; empty if one can."""
     if len(fields) > limits.MOST_FIELDS:
         return f"it has {len(fields)} fields, more than {limits.MOST_FIELDS}"
     for text in (name, *fields):
@@ -160,29 +160,29 @@ def record_problem(kind: str, name: str, fields: Sequence[str]) -> str:
             return f"{excerpt(text)} is not a name"
     if len(set(fields)) < len(fields):
         return "two fields have one name"
-    hidden = "_" if kind == "namedtuple" else "__"  # what the classes keep for themselves
+    hidden = "_" if kind == "namedtuple" else "__"  # names that the classes reserve
     wrong = [text for text in fields if text.startswith(hidden)]
     return f"no field can be called {wrong[0]}" if wrong else ""
 
 
 def _is_name(text: str) -> bool:
-    """Whether a string is an identifier, in the one form in which Python keeps them."""
+    """Whether a string is an identifier, in Python's canonical form."""
     is_plain = text.isidentifier() and not keyword.iskeyword(text) and len(text) <= 200
     return is_plain and unicodedata.is_normalized("NFKC", text)
 
 
 class Records:
-    """The classes of namedtuples and dataclasses that were read: one for each name and fields."""
+    """The namedtuple and dataclass classes restored so far: one for each name and fields."""
 
     def __init__(self) -> None:
         self._classes: dict[tuple[str, str, tuple[str, ...]], type] = {}
 
     def find(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
-        """The class that was made for these, if one was."""
+        """The class that was created for these, if any."""
         return self._classes.get((kind, name, fields))
 
     def make(self, kind: str, name: str, fields: tuple[str, ...]) -> type | None:
-        """The one class for these; None if there are too many."""
+        """The only class for these; None if there are too many."""
         found = self.find(kind, name, fields)
         if found is None and len(self._classes) < limits.MOST_RECORDS:
             if kind == "namedtuple":
@@ -194,7 +194,7 @@ class Records:
 
 
 class Decoder:
-    """Reads what `encoded` wrote; `special` has what reads each of the caller's own names."""
+    """Reads what `encoded` wrote; `special` maps each of the caller's own names to its reader."""
 
     def __init__(
         self,

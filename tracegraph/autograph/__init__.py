@@ -1,7 +1,7 @@
 """Conversion of Python's control flow: `if`, `while` and `for` on tensors become graph nodes.
 
-`tg.function` converts what it traces, and what that calls. A value that Python knows decides as
-without conversion.
+`tg.function` converts the functions it traces, and those that they call. A value that Python knows
+decides as it would without conversion.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which functions are converted, and their converted forms.
 
-malt is loaded when the first function is converted: the only place that opens the transpiler.
+malt is imported when the first function is converted; only this module opens the transpiler.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ class NotConvertible(Exception):
     """A function that cannot be converted; its text says why."""
 
 
-#: The name by which converted code reaches the hooks, and the cell in which it finds them, which
+#: The name by which converted code refers to the hooks, and the cell that holds them, which
 #: `operators` fills.
 HOOKS = "ag__"
 hooks = CellType()
 
-#: Converting is rare: one at a time, so that threads never convert a thing twice.
+#: Converting is rare: one conversion at a time, so that threads never duplicate one.
 _converting = threading.RLock()
-#: The converted code, or why there is none, by the id of the code: to find the object itself would
-#: hash its instructions, and code of two files may be equal.
+#: The converted code, or the reason why there is none, by the id of the code: looking up the object
+#: itself would hash its instructions, and code of two files may compare equal.
 _codes: dict[int, CodeType | str] = {}
 _watched: dict[int, weakref.ref[CodeType]] = {}
 
 
 @functools.cache
 def _transpiler() -> Any:
-    # A signal handler that fell into the import would find a module that is not whole.
+    # A signal handler that struck during the import would find a half-initialised module.
     return on_worker_thread(lambda: importlib.import_module("tracegraph.autograph.transpiler"))
 
 
 def converted(function: Any) -> Any:
-    """What does the same as `function`, and has values of graphs decide by nodes. Of what is not
-    converted it is the function itself."""
+    """A function equivalent to `function`, in which values of graphs decide by nodes; the function
+    itself if it is not converted."""
     if isinstance(function, FunctionType):
         return _converted_function(function)
     if isinstance(function, MethodType):
@@ -71,7 +71,7 @@ def converted(function: Any) -> Any:
 
 
 def why_not_converted(code: CodeType) -> str:
-    """Why a function of the user's runs unconverted; empty for one that is converted."""
+    """Why a user's function runs unconverted; empty if it is converted."""
     found = _codes.get(id(code))
     return found if isinstance(found, str) else ""
 
@@ -129,12 +129,13 @@ def converted_text(function: Any) -> str:
     return _transpiler().converted_text(function)
 
 
-# What is left alone.
+# Functions left alone.
 
 
 def is_left_alone(function: FunctionType) -> bool:
-    """Whether a function runs as it is: one that is converted already; a generator; one of
-    tracegraph, NumPy, JAX, Python's library, or an installed package that does not use tracegraph.
+    """Whether a function runs unchanged: one that is already converted; a generator; one of
+    tracegraph, NumPy, JAX, the standard library, or an installed package that does not use
+    tracegraph.
     """
     code = function.__code__
     if HOOKS in code.co_freevars or _is_of_libraries(code.co_filename):
@@ -151,7 +152,8 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 @functools.lru_cache(4096)
 def _is_of_libraries(file: str) -> bool:
-    """Whether a file is ours, or of Python's library, in whose folder installed packages are."""
+    """Whether a file is ours, or in the standard library's folder, where packages are installed
+    too."""
     if is_ours(file) or file.startswith("<frozen"):
         return True
     return os.path.abspath(file).startswith(_libraries()) and not _is_installed(file)
@@ -178,7 +180,7 @@ def _is_installed(file: str) -> bool:
 
 
 def _uses_us(names: dict[str, Any]) -> bool:
-    """Whether a module has something of tracegraph among its names."""
+    """Whether any name in a module refers to something of tracegraph."""
     return any(map(_is_of_us, list(names.values())))
 
 
@@ -190,17 +192,17 @@ def _is_of_us(value: Any) -> bool:
 _US = __name__.partition(".")[0]
 
 
-#: Functions that take functions as they are, where others of tracegraph take them converted.
+#: Our functions that take their function arguments unconverted, unlike the others.
 take_as_given: set[Any] = set()
 
 
-# What need not be converted.
+# Functions that need no conversion.
 
 
 def is_straight(function: Any, arguments: Iterable[Any]) -> bool:
-    """Whether a function decides nothing and calls nothing that is converted, so that it is the
-    same unconverted: no branch in its code, and only plain values and libraries among the names
-    and arguments that it uses."""
+    """Whether a function has no branches and calls nothing that is converted, so that converting it
+    would change nothing: its code has no branch, and the names and arguments that it uses are only
+    plain values and library functions."""
     if not isinstance(function, FunctionType):
         return False
     return all(map(_is_plain, arguments)) and all(
@@ -209,8 +211,8 @@ def is_straight(function: Any, arguments: Iterable[Any]) -> bool:
 
 
 def _values_used(function: FunctionType, code: CodeType) -> Iterator[Any]:
-    """What the global and free names of the code stand for; a function of nobody's for a branch,
-    and for what is not known."""
+    """The values of the global and free names in the code; a function of ours stands for
+    a branch, and for anything unknown."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
     for instruction in dis.get_instructions(code):
         name, value = instruction.opname, instruction.argval
@@ -227,18 +229,18 @@ def _values_used(function: FunctionType, code: CodeType) -> Iterator[Any]:
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # it is empty
+    except ValueError:  # an empty cell
         return converted
 
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_")
-#: Python's functions that do something else with tensors of a graph, by name.
+#: Builtins that behave differently for tensors of a graph, by name.
 _HOOKED = ("print", "max", "min")
 _UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether nothing of a value is code of the user's."""
+    """Whether a value contains no user code."""
     if value is None or isinstance(value, _PLAIN):
         return True
     if isinstance(value, (tuple, list)):

@@ -1,4 +1,4 @@
-"""`tg.autograph.experimental`: TensorFlow's names that are here."""
+"""`tg.autograph.experimental`: the TensorFlow names that exist here."""
 
 from __future__ import annotations
 

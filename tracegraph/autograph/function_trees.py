@@ -15,7 +15,7 @@ from tracegraph.autograph.conversion import NotConvertible
 
 
 def tree_of(function: FunctionType) -> Any:
-    """The tree of the function alone, with the positions that it has in its file."""
+    """The tree of just the function, with its positions in the file."""
     code = function.__code__
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename, function.__globals__)
@@ -24,7 +24,7 @@ def tree_of(function: FunctionType) -> Any:
     found = list(_candidates(code, lines))
     if not found:
         raise NotConvertible("its source is no longer what was run: the file was changed since")
-    # Parsed files are kept, and nodes are changed.
+    # Parsed files are cached, and callers modify the nodes.
     return copy.deepcopy(min(found, key=_extent))
 
 
@@ -32,7 +32,7 @@ def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
     """The functions of the source that may have compiled to `code`."""
     if code.co_name == "<lambda>":
         positions = _positions(code)
-        if not positions:  # Python 3.12 says of a constant no more than its line
+        if not positions:  # for a constant Python 3.12 gives only its line
             raise NotConvertible("it returns a constant, in which there is nothing to convert")
         lambdas = (x for x in ast.walk(_parsed("".join(lines))) if isinstance(x, ast.Lambda))
         for node in lambdas:
@@ -48,13 +48,13 @@ def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
 
 
 def _definition(first: int, lines: list[str]) -> ast.Module:
-    """The tree of the block of lines that begins at the line `first`."""
+    """The tree of the block of lines that starts at the line `first`."""
     try:
         text = "".join(inspect.getblock(lines[first - 1 :]))
         if text[:1].isspace():
             return ast.increment_lineno(ast.parse("if 1:\n" + text), first - 2)
         return ast.increment_lineno(ast.parse(text), first - 1)
-    except SyntaxError:  # a block that is not whole, such as one with odd indentation
+    except SyntaxError:  # an incomplete block, such as one with odd indentation
         return _parsed("".join(lines))
 
 
@@ -64,7 +64,7 @@ def _parsed_once(text: str) -> ast.Module:
 
 
 def _parsed(text: str) -> ast.Module:
-    """The tree of a whole file; nodes of it are copied before they are changed."""
+    """The tree of a whole file; copy its nodes before changing them."""
     try:
         return _parsed_once(text)
     except SyntaxError as error:
@@ -72,7 +72,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 def _takes(node: Any, code: CodeType) -> bool:
-    """Whether a function of the source has the parameters of the code."""
+    """Whether a function in the source has the parameters of the code."""
     own = node.args
     names = [x.arg for x in (*own.posonlyargs, *own.args, *own.kwonlyargs)]
     count = code.co_argcount + code.co_kwonlyargcount
@@ -80,7 +80,7 @@ def _takes(node: Any, code: CodeType) -> bool:
 
 
 def _positions(code: CodeType) -> list[tuple[tuple[Any, Any], tuple[Any, Any]]]:
-    """Where the instructions begin and end, of those that have a place in the source."""
+    """Where the instructions start and end, for those with a position in the source."""
     return [
         ((line, column), (end_line, end_column))
         for line, end_line, column, end_column in code.co_positions()

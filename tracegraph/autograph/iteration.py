@@ -1,6 +1,6 @@
-"""What a staged `for` runs over: tensors along their first axis, ranges, and several in step.
+"""The iterables of a staged `for`: tensors along their first axis, ranges, and several in step.
 
-A range in a `for` is never made as a tensor: the loop counts.
+A range in a `for` is never built as a tensor: the loop counts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tracegraph.ops.constant import Iota
 
 
 class Steps:
-    """Items that are made one after another from a counter, which may be a nest of tensors."""
+    """Items computed one after another from a counter, which may be a nest of tensors."""
 
-    #: The largest number of items, where it is known while tracing.
+    #: The largest number of items, if it is known while tracing.
     bound: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """The items for a function of Python's, which needs their number."""
+        """The items, for a Python function, which needs to know their number."""
         rows = self.rows()
         if rows is None:
             fail(
@@ -40,7 +40,7 @@ class Steps:
         return iter([nest.map_structure(lambda x, k=k: x[k], rows) for k in range(count)])
 
     def rows(self) -> Any:
-        """All items, as the rows of a nest of tensors; None where their number is not known."""
+        """All items, as the rows of a nest of tensors; None if their number is unknown."""
         return None
 
     def first(self) -> Any:
@@ -52,7 +52,7 @@ class Steps:
         raise NotImplementedError
 
     def after(self, counter: Any) -> Any:
-        """The counter behind the item."""
+        """The counter after the item."""
         raise NotImplementedError
 
     def item(self, counter: Any) -> Any:
@@ -89,14 +89,14 @@ class Slices(Steps):
         return counter + 1
 
     def item(self, counter: Any) -> Any:
-        if self.bound == 0:  # there is none, and the body is traced nevertheless
+        if self.bound == 0:  # there is no item, but the body is traced anyway
             row = TensorType(self._tensor.dtype, self._tensor.type.shape[1:])
             return full(0, row)
         return self._tensor[counter]
 
 
 class Range(Steps):
-    """From `start` by `delta` up to `limit`, which may all be values of the graph."""
+    """From `start` in steps of `delta` up to `limit`, any of which may be values of the graph."""
 
     def __init__(self, start: Any, limit: Any, delta: Any, dtype: Any = None) -> None:
         bounds = [start, limit, delta]
@@ -132,7 +132,7 @@ class Range(Steps):
 
 
 class InStep(Steps):
-    """Several sequences in step: a tuple of their items, as long as all have one."""
+    """Several sequences in step: tuples of their items, until the shortest ends."""
 
     def __init__(self, steps: Sequence[Steps]) -> None:
         self._steps = steps
@@ -184,7 +184,7 @@ class _Numbers(Range):
 
 
 def staged_steps(iterated: Any) -> Steps | None:
-    """What a loop runs over if a graph must compute it; None for what Python runs over."""
+    """The steps of a loop that a graph must compute; None for one that Python iterates."""
     if isinstance(iterated, Steps):
         return iterated
     if isinstance(iterated, TensorList) and not iterated.has_known_length:
@@ -193,7 +193,7 @@ def staged_steps(iterated: Any) -> Steps | None:
 
 
 def steps_of_range(*bounds: Any) -> Range | None:
-    """What Python's `range` counts through, if a graph must compute a bound."""
+    """The steps of Python's `range`, if a graph must compute a bound."""
     if not any(map(in_graph, bounds)):
         return None
     start, limit, delta = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
@@ -203,14 +203,14 @@ def steps_of_range(*bounds: Any) -> Range | None:
 def steps_of_tensor_range(
     start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: Any = None
 ) -> Range:
-    """What `tg.range` counts through."""
+    """The steps of `tg.range`."""
     start, limit = (0, start) if limit is None else (start, limit)
     return Range(start, limit, delta, dtype)
 
 
 def steps_in_step(*iterables: Any, strict: bool = False) -> Steps | None:
-    """What `zip` of sequences runs over, if a graph must compute all of them; if they must be of
-    one length, this must be known."""
+    """The steps of `zip`, if a graph must compute all of its sequences; if they must have equal
+    lengths, that must be known."""
     if any(isinstance(x, Steps) for x in iterables):
         iterables = tuple([_as_range(x) for x in iterables])
     steps = [found for found in map(staged_steps, iterables) if found is not None]
@@ -220,25 +220,26 @@ def steps_in_step(*iterables: Any, strict: bool = False) -> Steps | None:
 
 
 def _as_range(iterable: Any) -> Any:
-    """A range of Python's as one that a graph counts through; anything else as it is."""
+    """A Python range as one that a graph counts through; anything else unchanged."""
     if not isinstance(iterable, builtins.range):
         return iterable
     return Range(iterable.start, iterable.stop, iterable.step)
 
 
 def numbered_steps(iterable: Any, start: Any = 0) -> Steps | None:
-    """What `enumerate` runs over, if a graph must compute it."""
+    """The steps of `enumerate`, if a graph must compute them."""
     steps = staged_steps(iterable)
     return None if steps is None else Enumerated(start, steps)
 
 
-#: What makes steps in a `for`, by what the user called; `tracegraph.api` adds `tg.range`.
+#: Functions that create steps in a `for`, by the function that the user called; `tracegraph.api`
+#: adds `tg.range`.
 makers: dict[Any, Any] = {enumerate: numbered_steps, range: steps_of_range, zip: steps_in_step}
 
 
 def maker(function: Any) -> Any:
-    """What makes steps in the place of a function that was called in a `for`; or None."""
+    """The function that creates steps in place of one called in a `for`; or None."""
     try:
         return makers.get(inspect.unwrap(function))
-    except TypeError:  # it has no hash
+    except TypeError:  # not hashable
         return None

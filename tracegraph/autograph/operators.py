@@ -1,6 +1,7 @@
 """The hooks that converted code calls where Python would decide.
 
-A value that Python knows decides as without conversion; one that a graph computes becomes nodes.
+A value that Python knows decides as it would without conversion; one that a graph computes becomes
+nodes.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def while_stmt(
     symbol_names: Sequence[str],
     opts: dict[str, Any],
 ) -> None:
-    """The loop runs in Python until its test is a value of the graph, and is staged from there."""
+    """Runs the loop in Python until its test is a value of the graph, and stages it from there."""
     decides = test()
     for _ in _told(itertools.count(), WHILE):
         if in_graph(decides):
@@ -128,8 +129,8 @@ def for_stmt(
 
 
 def _folds(rows: Any, *arguments: Any) -> bool:
-    """Makes one node of a loop over all rows. False where the state does not keep its shape, or a
-    step computes a size, which a loop of a graph cannot: each iteration is traced by itself then.
+    """Makes one loop node over all rows. False if the state does not keep its shape, or a step
+    computes a size, which a loop in a graph cannot do: each iteration is then traced separately.
     """
     try:
         run_fold(rows, *arguments)
@@ -139,8 +140,8 @@ def _folds(rows: Any, *arguments: Any) -> bool:
 
 
 def _told_if_long(iterated: Any) -> Iterable[Any]:
-    """What Python runs over: of a range, a warning tells that its iterations make many nodes.
-    Other sequences hold what makes them different, such as layers."""
+    """An iterable for Python; for a range, it warns if its iterations create many nodes. Other
+    sequences hold items that genuinely differ, such as layers."""
     return _told(iterated, over_range(iterated)) if type(iterated) is range else iterated
 
 
@@ -157,8 +158,8 @@ def _guarded_for(
     set_state: SetState,
     symbol_names: Sequence[str],
 ) -> None:
-    """A loop over what Python knows, which may be left by a value of the graph: all iterations are
-    traced, each behind the question whether the loop was left."""
+    """A loop over values that Python knows, which a value of the graph may leave: all iterations
+    are traced, each guarded by whether the loop was left."""
     for item in _told_if_long(iterated):
         goes_on = extra_test()
         if in_graph(goes_on):
@@ -207,7 +208,7 @@ def _staged_for(
 
     most = steps.bound if options.maximum_iterations is None else options.maximum_iterations
     options = dataclasses.replace(options, maximum_iterations=most)
-    # What counts through a range is what the user calls the item.
+    # The counter of a range is what the user names as the item.
     counted = options.item if isinstance(steps, iteration.Range) else "counter"
     run_loop(goes_on, run, get, set, (counted, *symbol_names), options)
 
@@ -248,7 +249,7 @@ def not_(value: Any) -> Any:
 
 
 def is_(value: Any, other: Any) -> Any:
-    """Whether a value that is matched is True, False or None."""
+    """Whether a matched value is True, False or None."""
     if in_graph(value) and other is not None:
         return predicate(value) if other else negated(predicate(value))
     return value is other
@@ -271,7 +272,7 @@ def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name
 
 
 def called(f: Any) -> Any:
-    """What converted code calls in the place of `f`: its converted form where it has one."""
+    """What converted code calls in place of `f`: its converted form, if it has one."""
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
             return functools.partial(_grow, f)
@@ -285,7 +286,7 @@ def called(f: Any) -> Any:
 
 
 def _grow(method: Any, *args: Any) -> Any:
-    """A call of a method that makes a list longer."""
+    """A call of a method that extends a list."""
     if any(map(in_graph, nest.flatten(args))):
         refuse_change(method)
     return method(*args)
@@ -296,7 +297,7 @@ def _is_ours(f: Any) -> bool:
 
 
 def _with_converted_arguments(f: Any) -> Any:
-    """A function of tracegraph as it calls the functions that it is given: converted."""
+    """A function of tracegraph that converts its function arguments."""
 
     def entered(*args: Any, **kwargs: Any) -> Any:
         args = tuple(map(_converted_argument, args))
@@ -312,7 +313,7 @@ def _converted_argument(value: Any) -> Any:
 
 
 def iterated(f: Any) -> Any:
-    """What makes what a `for` runs over, in the place of `f`."""
+    """What to call in place of `f` to create the iterable of a `for`."""
     make = iteration.maker(f)
     function = called(f)
     if make is None:
@@ -333,13 +334,14 @@ def _print(*values: Any, **options: Any) -> None:
 
 
 def _len(value: Any) -> Any:
-    """The length; of a list to which a loop appends what the graph counts."""
+    """The length; for a list that a loop appends to, the graph counts it."""
     is_counted = isinstance(value, TensorList) and not value.has_known_length
     return value.size() if is_counted else len(value)
 
 
 def _extreme(function: Callable[..., Any], long_name: str) -> Callable[..., Any]:
-    """`max` or `min`, which compare: of values of a graph that is refused with the op to use."""
+    """`max` or `min`, which compare: for values of a graph this is refused, naming the op to
+    use."""
 
     def extreme(*values: Any, **options: Any) -> Any:
         compared = (
@@ -361,7 +363,7 @@ def _extreme(function: Callable[..., Any], long_name: str) -> Callable[..., Any]
     return extreme
 
 
-#: What stands for functions of Python's in converted code.
+#: Replacements for Python's functions in converted code.
 _OF_TENSORS: dict[Any, Callable[..., Any]] = {
     print: _print,
     len: _len,
@@ -386,8 +388,8 @@ class FunctionScope:
         pass
 
     def ret(self, value: Any, did_return: Any) -> Any:
-        """The value that the function returns. Raises SignatureError if it returns one on some
-        paths only."""
+        """The value that the function returns. Raises SignatureError if it returns one only on some
+        paths."""
         if is_undefined(value):
             return None
         if in_graph(did_return) and value is not None:
@@ -401,14 +403,14 @@ class FunctionScope:
 
 
 def ld(value: Any) -> Any:
-    """The value of a name that is read."""
+    """The value of a name that is being read."""
     if isinstance(value, Undefined):
         value.refuse()
     return value
 
 
 def ldu(load: Callable[[], Any], name: str) -> Any:
-    """The value of an attribute or item, which may not be there."""
+    """The value of an attribute or item, which may not exist."""
     try:
         return load()
     except (AttributeError, LookupError, NameError) as error:
@@ -418,23 +420,23 @@ def ldu(load: Callable[[], Any], name: str) -> Any:
 
 
 def check_left_out(value: Undefined) -> None:
-    """Raises SignatureError for an attribute or item that one branch sets: it cannot be left out,
-    since who holds the object may read it."""
+    """Raises SignatureError for an attribute or item that only one branch sets: it cannot be left
+    undefined, since other holders of the object may read it."""
     if value.fact:
         value.refuse()
 
 
 def raised() -> Any:
-    """The exception that is being handled."""
+    """The exception being handled."""
     return sys.exc_info()[1]
 
 
 def autograph_artifact(function: Any) -> Any:
-    """A function that was defined in converted code, which is converted code itself."""
+    """A function defined in converted code, which is itself converted code."""
     return function
 
 
-# Where Python decides here, the user's code does.
+# Decisions that Python makes in this file are the user's.
 stand_for_users.add(__file__)
 
 conversion.hooks.cell_contents = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Syntax trees before malt sees them: what it does not know is said in another way, or refused."""
+"""Rewrites syntax trees for malt: constructs that it does not know are rephrased, or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def prepared(node: Any, code: CodeType) -> Any:
 
 
 def _without_defaults(node: Any) -> Any:
-    """The function without what Python computes when it defines it."""
+    """The function without the expressions that Python evaluates when it defines it."""
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]
     node.args.kw_defaults = [x and ast.Constant(None) for x in node.args.kw_defaults]
     if isinstance(node, ast.FunctionDef):
@@ -27,13 +27,14 @@ def _without_defaults(node: Any) -> Any:
 
 
 class _Prepared(ast.NodeTransformer):
-    """Writes out what Python would find by the place of the code, and refuses what malt would
+    """Spells out what Python would derive from the position of the code, and refuses what malt
+    would
     silently get wrong."""
 
     def __init__(self, code: CodeType) -> None:
         self._class = _class_around(code.co_qualname)
         self._first: list[str] = []
-        #: For each function around: its own names that are lists.
+        #: For each enclosing function: its own names that are lists.
         self._lists: list[set[str]] = []
 
     def visit(self, node: Any) -> Any:
@@ -47,8 +48,8 @@ class _Prepared(ast.NodeTransformer):
         return super().visit(node)
 
     def visit_While(self, node: ast.While) -> Any:
-        """A loop whose test assigns: the assignment before it, and behind each iteration. What
-        stands behind a loop without an end is never reached."""
+        """A loop whose test assigns: moves the assignment before it, and to the end of each
+        iteration. Code after an infinite loop is never reached."""
         self._refuse_else(node)
         made = _assignments(node, "test")
         if not made:
@@ -76,8 +77,8 @@ class _Prepared(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-        """An assignment without its annotation, which Python does not look at in a function; and
-        which it refuses where a branch sets the name."""
+        """An assignment without its annotation, which Python ignores inside functions but refuses
+        where a branch sets the name."""
         if node.value is None:
             return ast.copy_location(ast.Pass(), node)
         made = ast.copy_location(ast.Assign([node.target], node.value), node)
@@ -91,7 +92,7 @@ class _Prepared(ast.NodeTransformer):
 
     def _visit_function(self, node: Any) -> Any:
         if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Expr):
-            node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # behind a docstring
+            node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # after a docstring
         own = (*node.args.posonlyargs, *node.args.args)
         self._first.append(own[0].arg if own else "")
         self._lists.append(_own_lists(node))
@@ -111,7 +112,7 @@ class _Prepared(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        """`x.append(y)` of a list of the function's own as an assignment to `x`, so that a loop
+        """`x.append(y)`, for a list of the function's own, as an assignment to `x`, so that a loop
         carries it."""
         self.generic_visit(node)
         match node.value:
@@ -135,13 +136,13 @@ class _Prepared(ast.NodeTransformer):
         return node
 
     def _mangled(self, name: str) -> str:
-        """The name as Python stores one that is private to a class."""
+        """The mangled form of a name that is private to a class."""
         if not self._class or not name.startswith("__") or name.endswith("__"):
             return name
         return f"_{self._class.lstrip('_')}{name}"
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> Any:
-        """`except … as name` with the name in its body, since malt looks for it there."""
+        """`except … as name` with the name bound in its body, where malt looks for it."""
         if node.name is not None:
             made = ast.parse(f"{node.name} = {HOOKS}.raised()\ntry: pass\nfinally: del {node.name}")
             made.body[1].body = node.body  # type: ignore[attr-defined]
@@ -152,7 +153,7 @@ class _Prepared(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Match(self, node: ast.Match) -> Any:
-        """A choice between values as an `if`."""
+        """A match between values as an `if`."""
         subject = f"subject_{node.lineno}_{node.col_offset}"
         stored = ast.Assign([ast.Name(subject, ast.Store())], node.subject)
         chain: list[ast.stmt] = []
@@ -175,7 +176,7 @@ class _Prepared(ast.NodeTransformer):
 
 
 def _own_lists(function: Any) -> set[str]:
-    """The names that a function alone sets, to lists that it makes."""
+    """The names that only this function sets, to lists that it creates."""
     found: set[str] = set()
     shared: set[str] = set()
     waiting: list[ast.AST] = [*_listed(function.body)]
@@ -197,7 +198,7 @@ def _own_lists(function: Any) -> set[str]:
 
 
 def _names_of_lists(target: ast.expr, value: ast.expr) -> list[str]:
-    """The names that an assignment sets to a list that stands there."""
+    """The names that an assignment binds to a literal list."""
     match target, value:
         case ast.Name(name), ast.List():
             return [name]
@@ -207,7 +208,7 @@ def _names_of_lists(target: ast.expr, value: ast.expr) -> list[str]:
 
 
 _ASYNC = "compute in a plain function, and await outside of it"
-#: Constructs that stay Python's, by the names of their nodes, with the repair.
+#: Constructs that are left to Python, by node name, with the fix.
 _REFUSED = {
     "AsyncFor": ("an `async for`", _ASYNC),
     "AsyncFunctionDef": ("an `async def`", _ASYNC),
@@ -228,7 +229,7 @@ def _refusal(what: str, node: Any, fix: str) -> str:
 
 # Assignments in expressions.
 
-#: What a statement evaluates first.
+#: The field that a statement evaluates first.
 _EVALUATED: dict[type[ast.stmt], str] = {
     ast.AnnAssign: "value",
     ast.Assert: "test",
@@ -242,8 +243,8 @@ _EVALUATED: dict[type[ast.stmt], str] = {
 
 
 def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
-    """The assignments that a statement makes before it does anything else, as statements. They are
-    taken out of it."""
+    """Extracts the assignments that a statement makes before anything else, as statements of their
+    own."""
     expression = getattr(node, field)
     if expression is None or not any(isinstance(x, ast.NamedExpr) for x in ast.walk(expression)):
         return []
@@ -254,8 +255,8 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
 
 
 class _Lifting:
-    """Takes assignments out of an expression, in the order in which it is evaluated, as long as
-    nothing else was computed and the name was not read."""
+    """Extracts assignments from an expression, in evaluation order, as long as nothing else was
+    computed before and the name was not read."""
 
     def __init__(self, read: set[str]) -> None:
         self.made: list[ast.stmt] = []
@@ -263,7 +264,7 @@ class _Lifting:
         self._is_first = True
 
     def lifted(self, node: ast.expr) -> ast.expr:
-        """The expression without what was taken out."""
+        """The expression without the extracted assignments."""
         match node:
             case ast.NamedExpr(target, value):
                 return self._assignment(node, target, value)
@@ -281,7 +282,7 @@ class _Lifting:
         return node
 
     def _lift(self, node: ast.expr, field: str) -> None:
-        """Lifts from an operand; of several from all that are always evaluated."""
+        """Extracts from an operand; from several, if all of them are always evaluated."""
         found = getattr(node, field)
         if isinstance(found, list):
             is_partly = isinstance(node, (ast.BoolOp, ast.Compare))
@@ -302,12 +303,13 @@ class _Lifting:
         before = {*self._read, target.id}
         made = ast.Assign([ast.Name(target.id, ast.Store())], self.lifted(value))
         self.made.append(_located(made, node))
-        # What the value reads and computes was taken out with it.
+        # What the value reads and computes was extracted with it.
         self._read, self._is_first = before, True
         return _located(ast.Name(target.id, ast.Load()), node)
 
 
-#: What expressions evaluate in turn, always: of `and`, `or` and a chain of comparisons the first.
+#: The operands that expressions always evaluate, in order: for `and`, `or` and comparison chains
+#: only the first.
 _OPERANDS: dict[type[ast.expr], tuple[str, ...]] = {
     ast.Attribute: ("value",),
     ast.BinOp: ("left", "right"),
@@ -328,7 +330,7 @@ def _is_path(node: ast.expr) -> bool:
 
 
 def _has_own(loop: ast.While, kind: type[ast.stmt]) -> bool:
-    """Whether a loop has a `continue` or a `break` of its own, or a `return`."""
+    """Whether a loop has its own `continue` or `break`, or a `return`."""
     functions = (ast.FunctionDef, ast.Lambda)
     others = functions if kind is ast.Return else (*functions, ast.For, ast.While)
     waiting: list[ast.AST] = [*loop.body]
@@ -342,13 +344,13 @@ def _has_own(loop: ast.While, kind: type[ast.stmt]) -> bool:
 
 
 def _not_reached() -> ast.stmt:
-    """A `return` that no run comes to: so a function that returns in a loop without an end returns
-    on every path."""
+    """An unreachable `return`, so that a function that returns inside an infinite loop returns on
+    every path."""
     return ast.parse(f"def _(): return {HOOKS}.UndefinedReturnValue()").body[0].body[0]  # type: ignore
 
 
 def _located(made: Any, node: ast.AST) -> Any:
-    """What was made in the place of a node, and what is in it, at its position."""
+    """Gives a replacement for a node, and everything in it, the node's position."""
     return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
@@ -390,14 +392,14 @@ _INSTEAD = "compare with `if`"
 
 
 def _class_around(qualified_name: str) -> str:
-    """The class in which the code of a function stands; empty if it stands in none."""
+    """The class in which a function's code is defined; empty if there is none."""
     parts = qualified_name.split(".")
     inner = [x for x, y in itertools.pairwise(parts) if "<locals>" not in (x, y)]
     return inner[-1] if inner else ""
 
 
 def loop_options(node: ast.AST) -> dict[str, ast.expr]:
-    """What `set_loop_options` says as the first statement of a loop."""
+    """The options that `set_loop_options`, as the first statement of a loop, sets."""
     if not isinstance(node, (ast.For, ast.While)):
         return {}
     match node.body[0]:

@@ -1,4 +1,4 @@
-"""What users call of the conversion: `tg.autograph`."""
+"""The public interface of the conversion: `tg.autograph`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def to_code(
 ) -> str:
     """The Python code that a function is converted to, with the hooks in `ag__`.
 
-    What the function calls is converted when it is called, so `recursive` changes nothing, and all
-    features are on. Raises SignatureError (a TypeError and a ValueError) for a function that cannot
-    be converted, such as one without source, and says why.
+    Functions that it calls are converted when they are called, so `recursive` changes nothing, and
+    all features are on. Raises SignatureError (a TypeError and a ValueError), with the reason, for
+    a function that cannot be converted, such as one without source.
 
     >>> def positive(x):
     ...     return x if x > 0 else -x
@@ -41,7 +41,7 @@ def to_code(
 
 
 def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
-    """The function as one that is called unconverted, also by converted code; also a decorator.
+    """The function, to be called unconverted even by converted code; also a decorator.
 
     >>> @tg.autograph.do_not_convert
     ... def sign(x):
@@ -53,7 +53,7 @@ def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
         fact = f"do_not_convert: {shown(func)} is not callable"
         fail(TraceError, fact, fix="give a function, or write @tg.autograph.do_not_convert")
 
-    # This stands in our file, and what does is never converted.
+    # This wrapper is in our file, so it is never converted.
     @functools.wraps(func)
     def unconverted(*args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
@@ -70,12 +70,12 @@ def set_loop_options(
     maximum_iterations: TensorLike | None = None,
     shape_invariants: Any = None,
 ) -> None:
-    """Says of the loop whose first statement it is how it shall run.
+    """Sets options of the loop whose first statement this is.
 
-    - `maximum_iterations`: after how many iterations it ends, whatever its test says; an int or a
-      tensor. Loops that run in Python, since Python knows what decides, are not bounded.
-    - `shape_invariants`: pairs of a variable and a shape, which let a `for` whose length is known
-      change the shapes of its state; each iteration is traced by itself then. Other loops keep
-      shapes.
-    - The others are accepted, and without effect: XLA knows no such choices.
+    - `maximum_iterations`: the number of iterations after which it ends, whatever its test says; an
+      int or a tensor. Loops that Python runs, because it knows the deciding values, are not
+      bounded.
+    - `shape_invariants`: pairs of a variable and a shape, which let a `for` of known length change
+      the shapes of its state; each iteration is then traced separately. Other loops keep shapes.
+    - The others are accepted, and without effect: XLA has no such options.
     """

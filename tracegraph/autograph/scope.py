@@ -1,4 +1,4 @@
-"""Whether what is being traced is converted, for what calls functions of the user's."""
+"""Whether the current trace converts the user's functions that it calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tracegraph.autograph import operators as operators  # it fills the hooks
+from tracegraph.autograph import operators as operators  # fills the hooks
 from tracegraph.autograph.conversion import converted, is_straight
 
 
@@ -21,7 +21,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def converting(converts: bool) -> Iterator[None]:
-    """A context in which the functions that are called are converted, or not."""
+    """A context in which called functions are converted, or not."""
     outer, _thread.converts = _thread.converts, converts
     try:
         yield
@@ -30,13 +30,13 @@ def converting(converts: bool) -> Iterator[None]:
 
 
 def converted_here(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as what is being traced calls it."""
+    """The function as the current trace calls it."""
     return converted(function) if _thread.converts else function
 
 
 def converted_for(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
-    """The function as it is called with these arguments; itself where there is nothing to convert,
-    which is told sooner than converting takes."""
+    """The function as called with these arguments; itself if there is nothing to convert, which is
+    faster to find out than converting."""
     if not _thread.converts or is_straight(function, arguments):
         return function
     return converted(function)

@@ -1,4 +1,5 @@
-"""Statements of control flow on values that a graph computes: the state of names as tensors."""
+"""Control flow statements on values that a graph computes: carries the state of names as
+tensors."""
 
 from __future__ import annotations
 
@@ -62,20 +63,20 @@ SetState = Callable[[Values], None]
 class LoopOptions:
     """What is known of a loop besides its parts."""
 
-    #: After how many iterations it ends; None for as many as its test says.
+    #: The number of iterations after which it ends; None if only its test ends it.
     maximum_iterations: Any = None
     #: The names that may be read after it.
     read_after: Sequence[str] = ()
     #: Whether it is known to run at least once.
     is_entered: bool = False
-    #: The user's body, where what runs is made of it.
+    #: The user's body, if the function that runs was derived from it.
     body: Any = None
-    #: What a `for` calls the item of an iteration.
+    #: The user's name for the item of an iteration in a `for`.
     item: str = "row"
 
 
 def predicate(value: Any) -> Tensor:
-    """A value as the truth value that decides. Raises ShapeError for a tensor with axes."""
+    """A value as a boolean condition. Raises ShapeError for a tensor with axes."""
     tensor = as_tensor(value)
     declare_result(tensor, TensorShape([]))
     if tensor.type.shape != ():
@@ -91,12 +92,12 @@ def negated(pred: Tensor) -> Tensor:
     return LogicalNot()(pred)
 
 
-# Choices.
+# Conditionals.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
-    """A leaf of the state behind a choice: a tensor of `type`, or the Python value `kept`."""
+    """A leaf of the state after a conditional: a tensor of `type`, or the Python value `kept`."""
 
     type: TensorType | None
     kept: Any = None
@@ -104,14 +105,15 @@ class _Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class _Joined:
-    """The values of one name behind a choice. `structure` is None for a name without a value."""
+    """The values of one name after a conditional. `structure` is None for a name without a
+    value."""
 
     structure: nest.Structure | None
     leaves: tuple[_Leaf, ...]
     undefined: Any = None
 
     def tensors(self, value: Any, results: Iterator[Tensor]) -> list[Tensor]:
-        """What a branch gives for the leaves that are carried; `results` are the tensors among the
+        """A branch's tensors for the leaves that are carried; `results` are the tensors among the
         leaves of its value, as the branch returned them."""
         leaves = [value] * len(self.leaves)
         if not is_undefined(value):
@@ -120,7 +122,7 @@ class _Joined:
         return [as_type(leaf, own.type) for leaf, own in pairs if own.type is not None]
 
     def value(self, tensors: Iterator[Tensor]) -> Any:
-        """The value that the carried leaves make."""
+        """The value rebuilt from the carried leaves."""
         if self.structure is None:
             return self.undefined
         leaves = [own.kept if own.type is None else next(tensors) for own in self.leaves]
@@ -133,7 +135,7 @@ def chosen(
     second: Callable[[], Values],
     names: Sequence[str],
 ) -> Values:
-    """What the first function returns where `pred` holds, else what the second returns."""
+    """The result of the first function if `pred` holds, else of the second."""
     found: list[Values] = []
     given: list[Values] = []
 
@@ -159,7 +161,7 @@ def chosen(
         ]
     columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
     joined = [
-        # An array that neither branch writes to stays what it is.
+        # An array that neither branch writes to is unchanged.
         _Joined(None, (), x) if x is y and isinstance(x, TensorArray) else _join(one, other, name)
         for x, y, one, other, name in columns
     ]
@@ -187,7 +189,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _known(value: Any, pred: Tensor, holds: bool) -> Any:
-    """The value of a name in a branch, in which it is known whether the predicate holds."""
+    """The value of a name in a branch, where the outcome of the predicate is known."""
     if value is pred:
         return holds
     node = pred.node
@@ -220,8 +222,8 @@ def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
 
 
 def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
-    """The state of a name that at most one branch sets. What a function returns is filled, since a
-    flag says whether it has returned; any other name must not be used."""
+    """The state of a name that at most one branch sets. Return values are filled in, since a flag
+    says whether the function has returned; any other name must not be used."""
     if is_undefined(one) and is_undefined(other):
         return _Joined(None, (), one)
     value = other if is_undefined(one) else one
@@ -238,7 +240,7 @@ def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
 def run_choice(
     pred: Tensor, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Sequence[str]
 ) -> None:
-    """An `if` on a predicate of the graph: both branches are traced, from the same state."""
+    """An `if` on a predicate of the graph: traces both branches from the same state."""
     before = get_state()
 
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
@@ -260,7 +262,8 @@ def run_choice(
 
 
 def _note_raise(error: BaseException) -> None:
-    """Notes at what a `raise` in the user's file raised that both branches are traced."""
+    """Adds to an exception from a `raise` in the user's file the note that both branches are
+    traced."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -280,11 +283,11 @@ def _note_raise(error: BaseException) -> None:
 
 
 class _Again(Exception):
-    """The state of a loop has other types than it was traced with."""
+    """The state of a loop has other types than those it was traced with."""
 
 
 class _ListGrows(Exception):
-    """A list that a loop carries is appended to."""
+    """Code appends to a list that a loop carries."""
 
     def __init__(self, items: list[Any], value: Any) -> None:
         self.items, self.dtype = items, as_tensor(value).dtype
@@ -292,9 +295,9 @@ class _ListGrows(Exception):
 
 @dataclasses.dataclass
 class _LoopLeaf:
-    """A leaf of the state of a loop: what it is before, and the type of the tensor that carries
-    it; None for a Python value that stays as it is. A TensorArray is one leaf, of the type
-    TensorArray: the loop itself sees to its tensors."""
+    """A leaf of the state of a loop: its value before, and the type of the tensor that carries it;
+    None for a Python value that does not change. A TensorArray is one leaf, of the type
+    TensorArray: the loop itself handles its tensors."""
 
     initial: Any
     type: Any
@@ -308,7 +311,7 @@ class _LoopName:
     structure: nest.Structure | None
     leaves: list[_LoopLeaf]
     undefined: Any = None
-    #: Why it has none behind the loop either, where an iteration may have set it.
+    #: Why it has no value after the loop either, although an iteration may have set it.
     behind: Any = None
 
     @staticmethod
@@ -320,7 +323,7 @@ class _LoopName:
         return _LoopName(structure, own)
 
     def fresh(self) -> Any:
-        """The value before the loop, in containers of its own."""
+        """The value before the loop, in fresh containers."""
         if self.structure is None:
             return self.undefined
         return self.structure.pack([leaf.initial for leaf in self.leaves])
@@ -337,7 +340,7 @@ class _LoopName:
 
 
 def _is_kept(leaf: Any) -> bool:
-    """Whether a leaf stays as it is in a loop. A Variable is an object, whatever its value."""
+    """Whether a leaf stays unchanged in a loop. A Variable is an object, whatever its value."""
     is_state = isinstance(leaf, TensorArray) or is_carried(leaf)
     return isinstance(leaf, Variable) or not is_state
 
@@ -347,7 +350,7 @@ def _type_of(leaf: Any) -> Any:
 
 
 def _as_state(leaf: Any, type: Any) -> Any:
-    """A leaf as what the loop carries."""
+    """A leaf in the form in which the loop carries it."""
     return leaf if type is TensorArray else as_type(leaf, type)
 
 
@@ -356,7 +359,7 @@ def _with_whole_arrays(value: Any) -> tuple[list[Any], nest.Structure]:
 
 
 class _Loop:
-    """The state of a loop, as its body is traced: a second time if that shows other types."""
+    """The state of a loop while its body is traced: again, if that reveals other types."""
 
     def __init__(
         self,
@@ -369,12 +372,12 @@ class _Loop:
         self._get_state, self._set_state = get_state, set_state
         self._options = options
         self._before = get_state()
-        #: The dtypes of the lists that grow, by the numbers of their names.
+        #: The dtypes of the lists that grow, by the indices of their names.
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
 
     def run(self, execute: Callable[[_Loop], Sequence[Tensor]], once: Callable[[], None]) -> None:
-        """Traces the loop until its state has the types that it keeps. `once` is an iteration."""
+        """Traces the loop until the types of its state are stable. `once` runs one iteration."""
         try:
             while True:
                 self._carry_lists()
@@ -384,8 +387,8 @@ class _Loop:
                 except _Again:
                     continue
                 except DTypeError:
-                    # A Python number takes the type of the tensors that it meets, and the tensor
-                    # that carries it does not.
+                    # A Python number adopts the type of the tensors that it meets; the tensor that
+                    # carries it does not.
                     if not self._retyped(once):
                         raise
         except BaseException:
@@ -394,12 +397,13 @@ class _Loop:
         self._set_state(self.values(results, is_final=True))
 
     def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The state behind an iteration that begins with `tensors`."""
+        """The state after an iteration that starts with `tensors`."""
         self._run(body, self.values(tensors))
         return self._next(self._get_state(), tensors)
 
     def _run(self, body: Callable[[], None], values: Values) -> None:
-        """An iteration that begins with these values. Raises _Again if one of them is a list that
+        """Runs an iteration that starts with these values. Raises _Again if one of them is a list
+        that
         grows, to carry it as an array."""
         self._set_state(values)
         try:
@@ -417,7 +421,7 @@ class _Loop:
             raise
 
     def _carry_lists(self) -> None:
-        """Makes arrays of the lists that grow."""
+        """Turns the lists that grow into arrays."""
         for number, dtype in self._growing.items():
             own, items = self.own[number], self._before[number]
             is_list = own.structure is not None and own.structure.container is not None
@@ -425,12 +429,12 @@ class _Loop:
                 self.own[number] = _LoopName.before(TensorList.of(items, dtype))
 
     def check_entered(self, entered: Tensor | None) -> None:
-        """Lets a run of 0 iterations fail, where a name that the loop alone sets may be read."""
+        """Makes a run of 0 iterations fail if a name that only the loop sets may be read."""
         trace = current_trace()
         for name, own, value in zip(self._names, self.own, self._before, strict=True):
             is_set_here = is_undefined(value) and own.structure is not None
             is_return = isinstance(value, UndefinedReturnValue)
-            # Who holds the object may read an attribute or item.
+            # Other holders of the object may read an attribute or item.
             is_item = not name.isidentifier()
             is_read = (is_item or name in self._options.read_after) and not is_return
             if is_set_here and is_read and entered is not None and trace is not None:
@@ -438,8 +442,8 @@ class _Loop:
                 trace.check(entered, f"{name!r} is set by a loop that ran 0 times", (), fix)
 
     def _retyped(self, once: Callable[[], None]) -> bool:
-        """Whether numbers become tensors of another type where an iteration begins with the numbers
-        themselves. The loop is carried with those types then."""
+        """Whether numbers become tensors of another type when an iteration starts with the numbers
+        themselves. The loop then carries them with those types."""
         leaves = [leaf for own in self.own for leaf in own.leaves]
         if not any(is_number(leaf.initial) for leaf in leaves):
             return False
@@ -464,7 +468,7 @@ class _Loop:
         return is_new
 
     def names_of_tensors(self) -> list[str]:
-        """What the user calls each leaf of the state that is carried."""
+        """The user's name for each carried leaf of the state."""
         counts = [sum(leaf.type is not None for leaf in own.leaves) for own in self.own]
         pairs = zip(self._names, counts, strict=True)
         return [label for name, count in pairs for label in numbered(_as_path(name), count)]
@@ -482,7 +486,7 @@ class _Loop:
         return tuple(own.value(rest, is_final) for own in self.own)
 
     def _next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
-        """The state behind an iteration that began with the tensors `entered`."""
+        """The state after an iteration that started with the tensors `entered`."""
         rest, found, is_new = iter(entered), [], False
         for number, (name, value) in enumerate(zip(self._names, after, strict=True)):
             own = self.own[number]
@@ -499,7 +503,7 @@ class _Loop:
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
             leaves, structure = _with_whole_arrays(value)
             if isinstance(value, TensorList) and own.structure.container is not None:
-                self._growing[number] = value.dtype  # a loop inside makes it grow
+                self._growing[number] = value.dtype  # an inner loop makes it grow
                 raise _Again
             if not structure.matches(own.structure):
                 before = own.structure.pack([x.initial for x in own.leaves])
@@ -513,7 +517,7 @@ class _Loop:
         return [_as_state(new, leaf.type) for leaf, new in found if leaf.type is not None]
 
     def _define(self, number: int, value: Any) -> bool:
-        """Gives a name that has no value before the loop the types that it gets in it."""
+        """Gives a name without a value before the loop the types that it gets in the loop."""
         if is_undefined(value):
             if value.fact:
                 fix = f"give {value.name!r} a value before the loop"
@@ -530,7 +534,7 @@ class _Loop:
 
 
 def _as_path(name: str) -> str:
-    """A name, attribute or item as graphs call it: `self.d['a']` is `d.a`."""
+    """A name, attribute or item as a path in graphs: `self.d['a']` is `d.a`."""
     return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name).removeprefix("self.")
 
 
@@ -540,13 +544,13 @@ _GROWS = (
 
 
 def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> bool:
-    """Checks a leaf behind an iteration; whether the loop must be traced again for its type."""
+    """Checks a leaf after an iteration; returns whether its type requires another trace."""
     if leaf.type is None:
         if is_same(leaf.initial, new):
             return False
         if isinstance(leaf.initial, Variable) and is_carried(new):
-            # The name stands for the Variable's value from the beginning, as in `y = v` before
-            # a loop with `y = y + 1`.
+            # The name refers to the Variable's value from the start, as in `y = v` before a loop
+            # with `y = y + 1`.
             leaf.type, leaf.is_changed = common_type(leaf.initial, new, place), True
             return True
         place.refuse(SignatureError, leaf.initial, new, "carry a tensor of one type instead")
@@ -581,7 +585,7 @@ def run_loop(
 
     def execute(loop: _Loop) -> Sequence[Tensor]:
         initial = loop.initial()
-        padding = [] if initial else [as_tensor(0)]  # where Variables are all that changes
+        padding = [] if initial else [as_tensor(0)]  # if only Variables change
 
         def cond(*tensors: Tensor) -> Tensor:
             set_state(loop.values(tensors[: len(initial)]))
@@ -638,7 +642,7 @@ def run_fold(
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        #: For each branch and body that is being traced: the lists from outside, and if it loops.
+        #: For each branch and body being traced: the lists from outside, and whether it is a loop.
         self.lists: list[tuple[dict[int, list[Any]], bool]] = []
 
 
@@ -677,12 +681,12 @@ def _held_by(body: Any) -> Iterator[Any]:
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing is in it yet
+    except ValueError:  # the cell is still empty
         return None
 
 
 def list_append(items: Any, value: Any) -> Any:
-    """The list behind `items.append(value)`. One that a loop of the graph carries is an array."""
+    """The list after `items.append(value)`. One that a loop of the graph carries is an array."""
     if isinstance(items, TensorList):
         return items.appended(value)
     if type(items) is list:
@@ -714,8 +718,8 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, is_loop: bool) -> 
 
 
 def refuse_change(method: Any) -> None:
-    """Raises SignatureError if a method would change a list that stands outside of the branch or
-    body that is being traced."""
+    """Raises SignatureError if a method would change a list from outside the branch or body being
+    traced."""
     for lists, is_loop in _thread.lists:
         if id(method.__self__) in lists:
             where = "a loop" if is_loop else "a branch"

@@ -1,8 +1,8 @@
-"""From the source of a Python function to code that asks our hooks: the adapter to malt.
+"""From the source of a Python function to code that calls our hooks: the adapter to malt.
 
-Only `conversion.py` opens this module, when the first function is converted, since malt takes a
-while to load. The code that comes out has the user's file, lines and columns and the user's names
-of functions, so that tracebacks, debuggers and sources of nodes need no table to find them.
+Only `conversion.py` imports this module, when the first function is converted, since malt takes a
+while to load. The generated code has the user's file, lines, columns and function names, so that
+tracebacks, debuggers and the sources of nodes need no mapping back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import __future__
 
 import ast
 import contextlib
-import importlib.util  # malt uses it, and does not import it
+import importlib.util  # malt uses it without importing it
 import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
@@ -39,17 +39,17 @@ assert importlib.util
 
 
 _POSITION = ("lineno", "col_offset", "end_lineno", "end_col_offset")
-#: What looks at the frame that calls it.
+#: Functions that inspect the frame that calls them.
 _OF_FRAME = {"breakpoint", "dir", "eval", "exec", "globals", "locals", "super", "vars"}
-#: What passes an iterable on, item by item.
+#: Functions that pass an iterable through, item by item.
 _OF_ITERABLES = {"enumerate", "zip"}
 _FUTURE_FLAGS = __future__.annotations.compiler_flag
 
 
 def converted_code(function: FunctionType) -> CodeType:
-    """The converted code of a function. Besides its own free names it has `HOOKS`.
+    """The converted code of a function. Besides the function's own free names it has `HOOKS`.
 
-    Raises NotConvertible with the reason why there is none.
+    Raises NotConvertible with the reason if there is none.
     """
     with _refusing():
         return _compiled(_transformed(function), function.__code__)
@@ -63,8 +63,8 @@ def converted_text(function: FunctionType) -> str:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """A context in which errors of malt are refusals: what it does not know makes it fail in many
-    ways, or make code that is no Python."""
+    """A context that turns malt's errors into refusals: on constructs that it does not know, malt
+    fails in many ways, or generates invalid Python."""
     try:
         yield
     except NotConvertible:
@@ -91,7 +91,7 @@ def _transformed(function: FunctionType) -> Any:
 
 
 class _Options:
-    """How malt shall convert: everything that it knows, but for what is done here."""
+    """malt's options: convert everything that it can, except what is handled here."""
 
     def uses(self, feature: Any) -> bool:
         return feature is converter.Feature.BUILTIN_FUNCTIONS
@@ -125,13 +125,13 @@ def _lowered(node: Any, context: Any) -> Any:
 
 
 def _has(node: ast.AST, *kinds: type) -> bool:
-    """Whether there is such a node below, so that what lowers them is needed: each pass takes as
-    long as all others."""
+    """Whether the tree contains such a node, so that the pass that lowers it is needed: each pass
+    takes as long as any other."""
     return any(isinstance(x, kinds) for x in ast.walk(node))
 
 
 def _returns_early(node: ast.AST) -> bool:
-    """Whether a function returns anywhere but at its end."""
+    """Whether a function returns anywhere except at its end."""
     found = list(ast.walk(node))
     last = {id(_last(x)) for x in found if isinstance(x, ast.FunctionDef)}
     return any(isinstance(x, ast.Return) and id(x) not in last for x in found)
@@ -143,7 +143,7 @@ def _last(function: ast.FunctionDef) -> ast.stmt:
     return last.body[-1] if isinstance(last, ast.With) else last
 
 
-# What malt does in another way than we need.
+# Overrides of malt's behaviour.
 
 
 class _Assertions(converter.Base):
@@ -159,16 +159,16 @@ class _Assertions(converter.Base):
 
 
 class _Functions(functions.FunctionTransformer):
-    """Bodies of functions in the context that malt needs; lambdas need none."""
+    """Function bodies in the context that malt needs; lambdas need none."""
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
         return self.generic_visit(node)
 
 
 class _Calls(converter.Base):
-    """Calls of what a hook gives for what is called: its converted form. The calls that make what a
-    `for` runs over ask another hook, which does not make tensors of ranges. The call itself stays
-    in the user's frame, for functions that look at their caller.
+    """Calls of the converted form of a callee, which a hook looks up. Calls that create the
+    iterable of a `for` use another hook, which does not build tensors for ranges. The call itself
+    stays in the user's frame, for functions that inspect their caller.
     """
 
     def visit_Call(self, node: ast.Call) -> Any:
@@ -195,7 +195,7 @@ _IS_ITERATED = "is_iterated"
 
 
 def _mark_iterated(node: ast.expr) -> None:
-    """Marks the calls that make what a loop runs over, also inside of `enumerate` and `zip`."""
+    """Marks the calls that create the iterable of a loop, also inside `enumerate` and `zip`."""
     if not isinstance(node, ast.Call):
         return
     anno.setanno(node, _IS_ITERATED, True)
@@ -205,7 +205,7 @@ def _mark_iterated(node: ast.expr) -> None:
 
 
 class _Choices(converter.Base):
-    """`x if c else y` as a call of a hook, also inside of another one."""
+    """`x if c else y` as a call of a hook, also when nested."""
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         text = _CALLED.sub(r"\1", ast.unparse(node.test))
@@ -220,18 +220,18 @@ class _Choices(converter.Base):
         return _derived(made, node)
 
 
-#: What is called, in the text of an expression that has hooks for it.
+#: The callee, in the text of an expression that calls it through the hook.
 _CALLED = re.compile(rf"{HOOKS}\.called\(([\w.]+)\)")
 
 
 class _Statements(control_flow.ControlFlowTransformer):
-    """Control flow by way of hooks. Attributes and items that a branch made are taken away again
+    """Control flow through hooks. Attributes and items created by one branch are removed again
     before the other branch is traced."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
-        #: The blocks that are lowered already: templates copy what they are given, and a block that
-        #: is nested in many others would be copied as often.
+        #: The blocks already lowered: templates copy their arguments, so a deeply nested block
+        #: would be copied at every level.
         self._blocks: dict[str, list[ast.stmt]] = {}
 
     def generic_visit(self, node: Any) -> Any:
@@ -248,7 +248,7 @@ class _Statements(control_flow.ControlFlowTransformer):
         return [ast.Expr(ast.Name(name, ast.Load()))]
 
     def _lowered(self, made: list[Any], node: Any) -> list[Any]:
-        """What was made of a statement, with its blocks and its origin."""
+        """The replacement of a statement, with its blocks and its origin."""
         for x in made:
             if isinstance(x, ast.FunctionDef):
                 parts = [self._blocks.pop(_name_of(part), [part]) for part in x.body]
@@ -314,7 +314,7 @@ def _name_of(statement: ast.stmt) -> str:
 
 
 def _place_of(name: Any, number: int) -> Any:
-    """What takes the new value of a name; an attribute or item is set from a name of its own."""
+    """The target for the new value of a name; an attribute or item is set from a separate name."""
     return f"{HOOKS}value_{number}" if name.is_composite() else name
 
 
@@ -344,7 +344,7 @@ def _store(name: Any, value: str) -> Any:
 
 
 def _with_staged_statements(node: Any, context: Any) -> Any:
-    """The tree with statements of control flow as calls of the hooks."""
+    """The tree with control flow statements as calls of the hooks."""
     graphs = cfg.build(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = reaching_definitions.resolve(node, context, graphs)
@@ -352,12 +352,12 @@ def _with_staged_statements(node: Any, context: Any) -> Any:
     return _Statements(context).visit(liveness.resolve(node, context, graphs))
 
 
-# The code.
+# Code generation.
 
 
 def _note_origins(node: ast.AST) -> None:
-    """Notes at each node where it stands in the file, which malt hands on to what it makes, and at
-    each name that is set whether its reads are checked."""
+    """Records on each node its place in the file, which malt copies to generated nodes, and on each
+    name that is set whether its reads are checked."""
     stored = set()
     for x in ast.walk(node):
         if hasattr(x, "lineno"):
@@ -367,7 +367,7 @@ def _note_origins(node: ast.AST) -> None:
         if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load):
             stored.add(x.id)
     for x in ast.walk(node):
-        if isinstance(x, ast.Name) and x.id in stored:  # one that may have no value
+        if isinstance(x, ast.Name) and x.id in stored:  # it may have no value
             anno.setanno(x, anno.Static.ORIG_DEFINITIONS, ())
 
 
@@ -379,7 +379,7 @@ def _note_loop_options(node: ast.AST) -> None:
 
 
 def _derived(made: Any, node: Any) -> Any:
-    """What was made in the place of a node, with its origin."""
+    """Gives a replacement for a node the node's origin."""
     origin = anno.getanno(node, anno.Basic.ORIGIN, default=None)
     if origin is not None:
         for x in made if isinstance(made, list) else [made]:
@@ -388,13 +388,13 @@ def _derived(made: Any, node: Any) -> Any:
 
 
 def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A place without the lines behind its first: Python places a call of `x.y` where y ends."""
+    """A place cut to its first line: Python places a call of `x.y` where y ends."""
     line, column, end_line, _ = place
     return place if line == end_line else (line, column, line, column)
 
 
 def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes that have an origin, in the order of the source."""
+    """The nodes that have an origin, in source order."""
     for statement in statements:
         for node in ast.walk(statement):
             if anno.hasanno(node, anno.Basic.ORIGIN):
@@ -402,7 +402,7 @@ def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def _compiled(node: Any, code: CodeType) -> CodeType:
-    """The code of the tree, compiled where the free names of the function are free."""
+    """The code of the tree, compiled with the function's free names as free variables."""
     _place(node, tuple(getattr(node, name, 1) for name in _POSITION))
     generated = _generated_functions(node)
     body = [node]
@@ -410,7 +410,7 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
     if isinstance(node, ast.Lambda):
         body = [ast.Assign([ast.Name("function", ast.Store())], node)]
     else:
-        # Its own name must stay what it is: a global one, or a free one.
+        # Its own name must keep its meaning: a global one, or a free one.
         name = node.name = f"{HOOKS}function"
     free = (*code.co_freevars, HOOKS)
     defined = [ast.Assign([ast.Name(x, ast.Store())], ast.Constant(None)) for x in free]
@@ -424,7 +424,7 @@ def _compiled(node: Any, code: CodeType) -> CodeType:
 
 
 def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
-    """Gives the nodes below `node` the positions of what they were made from."""
+    """Gives the nodes below `node` the positions of the nodes they were derived from."""
     open_nodes: list[tuple[ast.AST, Any]] = [(node, place)]
     while open_nodes:
         node, place = open_nodes.pop()
@@ -437,7 +437,7 @@ def _place(node: ast.AST, place: tuple[Any, ...]) -> None:
 
 
 def _generated_functions(node: ast.AST) -> set[str]:
-    """The names of the functions that stand for branches and bodies."""
+    """The names of the functions generated for branches and bodies."""
     return {
         x.name
         for x in ast.walk(node)
@@ -451,7 +451,7 @@ def _inner(code: CodeType, name: str) -> CodeType:
 
 
 def _renamed(code: CodeType, name: str, path: str, generated: Iterable[str]) -> CodeType:
-    """The code with the user's names: branches and bodies have that of their function."""
+    """The code with the user's names: branches and bodies are named after their function."""
 
     def inner(x: Any) -> Any:
         if not isinstance(x, CodeType):

@@ -1,7 +1,7 @@
-"""The values of names that a statement of control flow changes: the state that a graph carries.
+"""The values of names that a control flow statement changes: the state that a graph carries.
 
-A value is a nest. Of its leaves, tensors and numbers can be carried by a graph; all others must
-stay the same objects.
+A value is a nest. A graph can carry its leaves that are tensors and numbers; all other leaves must
+remain the same objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracegraph.tracing.trace import current_trace
 
 
 class Undefined:
-    """Stands for a name that has no value: none yet, or for the reason `fact`."""
+    """A name without a value: none yet, or for the reason `fact`."""
 
     def __init__(self, name: str, fact: str = "", fix: str = "") -> None:
         self.name = name
@@ -40,7 +40,7 @@ class Undefined:
         self.fix = fix
 
     def refuse(self) -> NoReturn:
-        """Raises what using the name raises."""
+        """Raises the error for using the name."""
         if self.fact:
             fail(SignatureError, self.fact, fix=self.fix)
         fail(
@@ -52,11 +52,11 @@ class Undefined:
 
 
 class UnfitState(ShapeError):
-    """A ShapeError because two values of the state of a statement have different shapes."""
+    """A ShapeError because two values of a statement's state have different shapes."""
 
 
 class UndefinedReturnValue(Undefined):
-    """Stands for what a function that has not returned yet returns."""
+    """The return value of a function that has not returned yet."""
 
     def __init__(self) -> None:
         super().__init__("the returned value")
@@ -67,13 +67,13 @@ def is_undefined(value: Any) -> bool:
 
 
 def in_graph(value: Any) -> bool:
-    """Whether asking for the value would be refused, since a graph computes it."""
+    """Whether a graph computes the value, so that Python cannot read it."""
     if isinstance(value, Tensor):
         return is_symbolic(value)
     return isinstance(value, Variable) and current_trace() is not None
 
 
-#: Python's numbers, in the order in which they become each other.
+#: Python's number types, in promotion order.
 _NUMBERS = (bool, int, float, complex)
 _CARRIED = (Tensor, Variable, np.ndarray, np.generic, *_NUMBERS)
 
@@ -88,7 +88,7 @@ def is_number(leaf: Any) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two leaves are one Python value, which stays one."""
+    """Whether two leaves are the same Python value, so that it is kept."""
     if one is other:
         return True
     if isinstance(one, (Tensor, Variable, np.ndarray)) or type(one) is not type(other):
@@ -104,7 +104,7 @@ def flattened(value: Any) -> tuple[list[Any], nest.Structure]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A place in the state, and what the two values there are called in messages."""
+    """A place in the state, and how messages call the two values there."""
 
     name: str
     first: str
@@ -151,7 +151,7 @@ def type_of(leaf: Any) -> TensorType:
 
 
 def common_type(one: Any, other: Any, place: Place) -> TensorType:
-    """The type of a tensor that both leaves become. Numbers adapt to tensors, as in operations."""
+    """The tensor type to which both leaves convert. Numbers adapt to tensors, as in operations."""
     if is_number(one) and is_number(other):
         return type_of(_wider(one, other, place))
     if is_number(one):
@@ -174,7 +174,7 @@ def _wider(one: Any, other: Any, place: Place) -> Any:
 
 
 def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) -> TensorType:
-    """The type of a tensor, that a number takes too."""
+    """The type of a tensor, if a number can also take it."""
     kind, dtype = _NUMBERS.index(number.__class__), type.dtype
     fits = (dtype.is_bool, dtype.is_integer or dtype.is_floating, dtype.is_floating, False)[kind]
     if kind and dtype.is_complex:
@@ -189,7 +189,7 @@ def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) 
 
 
 def as_type(leaf: Any, type: TensorType) -> Tensor:
-    """A leaf as a tensor of a type that `common_type` found."""
+    """A leaf as a tensor of a type returned by `common_type`."""
     if is_undefined(leaf):
         return full(0, type)
     return as_tensor(leaf, type.dtype) if is_number(leaf) else as_tensor(leaf)

@@ -1,1 +1,1 @@
-"""The boundary of the public API: arguments that do not fit, tracebacks of the user's frames."""
+"""The boundary of the public API: argument errors, and tracebacks of only the user's frames."""

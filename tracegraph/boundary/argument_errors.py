@@ -1,7 +1,7 @@
-"""What a call says whose arguments do not fit: which one is meant.
+"""Errors for calls whose arguments do not fit, which suggest the argument that was meant.
 
-Python refuses such a call before the function begins, so the wrapper in which all that is public
-stands, `tracebacks.api_boundary`, catches the refusal.
+Python refuses such a call before the function starts, so `tracebacks.api_boundary`, the wrapper
+around everything public, catches the refusal.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from tracegraph.core.source import here
 from tracegraph.errors import TraceError, counted, message
 
-#: What NumPy, PyTorch, Keras, JAX and TensorFlow call one and the same thing. A name may stand in
-#: several rows: the first row that has an argument of the function counts.
+#: Names that NumPy, PyTorch, Keras, JAX and TensorFlow use for the same thing. A name may be in
+#: several rows: the first row with a parameter of the function counts.
 _SYNONYMS = (
     ("axis", "axes", "dim", "dims", "dimension", "dimensions", "reduction_indices", "squeeze_dims"),
     ("axis", "concat_dim", "split_dim"),
@@ -75,7 +75,7 @@ _SYNONYMS = (
     ),
 )
 
-#: What there is none of here, and what to do.
+#: Features that do not exist here, and what to do instead.
 _WITHOUT = {
     "keep_prob": "use rate, which is 1 - keep_prob",
     "flush": "leave it out: what is printed is seen at once",
@@ -90,8 +90,8 @@ _WITHOUT = {
 def misfit(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Iterable[str], error: Exception
 ) -> TraceError | None:
-    """The TraceError, a TypeError, for a call that Python refused, as one that does not fit never
-    reaches the function itself; None if `error` is another."""
+    """The TraceError, a TypeError, for a call that Python refused before it reached the function;
+    None if `error` is another one."""
     if not isinstance(error, TypeError) or isinstance(error, TraceError):
         return None
     parameters = list(inspect.signature(function).parameters.values())
@@ -108,7 +108,7 @@ def misfit(
 
 
 def label_of(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """A function as users know it; what makes or calls an object has the name of the class."""
+    """A function's name as users know it; for a constructor or `__call__`, that of the class."""
     path = function.__qualname__.rpartition("<locals>.")[2]
     if not args or not _is_method([*inspect.signature(function).parameters.values()]):
         return path
@@ -127,8 +127,8 @@ def _is_method(parameters: Sequence[inspect.Parameter]) -> bool:
 def _explained(
     parameters: Sequence[inspect.Parameter], count: int, names: Sequence[str]
 ) -> tuple[str, str] | None:
-    """What is wrong with a call of `count` arguments by position and some by name, and the
-    repair."""
+    """What is wrong with a call of `count` positional arguments and some named ones, and the
+    fix."""
     kinds = {p.kind for p in parameters}
     positional = [p for p in parameters if p.kind in _BY_POSITION]
     by_name = [p.name for p in parameters if p.kind in _BY_NAME]
@@ -163,7 +163,7 @@ SINGLE = {*_BY_POSITION, *_BY_NAME}
 
 
 def renamed(unknown: Iterable[str], names: Sequence[str]) -> str:
-    """The repair for arguments that are not there, where it is known what each of them means."""
+    """The fix for unknown arguments, if the meaning of each of them is known."""
     fixes = []
     for name in unknown:
         meant = _meant(name, names)
@@ -174,7 +174,7 @@ def renamed(unknown: Iterable[str], names: Sequence[str]) -> str:
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
-    """Which of `names` an argument of another name means; None if none is likely."""
+    """The one of `names` that an argument of another name means; None if none is likely."""
     for row in _SYNONYMS:
         if name in row:
             found = next((x for x in row if x in names), None)

@@ -1,8 +1,7 @@
-"""The public API stands in a wrapper: what leaves it as an error has the user's frames alone, and
-tells users what they called.
+"""Wraps the public API: its errors show only the user's frames, and name what the user called.
 
-Calls between our own modules do not go through it, nor do the calls of a compiled function,
-operators, or methods that take no options.
+Calls between our own modules bypass the wrapper, as do calls of a compiled function, operators, and
+methods that take no options.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ from typing import Any
 
 from tracegraph.boundary.tracebacks import api_boundary, is_api_boundary
 
-#: What was put in `api_boundary`.
+#: The functions wrapped in `api_boundary`.
 _guarded: dict[FunctionType, Callable[..., Any]] = {}
 
 
 def guard(modules: Iterable[ModuleType]) -> None:
-    """Puts the public functions of modules, and the methods of their classes that take options, in
-    `api_boundary`. A function of several modules stays one function, found by its public name."""
+    """Wraps the public functions of modules, and the methods of their classes that take options, in
+    `api_boundary`. A function in several modules stays one function, found by its public name."""
     classes: set[type] = set()
     for module in modules:
         for name in filter(lambda name: not name.startswith("_"), dir(module)):
-            value = vars(module).get(name)  # what comes later has not been imported
+            value = vars(module).get(name)  # lazy names are not imported yet
             if isinstance(value, type):
                 classes.update(x for x in value.__mro__ if x.__module__.startswith(_PACKAGE_PREFIX))
             elif isinstance(value, FunctionType):
@@ -33,7 +32,8 @@ def guard(modules: Iterable[ModuleType]) -> None:
 
 
 def public(function: FunctionType, module: str, name: str) -> Callable[..., Any]:
-    """The function in `api_boundary`; that is pickled, and shown, by the name that users import."""
+    """The function in `api_boundary`, which pickles, and is shown, by the name that users
+    import."""
     if is_api_boundary(function):
         return function
     if function not in _guarded:
@@ -44,7 +44,7 @@ def public(function: FunctionType, module: str, name: str) -> Callable[..., Any]
 
 
 def guard_methods(owner: type) -> None:
-    """Puts the methods of a class that take options in `api_boundary`."""
+    """Wraps the methods of a class that take options in `api_boundary`."""
     for name, member in list(vars(owner).items()):
         is_wrapped = isinstance(member, (classmethod, staticmethod))
         method = member.__func__ if is_wrapped else member
@@ -56,8 +56,8 @@ def guard_methods(owner: type) -> None:
 
 
 def _is_for_users(name: str, method: FunctionType) -> bool:
-    """Whether users call it, and may get a name wrong. What the machinery calls for each node, or
-    makes for each, takes no options."""
+    """Whether users call it, and may get a name wrong. Methods that the machinery calls for each
+    node take no options."""
     if name == "__init__":
         return not method.__module__.startswith(_MADE_FOR_EACH_NODE)
     if name == "__call__":

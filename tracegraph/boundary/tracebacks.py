@@ -1,7 +1,7 @@
-"""Tracebacks of errors that leave a function: the user's frames, without ours between them.
+"""Tracebacks of errors that leave a function: only the user's frames, without ours in between.
 
-A bare `raise` adds no entry for its own frame, and hands on the traceback that the error has then.
-So whoever catches an error trims its traceback and lets it go by a bare `raise`.
+A bare `raise` adds no entry for its own frame, and keeps the error's current traceback. So code
+that catches an error trims its traceback and re-raises it by a bare `raise`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import current
 
 _OURS = (PACKAGE + os.sep, os.path.join(os.path.dirname(PACKAGE), "lowering") + os.sep)
-#: Python's modules that stand between functions of ours.
+#: Python modules whose frames appear between functions of ours.
 _AROUND = (contextlib.__file__, functools.__file__)
 _KINDS = (DTypeError, GradientError, LoadError, LoweringError, ShapeError, TraceError)
 
@@ -49,12 +49,12 @@ def enable_traceback_filtering() -> None:
 
 
 def disable_traceback_filtering() -> None:
-    """Leaves tracebacks as they are, with the frames of tracegraph: for those who work on it."""
+    """Leaves tracebacks unchanged, with tracegraph's frames: for developers of tracegraph."""
     _settings.is_filtering = False
 
 
 def is_traceback_filtering_enabled() -> bool:
-    """Whether tracegraph's own frames are left out of tracebacks, as they are by default."""
+    """Whether tracegraph's own frames are left out of tracebacks (the default)."""
     return _settings.is_filtering
 
 
@@ -62,8 +62,8 @@ PublicFunction = TypeVar("PublicFunction", bound=Callable[..., Any])
 
 
 def api_boundary(function: PublicFunction) -> PublicFunction:
-    """The function, whose errors leave tracegraph with the user's frames alone, as those of calls
-    of functions do. A call that does not fit its parameters raises what `misfit` says."""
+    """The function, whose errors leave tracegraph with only the user's frames, as those of function
+    calls do. A call that does not fit its parameters raises the error of `misfit`."""
 
     @functools.wraps(function)
     def entered(*args: Any, **kwargs: Any) -> Any:
@@ -94,8 +94,8 @@ _API_BOUNDARY = api_boundary(lambda: None).__code__
 
 
 def asked(getter: PublicFunction) -> PublicFunction:
-    """A `__getattr__`, `__get__` or `__getitem__` that refuses names or keys: its errors have the
-    user's frames alone."""
+    """A `__getattr__`, `__get__` or `__getitem__` that refuses names or keys: its errors show only
+    the user's frames."""
 
     @functools.wraps(getter)
     def __getattr__(*args: Any) -> Any:
@@ -109,8 +109,8 @@ def asked(getter: PublicFunction) -> PublicFunction:
 
 
 def unary_operator(function: Callable[..., Any]) -> Callable[[Any], Any]:
-    """An operator of one operand, whose errors have the user's frames alone. It takes one argument,
-    so that a call costs less than one of `api_boundary`."""
+    """An operator of one operand, whose errors show only the user's frames. It takes one argument,
+    so that a call costs less than through `api_boundary`."""
 
     @functools.wraps(function)
     def operator(x: Any) -> Any:
@@ -124,7 +124,7 @@ def unary_operator(function: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 def binary_operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """An operator of two operands, as `unary_operator`."""
+    """An operator of two operands, like `unary_operator`."""
 
     @functools.wraps(function)
     def operator(x: Any, y: Any) -> Any:
@@ -138,15 +138,15 @@ def binary_operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any],
 
 
 def leave_out_our_frames_at_top_level(error: Exception) -> None:
-    """As `leave_out_our_frames`; in a trace errors leave through the call that is traced."""
+    """Like `leave_out_our_frames`; in a trace, errors leave through the call being traced."""
     if current().is_top_level:
         leave_out_our_frames(error)
 
 
 def leave_out_our_frames(error: Exception) -> None:
-    """Leaves the user's frames alone in the traceback of an error, which is raised again then.
+    """Keeps only the user's frames in the traceback of an error, which is then raised again.
 
-    An error that is ours to mend, none that says what the user did, keeps them all.
+    An error that is a bug of ours, rather than about what the user did, keeps them all.
     """
     frames = list(_frames(error.__traceback__))
     if not _settings.is_filtering or not frames:
@@ -155,7 +155,7 @@ def leave_out_our_frames(error: Exception) -> None:
     ours = list(itertools.takewhile(lambda at: at not in users, reversed(frames)))
     if ours and not _is_about_the_user(error, ours):
         return
-    vars(error)[_TOLD] = True  # the next boundary sees nothing of the frames that are left out here
+    vars(error)[_TOLD] = True  # the next boundary cannot see the frames left out here
     found: TracebackType | None = None
     for at in reversed(users):
         found = TracebackType(found, at.tb_frame, at.tb_lasti, at.tb_lineno)
@@ -163,8 +163,8 @@ def leave_out_our_frames(error: Exception) -> None:
 
 
 def _of_users(frames: list[TracebackType]) -> list[TracebackType]:
-    """The frames that are not ours, nor of what Python puts around functions of ours: a context
-    manager's `__exit__`, a cached property."""
+    """The frames that are neither ours nor Python's wrappers around our functions, such as a
+    context manager's `__exit__` or a cached property."""
     users: list[TracebackType] = []
     is_ours = False
     for at in frames:
@@ -175,8 +175,8 @@ def _of_users(frames: list[TracebackType]) -> list[TracebackType]:
 
 
 def _is_about_the_user(error: Exception, ours: list[TracebackType]) -> bool:
-    """Whether an error that we raised, in the last of our frames, says what the user did, as what
-    `fail` raises does, and what says that there is no such attribute, or item, to whoever asks."""
+    """Whether an error that we raised, in the last of our frames, is about what the user did: an
+    error from `fail`, or one that an attribute or item does not exist."""
     if isinstance(error, _KINDS) or hasattr(error, "fact") or _TOLD in vars(error):
         return True
     if isinstance(error, (AttributeError, LookupError)):
@@ -184,15 +184,15 @@ def _is_about_the_user(error: Exception, ours: list[TracebackType]) -> bool:
     return isinstance(error, TypeError) and _is_misfit_of_the_users(str(error), ours[0].tb_frame)
 
 
-#: The attribute of an error that was found to be about what the user did.
+#: The attribute that marks an error as being about what the user did.
 _TOLD = "_is_about_the_user"
 
-#: How Python refuses a call, by the function's name in its class or module.
+#: Python's message for a refused call, by the function's name in its class or module.
 _MISFIT = re.compile(r"(.+?)\(\) (?:missing|takes|got) ")
 
 
 def _is_misfit_of_the_users(text: str, frame: FrameType) -> bool:
-    """Whether a frame of ours called a function of the user's that does not take what it is given,
+    """Whether a frame of ours called a function of the user's that does not accept its arguments,
     such as a `call` without the inputs."""
     match = _MISFIT.match(text)
     if match is None:

@@ -2,9 +2,9 @@
 
 A body that will be differentiated is called in its *forward form*, whose extra outputs are the
 residuals: the primal values that the rules of its nodes read. The backward graph takes residuals
-and cotangents, and of primal values computes only what costs less than to keep it. Rules read
-primal values only, so the forward form is its own forward form, and higher orders need no further
-residuals.
+and cotangents, and recomputes primal values only where that is cheaper than keeping them. Rules
+read only primal values, so the forward form is its own forward form, and higher orders need no
+further residuals.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Call(Op):
             raise Mismatch(f"@{self.body.name} takes {len(formal)} inputs, not {len(types)}")
         if formal == types:
             return self.body.output_types
-        if all(type.is_static for type in types):  # checks what the body assumes of its sizes
+        if all(type.is_static for type in types):  # checks the body's assumptions about sizes
             return specialise(self.body, types).output_types
         sizes = bind_sizes(formal, types, assumes=True)
         return tuple(
@@ -76,7 +76,7 @@ class Call(Op):
         if not any(present):
             return (None,) * len(xs)
         if not all(present) and not has_plan(self.body):
-            # The derivative that is missing may be that of another output.
+            # The missing rule may concern only another output.
             needed = self.body.cached(("needed", present), lambda: _with_some(self.body, present))
             pairs = [(g, y) for g, y in zip(gs, ys, strict=True) if g is not None]
             return Call(needed).vjp(*(g for g, _ in pairs), *(y for _, y in pairs), *xs)
@@ -111,7 +111,7 @@ class Call(Op):
     def _diagonal_jvp(
         self, tangents: Tangents, given: tuple[bool, ...], inputs: Sequence[Tensor]
     ) -> Tangents:
-        """The tangents as products with the derivatives, which do not depend on the direction: so
+        """The tangents as products with the derivatives, which do not depend on the direction, so
         each order shares common terms with the lower orders."""
         graph, places = _factor_graph(self.body, given)
         terms: dict[int, list[Tensor]] = {}
@@ -127,7 +127,7 @@ class Call(Op):
         return tuple(call(graph, xs)), flags
 
     def of_known_rank(self, batched: Sequence[bool], xs: Sequence[Tensor]) -> Any:
-        """The op for inputs of the ranks that `xs` have, without the loop's axis where batched."""
+        """The op for inputs with the ranks of `xs`, without the loop's axis where batched."""
         if not any(isinstance(x.type.shape, ShapeVariable) for x in self.body.inputs):
             return self
         types = [
@@ -148,8 +148,8 @@ class Call(Op):
         return tuple(propagate(body, given, known, patterns[0].total))
 
     def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
-        """The graph that patterns go through, with the patterns and the known values of its inputs:
-        here the body itself, with the inputs of the call."""
+        """The graph to propagate patterns through, with the patterns and known values of its
+        inputs: here the body itself, with the inputs of the call."""
         formal = zip(self.body.input_types, patterns, strict=True)
         body = specialise(self.body, [type.with_shape(p.shape) for type, p in formal])
         return body, patterns, values
@@ -171,14 +171,14 @@ class Call(Op):
 def _is_diagonal(body: Graph, type: TensorType) -> bool:
     xs = [x for x in body.inputs if x.type.dtype.is_differentiable]
     ys = [y for y in body.outputs if y.type.dtype.is_differentiable]
-    # An input of another type may be broadcast: then elements meet in its cotangent.
+    # An input of another type may be broadcast: its cotangent then sums over elements.
     if any(x.type is not type for x in (*xs, *ys)):
         return False
     return is_diagonal_path(path_between(body.nodes, xs, ys), type)
 
 
 def depending_through(body: Graph, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Which outputs of a body depend, differentiably, on the inputs that are marked."""
+    """Which outputs of a body depend, differentiably, on the flagged inputs."""
     return body.cached(("depending", inputs), lambda: _depending(body, inputs))
 
 
@@ -196,8 +196,8 @@ def call(body: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Appends a node of `op`, which has graphs; as `recorded` if an open tape watches one of the
-    inputs. Returns the outputs of `op` itself."""
+    """Appends a node of `op`, which holds graphs; in its `recorded` form if an open tape watches
+    one of the inputs. Returns the outputs of `op` itself."""
     inputs = tuple(inputs)
     if not any(recorder.depends_on(inputs) for recorder in current().recorders):
         return as_tuple(op(*inputs))
@@ -206,7 +206,7 @@ def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What an op returns, one tensor or several, as a tuple."""
+    """The result of an op, one tensor or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
@@ -219,7 +219,7 @@ class ResidualPlan:
     places: tuple[tuple[str, int], ...]
     #: The tensors of the forward form that are residuals, in that order.
     residuals: tuple[Tensor, ...]
-    #: Those that the backward graph makes again of residuals.
+    #: Those that the backward graph recomputes from residuals.
     again: frozenset[Tensor] = frozenset()
 
 
@@ -229,13 +229,13 @@ def residual_plan(body: Graph) -> ResidualPlan:
 
 
 def forward_form(body: Graph) -> Graph:
-    """The forward form of a body. Where a rule is missing it is the body itself: recording needs no
-    derivative, and asking for one raises the error."""
+    """The forward form of a body. If a rule is missing it is the body itself: recording needs no
+    derivative, and computing one raises the error."""
     return residual_plan(body).forward if has_plan(body) else body
 
 
 def has_plan(body: Graph) -> bool:
-    """Whether all of a body has the rules that reverse mode asks for."""
+    """Whether a body has all the rules that reverse mode needs."""
     try:
         residual_plan(body)
     except MissingRuleError:
@@ -250,7 +250,7 @@ def _with_some(body: Graph, used: tuple[bool, ...]) -> Graph:
 
 
 def derived_name(body: Graph, role: str) -> str:
-    """A name for what is derived from a body: f_vjp, then f_vjp_2, and so on."""
+    """A name for a graph derived from a body: f_vjp, then f_vjp_2, and so on."""
     name = body.name.removesuffix("_forward")
     again = re.fullmatch(rf"(.+_{role})(?:_(\d+))?", name)
     return f"{again[1]}_{int(again[2] or 1) + 1}" if again else f"{name}_{role}"
@@ -260,7 +260,7 @@ def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
     residuals = _residuals(prepared, prepared.outputs)
     while _may_read_off_path(prepared):
-        # Only higher orders differentiate what is read so, and their rules read more.
+        # Only higher orders differentiate these reads, and their rules read more.
         more = _residuals(prepared, (*prepared.outputs, *residuals))
         if set(more) <= set(residuals):
             break
@@ -279,7 +279,7 @@ def _planned(body: Graph) -> ResidualPlan:
             extra.append(x)
         places.append(place)
     cuts = [node for node in prepared.nodes if node.op.cuts_runs]
-    # What returns nothing but a token, as a print does, is of no use to a derivative.
+    # A node that returns only a token, such as a print, is of no use to a derivative.
     cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
     effects = [y for node in cuts for y in _kept(node)]
     extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
@@ -295,8 +295,8 @@ def _planned(body: Graph) -> ResidualPlan:
 
 
 def repeats(graph: Graph, count: int) -> tuple[tuple[str, int], ...] | None:
-    """Where the outputs from `count` on stand among the inputs and the first outputs, as ("input"
-    or "output", position); None if one of them is a value of its own."""
+    """Where the outputs from `count` on are found among the inputs and the first outputs, as
+    ("input" or "output", position); None if one of them is a distinct value."""
     there = {_origin(y): ("output", i) for i, y in reversed([*enumerate(graph.outputs[:count])])}
     there |= {x: ("input", i) for i, x in enumerate(graph.inputs)}
     places = [there.get(_origin(y)) for y in graph.outputs[count:]]
@@ -304,8 +304,8 @@ def repeats(graph: Graph, count: int) -> tuple[tuple[str, int], ...] | None:
 
 
 def _origin(value: Tensor) -> Tensor:
-    """The tensor that reaches `value` as it is, through bodies that return one of their inputs.
-    Both have one value, and a custom gradient may lie between them."""
+    """The tensor that reaches `value` unchanged, through bodies that return one of their inputs.
+    The two values are equal, although a custom gradient may lie between them."""
     while value.node is not None and isinstance(value.node.op, Call):
         body, node = value.node.op.body, value.node
         given = dict(zip(node.outputs, body.outputs, strict=True))[value]
@@ -317,7 +317,7 @@ def _origin(value: Tensor) -> Tensor:
 
 
 def _with_forward_calls(body: Graph) -> Graph:
-    """`body` with every call that has cotangents in its forward form."""
+    """`body`, where every call that has cotangents is in its forward form."""
     if all(_recorded(node.op) is node.op for node in body.nodes):
         return body
     with Builder(body.name) as builder:
@@ -334,13 +334,13 @@ def _recorded(op: Op) -> Op:
 
 
 class DerivativeBuilder(Builder):
-    """Builds a derivative as a graph of its own: each primal value that a rule reads becomes an
+    """Builds a derivative as a separate graph: each primal value that a rule reads becomes an
     input."""
 
     def __init__(self, name: str, again: frozenset[Tensor] = frozenset()) -> None:
         super().__init__(name)
         self.residuals: dict[Tensor, Tensor] = {}
-        #: The primal values that are made again of others.
+        #: The primal values that are recomputed from others.
         self.again = again
 
     def admit(self, tensor: Tensor) -> Tensor:
@@ -349,7 +349,7 @@ class DerivativeBuilder(Builder):
             return found
         node = tensor.node
         if node is not None and isinstance(node.op, Constant):
-            # Made anew: sharing would find the constant of the body.
+            # Create it anew: sharing would find the constant of the body.
             reuse, self.reuse = self.reuse, None
             found = node.op()
             self.reuse = reuse
@@ -361,15 +361,15 @@ class DerivativeBuilder(Builder):
         return found
 
     def take_residuals(self) -> dict[Tensor, Tensor]:
-        """The primal tensors and the inputs that stand for them. The builder forgets them: nodes
-        that it made are kept, and would keep the values of one call alive."""
+        """The primal tensors and the inputs that represent them. The builder forgets them: its
+        nodes are kept, and would otherwise keep the values of one call alive."""
         found, self.residuals = self.residuals, {}
         return found
 
 
 def _may_read_off_path(graph: Graph) -> bool:
-    """Whether a rule may read differentiable values that have no cotangents: a chosen gradient any,
-    that of an op with several outputs, as of `eigh`, another output."""
+    """Whether a rule may read differentiable values that have no cotangents: a chosen gradient may
+    read any; the rule of an op with several outputs, such as `eigh`, another output."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
     return any(
         node.op.chosen_gradient
@@ -384,8 +384,8 @@ def _differentiable_count(values: Sequence[Tensor]) -> int:
 
 
 def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The primal tensors that the rules of `body` read where all those of the outputs that can
-    have cotangents do."""
+    """The primal tensors that the rules of `body` read if all outputs that can have cotangents have
+    them."""
     outputs = tuple(dict.fromkeys(y for y in outputs if y.type.dtype.is_differentiable))
     body = body.with_outputs(outputs)
     builder, _, _ = _pulled_back(body, (True,) * len(outputs), frozenset())
@@ -395,7 +395,7 @@ def _residuals(body: Graph, outputs: Sequence[Tensor]) -> list[Tensor]:
 def _pulled_back(
     body: Graph, present: tuple[bool, ...], again: frozenset[Tensor]
 ) -> tuple[DerivativeBuilder, list[Tensor], list[tuple[int, Tensor]]]:
-    """A builder holding the backward nodes, the cotangent inputs, and the results by place."""
+    """A builder with the backward nodes, the cotangent inputs, and the results by position."""
     with DerivativeBuilder(derived_name(body, "vjp"), again) as builder:
         outputs = [y for y, is_given in zip(body.outputs, present, strict=True) if is_given]
         gs = [builder.input(y.type, f"g{i}") for i, y in enumerate(outputs)]
@@ -407,9 +407,9 @@ def _pulled_back(
 
 
 def backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, tuple[int, ...]]:
-    """`(*residuals, *cotangents) -> cotangents of the inputs at the places returned`.
+    """`(*residuals, *cotangents) -> cotangents of the inputs at the positions returned`.
 
-    `present` says which outputs have cotangents. Kept on the forward form.
+    `present` says which outputs have cotangents. Cached on the forward form.
     """
     return forward.cached(("backward", present), lambda: _backward_graph(forward, present))
 
@@ -431,8 +431,8 @@ def _backward_graph(forward: Graph, present: tuple[bool, ...]) -> tuple[Graph, t
 def tangent_graph(
     body: Graph, given: tuple[bool, ...]
 ) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
-    """The tangents as a graph of the inputs, of the tangents that are given, and of outputs of the
-    body that are known. Returns the outputs that have tangents, and those that are known, too."""
+    """The tangents as a graph of the inputs, the tangents passed in, and outputs of the body that
+    are known. Also returns which outputs have tangents, and which are known."""
     return body.cached(("tangents", given), lambda: _make_tangent_graph(body, given))
 
 
@@ -454,8 +454,8 @@ def _make_tangent_graph(
 
 
 def _places_of_effects(body: Graph) -> dict[Tensor, int]:
-    """What stands where runs are cut, where an output has it, with the place of that: a derivative
-    must not make effects again."""
+    """Maps outputs of nodes where runs are cut to their output positions: a derivative must not
+    repeat effects."""
     places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
     cuts = [node for node in body.nodes if node.op.cuts_runs]
     needed = [y for node in cuts if {*_kept(node)} <= places.keys() for y in _kept(node)]
@@ -463,15 +463,15 @@ def _places_of_effects(body: Graph) -> dict[Tensor, int]:
 
 
 def _kept(node: Node) -> Sequence[Tensor]:
-    """What derivatives take of a node that cuts runs: of a call of Python the token too, which
-    brings them what it recorded."""
+    """The outputs that derivatives take from a node that cuts runs: for a call of Python also the
+    token, which carries what the call recorded."""
     if node.op.regions and node.op.inlined is None:
         return [y for y in node.outputs if y.type is not TOKEN]
     return node.outputs
 
 
 def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
-    """The graph with further inputs in the place of nodes whose outputs are all known."""
+    """The graph with further inputs in place of nodes whose outputs are all known."""
     known = [*known]
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
@@ -485,8 +485,8 @@ def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
 def _factor_graph(
     body: Graph, given: tuple[bool, ...]
 ) -> tuple[Graph, tuple[tuple[int, int], ...]]:
-    """Of a diagonal body the derivatives of outputs by the inputs that are given, as a graph of
-    its inputs, and `(input, output)` for each."""
+    """For a diagonal body, the derivatives of outputs by the given inputs, as a graph of its
+    inputs, and `(input, output)` for each."""
     return body.cached(("factors", given), lambda: _make_factor_graph(body, given))
 
 
@@ -510,8 +510,8 @@ def _make_factor_graph(
 
 
 def own_size(body: Graph, n: Any) -> Any:
-    """The size of a loop as a graph has it that is widened by it: an open one gets a name that
-    the graph does not use. Names of the caller may mean something else there."""
+    """The size of a loop as used in a graph widened by it: an open size gets a name that the graph
+    does not use, since the caller's names may mean something else there."""
     if isinstance(n, int):
         return n
     shapes = [x.shape for x in body.input_types if isinstance(x.shape, tuple)]
@@ -520,7 +520,7 @@ def own_size(body: Graph, n: Any) -> Any:
 
 
 def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
-    """The types on names of their own, one for each distinct size that is open."""
+    """The types with fresh names, one for each distinct open size."""
     names: dict[Any, Dim] = {}
 
     def own(size: Any) -> Any:
@@ -537,9 +537,9 @@ def _own_types(types: Sequence[TensorType]) -> list[TensorType]:
 
 
 def naming(tensors: Iterable[Tensor], given: Iterable[Tensor]) -> list[Tensor]:
-    """Those tensors that give an open size its value, which nothing that is `given` does. They are
-    inputs, and what Python functions return. A graph that is derived of a body takes them too,
-    whether it reads them or not."""
+    """The tensors that determine an open size that nothing in `given` does. They are inputs, and
+    results of Python functions. A graph derived from a body takes them too, whether it reads them
+    or not."""
     bound = set[str]().union(*(bound_names(x.type) for x in given))
     found: list[Tensor] = []
     for x in tensors:

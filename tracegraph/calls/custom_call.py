@@ -1,8 +1,8 @@
-"""CustomCall: a graph with a backward graph of its own, which stands for its derivative.
+"""CustomCall: a graph with its own backward graph, which replaces its derivative.
 
-The backward is an ordinary graph, so that one function of the user serves every derivative:
-reverse mode calls it, forward mode transposes it, loops widen it, and higher orders differentiate
-it. Transposing needs it to be linear in the cotangents; what breaks that is named.
+The backward is an ordinary graph, so that one user function serves every derivative: reverse mode
+calls it, forward mode transposes it, loops widen it, and higher orders differentiate it.
+Transposing requires it to be linear in the cotangents; an error names what violates that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CustomCall(Call):
     backward: Graph
     sources: tuple[int, ...]
 
-    #: Its outputs belong together: the backward knows them by their places.
+    #: Its outputs belong together: the backward knows them by position.
     can_prune = False
     is_transparent = False
 
@@ -88,12 +88,12 @@ class CustomCall(Call):
 
     @property
     def targets(self) -> list[int]:
-        """The places of the outputs whose cotangents the backward takes."""
+        """The positions of the outputs whose cotangents the backward takes."""
         count = len(self.backward.inputs) - len(self.body.inputs)
         return _differentiable(self.body.outputs)[:count]
 
     def _misfit(self) -> str:
-        """What of the backward does not fit the body; nothing if all fits."""
+        """How the backward fails to fit the body; empty if it fits."""
         body, backward, sources = self.body, self.backward, self.sources
         most = len(body.inputs) + len(_differentiable(body.outputs))
         if not len(body.inputs) <= len(backward.inputs) <= most:
@@ -151,8 +151,8 @@ class CustomCall(Call):
 
     @property
     def agrees_with_forward(self) -> bool:
-        """Whether forward mode exists and has the backward for its transpose, whoever transposes:
-        the derivative of the backward by its cotangents is nobody's choice."""
+        """Whether forward mode exists and its transpose is the backward, in either direction: no
+        chosen gradient is on the path by which the backward depends on its cotangents."""
         return self.has_forward and not self.backward.cached(
             ("has_choices", registry_version()), lambda: _has_choices(self.backward, self._seeds)
         )
@@ -180,11 +180,11 @@ class CustomCall(Call):
         return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
 
     def is_diagonal_on(self, type: TensorType) -> bool:
-        """Its derivative is the backward's, not that of what the body does."""
+        """Its derivative is that of the backward, not of what the body does."""
         return False
 
     def depends_given(self, values: KnownValues, *patterns: Pattern) -> tuple[Pattern, ...]:
-        """The patterns of tangents, which go through the transpose of the backward."""
+        """The patterns of tangents, propagated through the transpose of the backward."""
         graph, given, known = self.entered(values, *patterns)
         total = patterns[0].total
         _, places = self._pushed(self.sources)
@@ -212,11 +212,11 @@ class CustomCall(Call):
         return specialise(self.body, [type.with_shape(p.shape) for type, p in pairs])
 
     def _transposed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
-        """`(*inputs, *tangents of inputs) -> tangents of outputs`, and the places of those."""
+        """`(*inputs, *tangents of inputs) -> tangents of outputs`, and their positions."""
         return self.backward.cached(("transposed", given), lambda: self._without_seeds(given))
 
     def _without_seeds(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
-        """Raises MissingRuleError where the derivative by a cotangent reads the cotangent."""
+        """Raises MissingRuleError if the derivative by a cotangent reads the cotangent."""
         graph, places = self._pushed(given)
         start, stop = len(self.body.inputs), len(self.backward.inputs)
         seeds = set(graph.inputs[start:stop])
@@ -229,8 +229,8 @@ class CustomCall(Call):
         return graph, places
 
     def _pushed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
-        """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and the places of
-        those: the derivative of the backward by its cotangents, transposed."""
+        """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and their
+        positions: the derivative of the backward by its cotangents, transposed."""
         return self.backward.cached(("pushed", given), lambda: self._push(given))
 
     def _push(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
@@ -253,7 +253,7 @@ class CustomCall(Call):
 
 
 def _has_choices(backward: Graph, seeds: Sequence[Tensor]) -> bool:
-    """Whether a node between the cotangents and the gradients has a derivative that was chosen."""
+    """Whether a node between the cotangents and the gradients has a user-chosen derivative."""
     path = path_between(backward.nodes, seeds, backward.outputs)
     inner = [node for node in path for graph in _graphs_of(node) for node in graph.nodes]
     return any(_is_chosen(node) for node in (*path, *inner))
@@ -279,7 +279,7 @@ def _is_same(given: TensorType, type: TensorType) -> bool:
 def _batched_body(
     body: Graph, targets: tuple[int, ...], batched: tuple[bool, ...], n: Any
 ) -> tuple[Graph, tuple[bool, ...]]:
-    """The body of n instances. Each has targets of its own, even where they are equal: by the
+    """The body of n instances. Each has its own targets, even if they are equal: through the
     backward they may depend on inputs that the body does not compute them from."""
     wide, flags = vectorise(body, batched, n)
     own = tuple(flag or i in targets for i, flag in enumerate(flags))
@@ -314,13 +314,13 @@ def _batched_backward(
 
 # Linearity in the cotangents.
 
-#: Ops with jumps, of which the derivatives say nothing.
+#: Ops with jumps, which their derivatives do not show.
 _STEPS = (Discrete, Sign, FloorMod, TruncateMod)
 
 
 def _check_linear(backward: Graph, gs: Sequence[Tensor]) -> None:
-    """Raises MissingRuleError for what cannot be linear in `gs`: a derivative that is lost on the
-    way, or a term that does not vanish with the cotangents."""
+    """Raises MissingRuleError for nodes that cannot be linear in `gs`: those that lose a derivative
+    on the way, and terms that do not vanish with the cotangents."""
     vanishing = set(gs)
     _follow(backward, vanishing)
     for y in backward.outputs:
@@ -329,8 +329,8 @@ def _check_linear(backward: Graph, gs: Sequence[Tensor]) -> None:
 
 
 def _follow(graph: Graph, vanishing: set[Tensor], has_own_derivative: bool = False) -> None:
-    """Enters what vanishes with the tensors of `vanishing`, and depends on them. Where the graph is
-    the body of a custom gradient, its values alone count."""
+    """Collects the tensors that depend on those in `vanishing` and vanish with them. In the body of
+    a custom gradient only the values count."""
     for node in live_nodes(graph.nodes, graph.outputs):
         if vanishing.isdisjoint(node.inputs):
             continue
@@ -349,7 +349,7 @@ def _follow(graph: Graph, vanishing: set[Tensor], has_own_derivative: bool = Fal
 
 
 def _through_body(node: Node, vanishing: set[Tensor], has_own_derivative: bool) -> list[Tensor]:
-    """The outputs of a call that depend on tensors of `vanishing`."""
+    """The outputs of a call that depend on tensors in `vanishing`."""
     assert isinstance(node.op, Call)
     body = node.op.body
     pairs = zip(body.inputs, node.inputs, strict=True)

@@ -1,7 +1,7 @@
 """Gradients as calls: at top level the backward graph is derived once per structure and place.
 
-A loop that is not decorated builds the same nodes in every iteration. What is derived of them is
-the same too, so it is kept, and each iteration appends one call.
+An undecorated loop creates the same nodes in every iteration, and so the same derivative. It is
+cached, and each iteration appends one call.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import registry_version
 from tracegraph.passes.simplify import simplify
 
-#: Graphs kept for the whole process; the least recently used go first.
+#: Graphs kept for the whole process; the least recently used are dropped first.
 _LIMIT = 256
 
 
 class _CachedGraph:
-    """A derived graph, the slots of its primal inputs, which results there are, and a note."""
+    """A derived graph, the slots of its primal inputs, which results exist, and a note."""
 
     __slots__ = ("graph", "is_connected", "note", "slots")
 
@@ -38,14 +38,15 @@ _kept: LRUCache[Any, _CachedGraph] = LRUCache(_LIMIT)
 
 
 class _StructuralKey:
-    """Nodes by structure and place: tensors numbered in the order in which nodes mention them."""
+    """Nodes by structure and place: tensors are numbered in the order in which nodes mention
+    them."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.key: list[Any] = []
         self.tensors: list[Tensor] = []
         self._slots: dict[int, int] = {}
         for node in nodes:
-            self.key += node.op, node.source.key  # errors name the lines of what is derived
+            self.key += node.op, node.source.key  # errors name the lines of derived nodes
             for x in node.inputs:
                 self.mention(x)
             for y in node.outputs:
@@ -59,7 +60,7 @@ class _StructuralKey:
             self.key.append(x.type)
             node = x.node
             if node is not None and type(node.op) is Constant:
-                self.key.append(node.op)  # its value becomes a part of what is derived
+                self.key.append(node.op)  # its value becomes part of the derived graph
         self.key.append(slot)
 
     def slot(self, x: Tensor) -> int:
@@ -72,7 +73,7 @@ def cached_gradient(
     xs: Sequence[Tensor],
     gs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """As `passes.gradient.gradient`, by one call of a graph that is derived once."""
+    """`passes.gradient.gradient`, as one call of a graph that is derived once."""
     return cached_call(
         ("gradient", len(ys)), nodes, (*ys, *xs), gs, lambda seeds: gradient(nodes, ys, xs, seeds)
     )
@@ -85,10 +86,10 @@ def cached_call(
     seeds: Sequence[Tensor | None],
     derive: Callable[[list[Tensor | None]], list[Tensor | None]],
 ) -> list[Tensor | None]:
-    """What `derive` makes of `nodes` between the tensors `ends`, by one call of a graph.
+    """What `derive` makes of `nodes` between the tensors `ends`, as one call of a graph.
 
-    `derive` is given an input of that graph for each seed and returns its results, None where
-    unconnected. `kind` tells derivations of the same nodes apart.
+    `derive` receives an input of that graph for each seed and returns its results, None where
+    unconnected. `kind` distinguishes derivations from the same nodes.
     """
     return _called(kind, nodes, ends, seeds, lambda inner: (derive(inner), None))[0]
 
@@ -99,7 +100,7 @@ def cached_call_with_note(
     ends: Sequence[Tensor],
     derive: Callable[[], tuple[list[Tensor | None], Any]],
 ) -> tuple[list[Tensor | None], Any]:
-    """As `cached_call` without seeds, where `derive` also returns a note that is kept."""
+    """`cached_call` without seeds, where `derive` also returns a note that is cached."""
     return _called(kind, nodes, ends, [], lambda inner: derive())
 
 

@@ -1,9 +1,9 @@
-"""Recomputation: a backward graph that starts from the inputs, and keeps nothing in between.
+"""Recomputation: a backward graph that starts from the inputs and keeps nothing in between.
 
-The compiler would merge what is computed again with what was computed before, and nothing would be
-saved. A barrier that ties the inputs to the incoming cotangents keeps the two apart: recomputing
-cannot begin before the backward pass has come this far. (Chen and others, "Training deep nets with
-sublinear memory cost", 2016; the barrier is how XLA is made to comply.)
+By default the compiler would merge the recomputation with the first computation, and nothing would
+be saved. A barrier that ties the inputs to the incoming cotangents keeps the two apart:
+recomputation cannot start before the backward pass has reached this point. (Chen and others,
+"Training deep nets with sublinear memory cost", 2016; the barrier is how XLA is made to comply.)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def recomputed(body: Graph, count: int) -> RecomputedCall:
 
 
 def _backward(body: Graph, count: int) -> tuple[Graph, tuple[int, ...]]:
-    """The backward graph and the inputs whose cotangents it gives; made once, kept on the body."""
+    """The backward graph and the inputs that it computes cotangents of; cached on the body."""
     return body.cached(("recompute", count), lambda: _recomputing(body, count))
 
 

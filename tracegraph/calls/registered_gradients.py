@@ -13,20 +13,21 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.registry import cotangents_of, is_registered, registry_version
 from tracegraph.passes.simplify import simplify
 
-#: How often a rule that uses its own op is put into its own gradient: a graph cannot call itself.
+#: How many times a rule that uses its own op is expanded in its own gradient: a graph cannot
+#: recurse.
 _ORDERS = 4
 
 
 def with_registered_gradients(graph: Graph) -> Graph:
-    """`graph` with a custom call in place of each op whose gradient was registered.
+    """`graph` with a custom call in place of each op with a registered gradient.
 
-    Raises what the rule raises for tensors that are known by their types alone.
+    Raises what the rule raises for tensors known only by their types.
     """
     return graph.cached(("registered", registry_version()), lambda: _baked(graph, _ORDERS))
 
 
 def _baked(graph: Graph, orders: int) -> Graph:
-    """The bodies of custom calls stay as they are: nothing ever differentiates them."""
+    """The bodies of custom calls stay unchanged: nothing ever differentiates them."""
     bodies = {
         node.op.body
         for inner in graph.graphs()

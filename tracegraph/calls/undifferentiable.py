@@ -47,12 +47,12 @@ class UndifferentiableCall(Call):
 
 
 def without_custom_gradients(graph: Graph) -> Graph:
-    """`graph` with a call without a derivative in place of each one that has a custom gradient."""
+    """`graph` with calls without derivatives in place of those with custom gradients."""
     return graph.cached("without_custom_gradients", lambda: rewritten(graph, _plain))
 
 
 def lacks_custom_gradients(graph: Graph) -> bool:
-    """Whether the gradients of some calls, here or in what it calls, were left out."""
+    """Whether any call, here or in called graphs, has lost its custom gradient."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
     return any(isinstance(node.op, UndifferentiableCall) for node in nodes)
 

@@ -1,5 +1,5 @@
-"""Branches and loops, one op per file. Importing the package registers them all, since files of
-graphs name them."""
+"""Branches and loops, one op per file. Importing the package registers all of them, since graph
+files refer to them by name."""
 
 from tracegraph.control import branch, scan, while_loop
 

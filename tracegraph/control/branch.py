@@ -1,7 +1,7 @@
-"""Branches: of several graphs of the same inputs, a value chooses the one that computes.
+"""Branches: a value chooses which of several graphs of the same inputs computes the result.
 
-Derivatives are branches on the same value. The forward form returns the residuals of all branches;
-those of a branch that was not taken are zeros, which nothing reads.
+Derivatives branch on the same value. The forward form returns the residuals of all branches;
+those of a branch not taken are zeros, which nothing reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import names_in
 from tracegraph.passes.vectorise import vectorise
 
-#: What the name of a graph has that stands for a branch which no row takes.
+#: The suffix in the name of a graph that stands for a branch which no row takes.
 _SKIPPED = "_skipped"
 
 
@@ -59,7 +59,7 @@ class Branch(Op, abstract=True):
         branches: Any = dataclasses.field(init=False)
 
     def with_branches(self, branches: Sequence[Graph]) -> Branch:
-        """The same choice among other graphs."""
+        """The same choice between other graphs."""
         raise NotImplementedError
 
     def check_decider(self, decider: TensorType) -> None:
@@ -67,11 +67,11 @@ class Branch(Op, abstract=True):
         raise NotImplementedError
 
     def taken_by(self, decider: Tensor) -> list[Tensor]:
-        """For each branch whether it is taken; of a decider with a loop axis, in each iteration."""
+        """For each branch whether it is taken; per iteration, if the decider has a loop axis."""
         raise NotImplementedError
 
     def known_branch(self, decider: np.ndarray) -> Graph:
-        """The branch that a known value chooses."""
+        """The branch that a known value selects."""
         raise NotImplementedError
 
     @property
@@ -132,8 +132,8 @@ class Branch(Op, abstract=True):
     def _backward(
         self, present: tuple[bool, ...]
     ) -> tuple[list[Graph], list[tuple[str, int]], list[int]]:
-        """The backward graphs of all branches on the same operands, with what these are and the
-        inputs whose cotangents they give."""
+        """The backward graphs of all branches on common operands, with these operands and the
+        inputs that have cotangents."""
         found = [backward_graph(branch, present) for branch in self.branches]
         plans = [residual_plan(branch).places for branch in self.branches]
         places = sorted({place for _, of_one in found for place in of_one})
@@ -157,7 +157,7 @@ class Branch(Op, abstract=True):
         return graphs, operands, places
 
     def _without_prints(self) -> Branch:
-        """The op without its prints, for what is computed again."""
+        """The op without its prints, for recomputation."""
         return self.with_branches([*map(without_prints, self.branches)]) if self.cuts_runs else self
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
@@ -209,8 +209,8 @@ class Branch(Op, abstract=True):
     def _each_by_itself(
         self, n: Any, batched: Sequence[bool], decider: Tensor, xs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Each iteration takes a branch of its own: all branches that one of them takes compute on
-        all, and what they were not asked for is left out."""
+        """Each iteration chooses its own branch: every branch that some iteration takes computes
+        all rows, and results that were not selected are dropped."""
         results: Sequence[Tensor] = ()
         for branch, taken in zip(self.branches, self.taken_by(decider), strict=True):
             op = _where_taken(branch, batched, own_size(branch, n))
@@ -219,7 +219,7 @@ class Branch(Op, abstract=True):
             results = [select_rows(taken, new, old) for new, old in pairs]
         return tuple(results)
 
-    # What depends on what.
+    # Dependences.
 
     def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         return self.depends_given([None] * len(patterns), *patterns)
@@ -355,8 +355,8 @@ def _recomputed(branch: Graph) -> Graph:
 
 
 def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPlan]) -> list[Graph]:
-    """The forward forms of all branches with the same outputs: residuals of one type share a place,
-    since one branch alone has any."""
+    """The forward forms of all branches, with the same outputs: residuals of one type share a
+    position, since only one branch computes any."""
     count = len(branches[0].outputs)
     extras = [plan.forward.outputs[count:] for plan in plans]
     slots: list[TensorType] = []
@@ -399,11 +399,11 @@ def _with_slots(
     return graph
 
 
-# Rows of a loop, each of which goes its own way.
+# Rows of a loop, each of which takes its own branch.
 
 
 def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool], n: Any) -> Graph:
-    """The graph whose outputs have a loop axis where that is wanted."""
+    """The graph with a loop axis on the outputs where that is wanted."""
     if tuple(flags) == tuple(wanted):
         return graph
     with Builder(graph.name) as builder:
@@ -416,7 +416,7 @@ def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool],
 
 
 def all_rows(graph: Graph, batched: Sequence[bool], n: Any) -> Graph:
-    """The graph of n iterations, where each has outputs of its own, and these inputs."""
+    """The graph of n iterations, each with its own outputs, for these inputs."""
     wide, flags = vectorise(graph, tuple(batched), n)
     return stacked_outputs(wide, flags, (True,) * len(flags), n)
 
@@ -429,11 +429,11 @@ def select_rows(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def harmless_rows(mask: Tensor, xs: Sequence[Tensor], batched: Sequence[bool]) -> list[Tensor]:
-    """The rows of those `xs` that have rows where `mask` holds, and in place of the others those of
-    the first that does.
+    """The rows of the batched `xs` where `mask` holds, with all other rows replaced by the first
+    row that does.
 
-    What is computed of a row that was not asked for may be infinite, and 0 times that is nan in the
-    derivative of what all rows share. A row that was asked for is as good as its own result.
+    A value computed from an unselected row may be infinite, and 0 times infinity is nan in the
+    derivative of what all rows share. A selected row is as safe as its own result.
     """
     if mask.type.shape == (0,):
         return [*xs]
@@ -452,7 +452,7 @@ def _along_rows(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def _where_taken(branch: Graph, batched: Sequence[bool], n: Any) -> Cond:
-    """The branch on harmless rows where some row takes it, else zeros: `(is_taken, mask, *xs)`."""
+    """The branch on harmless rows if some row takes it, else zeros: `(is_taken, mask, *xs)`."""
     wide, mask = all_rows(branch, batched, n), TensorType(bool_, (n,))
     with Builder(wide.name) as builder:
         taken, *xs = [builder.input(type) for type in (mask, *wide.input_types)]
@@ -467,8 +467,8 @@ def _where_taken(branch: Graph, batched: Sequence[bool], n: Any) -> Cond:
 def narrowed(
     graphs: Sequence[Graph], used: tuple[bool, ...], kept_anyway: Sequence[bool] = ()
 ) -> tuple[list[Graph], tuple[bool, ...]]:
-    """The graphs with only the outputs that are used, and the inputs that one of them reads, or
-    that are kept anyway."""
+    """The graphs with only the used outputs, and only inputs that one of them reads or that are
+    kept anyway."""
     small = [_with_outputs(graph, used) for graph in graphs]
     read = [_read(graph) for graph in small]
     flags = [tuple(x in found for x in graph.inputs) for graph, found in zip(small, read)]

@@ -1,8 +1,8 @@
 """The forward form of a while that calls Python functions, which reverse mode must not call again.
 
-Such a loop is run step by step from Python, so each step hands out what the rules of the body read,
-and that is stacked as it is by a scan. The number of steps is an open size that the run binds.
-Behind the loop its reverse mode is that of a scan of this length.
+Such a loop runs step by step from Python, so each step can return what the rules of the body read,
+to be stacked as in a scan. The number of steps is an open size that the run determines. From then
+on its reverse mode is that of a scan of this length.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RecordedWhile(Loop):
         return "until it ends"
 
     def steps_of(self, node: Node) -> Tensor:
-        """The numbers of the steps among the outputs of a node, by which the length is known."""
+        """The step numbers among the outputs of a node, which determine the length."""
         return node.outputs[self.states]
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
@@ -89,7 +89,7 @@ class RecordedWhile(Loop):
         return (*values[: self.states], *values[self.states + 1 :])
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
-        without_prints(self.body)  # which says what is wrong
+        without_prints(self.body)  # raises the error that says what is wrong
         raise MissingRule(self, "forward")
 
     def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
@@ -134,14 +134,14 @@ class RecordedWhile(Loop):
 
 
 def recorded_while(body: Graph, constants: int, condition: Graph, length: Size) -> RecordedWhile:
-    """The forward form of a while whose body may return other outputs behind the states."""
+    """The forward form of a while whose body may return other outputs after the states."""
     body = body.cached(("records", constants), lambda: (_recording(body, constants),))[0]
     return RecordedWhile(body, constants, condition, length)
 
 
 def _recording(body: Graph, constants: int) -> Graph:
-    """The body that returns, for stacking, what its rules read. Other results of Python functions
-    are not stacked: in each step they may have another shape."""
+    """The body that also returns, for stacking, what its rules read. Other results of Python
+    functions are not stacked: their shapes may differ from step to step."""
     plan = residual_plan(body)
     outputs = plan.forward.outputs[: len(body.outputs)]
     known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}

@@ -1,7 +1,7 @@
-"""Scan: a body applied to the rows of tensors one after the other, with a state that it hands on.
+"""Scan: a body applied to the rows of tensors one after another, carrying a state.
 
-Reverse mode is a scan in the other direction: the forward form stacks what the rules of the body
-read in every step, and what no step changes is kept once.
+Reverse mode is a scan in the opposite direction: the forward form stacks what the rules of the body
+read in every step, and keeps values that no step changes once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tracegraph.passes.forward import jvp
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.vectorise import vectorise
 
-#: Which inputs of a body, or which outputs, have something.
+#: One flag for each input, or each output, of a body.
 Flags = tuple[bool, ...]
 
 
@@ -55,25 +55,26 @@ class Loop(Op, abstract=True):
     body: Graph
     constants: int
 
-    #: Whether the last output is how often the body ran.
+    #: Whether the last output counts the runs of the body.
     counts = False
 
     if TYPE_CHECKING:
-        #: How many tensors the body hands on from one run to the next.
+        #: How many tensors the body carries from one run to the next.
         states: Any = dataclasses.field(init=False)
 
     def state_inputs(self) -> range:
-        """The places of the states among the inputs."""
+        """The positions of the states among the inputs."""
         return range(self.constants, self.constants + self.states)
 
     @property
     def carried(self) -> tuple[tuple[int, int], ...]:
-        """Each output of the body that is a state, and the input that takes it in the next step."""
+        """Each output of the body that is a state, with the input that takes it in the next
+        step."""
         return tuple(enumerate(self.state_inputs()))
 
     def with_states(self, inputs: Flags, through: Callable[[Flags], Flags]) -> Flags:
-        """The inputs of the body that something reaches, in whatever run: `through` says which
-        outputs it reaches from which inputs."""
+        """The inputs of the body that are reached in any run: `through` maps the inputs reached to
+        the outputs reached in one run."""
         while True:
             outputs = through(inputs)[: self.states]
             rows = enumerate(inputs)
@@ -93,7 +94,7 @@ class Loop(Op, abstract=True):
                 if more == masks:
                     break
                 masks[:] = more
-        decided = 0  # what the condition of a loop reads decides over every state
+        decided = 0  # whatever the condition of a loop reads affects every state
         for other in others:
             decided |= other.values[0] | self._carried(other.values[0], values)
         for place, i in enumerate(self.state_inputs()):
@@ -105,7 +106,7 @@ class Loop(Op, abstract=True):
         return Flow(tuple(values), tuple(derivatives))
 
     def _carried(self, mask: int, masks: Sequence[int]) -> int:
-        """What reaches the states that `mask` reads."""
+        """The inputs that reach the states in `mask`."""
         total = 0
         for place, i in enumerate(self.state_inputs()):
             if mask >> i & 1:
@@ -150,7 +151,7 @@ class Scan(Loop):
 
     @property
     def rows(self) -> int:
-        """The place of the first input that has rows."""
+        """The position of the first input that has rows."""
         return self.constants + self.states
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
@@ -183,7 +184,7 @@ class Scan(Loop):
         return self if body is self.body else self.with_body(body, self.constants, self.states)
 
     def _stacking_body(self) -> Graph:
-        """The body that returns, for stacking, what its rules read."""
+        """The body that also returns, for stacking, what its rules read."""
         plan = residual_plan(self.body)
         known = {*plan.forward.inputs[: self.constants], *plan.forward.inputs[self.rows :]}
         known.update(plan.forward.outputs[self.states :])
@@ -193,7 +194,7 @@ class Scan(Loop):
         return plan.forward.with_outputs((*plan.forward.outputs, *missing))
 
     def residual_places(self) -> list[tuple[str, int]]:
-        """Where the residuals are among the inputs and the outputs of this op."""
+        """The positions of the residuals among the inputs and outputs of this op."""
         body = self.body
         places = {y: ("output", i) for i, y in enumerate(body.outputs) if i >= self.states}
         rows = [
@@ -215,7 +216,7 @@ class Scan(Loop):
         return recorded.pulled_back(gs, ys, xs)
 
     def _without_prints(self) -> Scan:
-        """The op without its prints, for what is computed again."""
+        """The op without its prints, for recomputation."""
         return self.with_body(without_prints(self.body), self.constants, self.states)
 
     def pulled_back(
@@ -247,7 +248,7 @@ class Scan(Loop):
         return tuple(cotangents)
 
     def states_with_cotangents(self, present: Flags) -> Flags:
-        """The outputs of a step that have cotangents, in whatever step."""
+        """The outputs of a step that have cotangents, in any step."""
         while True:
             _, places = backward_graph(self.body, present)
             reached = {i - self.constants for i in places if i in self.state_inputs()}
@@ -291,7 +292,7 @@ class Scan(Loop):
         rows = zip(outputs[self.states :], wanted[self.states :], strict=True)
         return (*outputs[: self.states], *(swapped(y, flag) for y, flag in rows)), wanted
 
-    # What depends on what.
+    # Dependences.
 
     def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         states = [*patterns[self.constants : self.rows]]
@@ -337,7 +338,7 @@ class Scan(Loop):
             used = more
 
     def _kept_states(self, wanted: Flags) -> Flags:
-        """The inputs that stay whether they are read or not: the states that are handed on."""
+        """The inputs that stay whether or not they are read: those of the carried states."""
         flags = [False] * len(self.body.inputs)
         for i in range(self.states):
             flags[self.constants + i] = wanted[i]
@@ -356,7 +357,7 @@ def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
 
 
 def swapped(x: Tensor, is_wide: bool) -> Tensor:
-    """The tensor with its first two axes exchanged: that of a loop around, and the steps."""
+    """The tensor with its first two axes exchanged: that of an enclosing loop, and the steps."""
     return Transpose((1, 0, *range(2, x.ndim)))(x) if is_wide else x
 
 
@@ -364,9 +365,9 @@ class BackwardStep:
     """One step of a scan backwards: `(*constant residuals, *state cotangents, *sums, *stacked
     residuals, *cotangents) -> (*state cotangents, *sums, *row cotangents, *factors)`.
 
-    What a step gives to the cotangent of a constant is summed up from step to step, in float32 if
-    it has 16 bits, unless it is a product of matrices: then the factors of all steps are multiplied
-    at once behind the loop.
+    Contributions of steps to the cotangent of a constant are summed from step to step, in float32
+    if they have 16 bits, unless they are matrix products: then the stacked factors of all steps are
+    multiplied once after the loop.
     """
 
     def __init__(
@@ -426,8 +427,8 @@ class BackwardStep:
     def cotangents(
         self, found: Sequence[Tensor], residuals: Sequence[Tensor]
     ) -> list[tuple[int, Tensor]]:
-        """The cotangents of the inputs of the scan by their places, from what the scan backwards
-        returned."""
+        """The cotangents of the inputs of the scan by position, from the results of the backward
+        scan."""
         rest = iter(found)
         pairs = [(self._first_state + i, next(rest)) for i in self.states]
         pairs += [(i, _in_dtype(next(rest), self._dtypes[i])) for i in self.summed]
@@ -440,7 +441,7 @@ class BackwardStep:
 
 
 def type_of_sum(type: TensorType) -> TensorType:
-    """The type in which numbers of a type are added up from step to step."""
+    """The type in which values of a type are summed from step to step."""
     is_narrow = type.dtype.is_floating and type.dtype.size < float32.size
     return type.with_dtype(float32) if is_narrow else type
 
@@ -450,13 +451,13 @@ def _in_dtype(x: Tensor, dtype: DType) -> Tensor:
 
 
 class _Factors:
-    """The cotangents of constants that are products of matrices, or sums of a factor of one."""
+    """The cotangents of constants that are matrix products, or sums of a factor of one."""
 
     def __init__(self, by_constant: Mapping[int, Tensor], stacked: Iterable[Tensor]) -> None:
         known = {*stacked}
-        #: What a step returns for them.
+        #: What each step returns for them.
         self.returned: list[Tensor] = []
-        #: For each constant the op that makes its cotangent, and the tensors that it takes.
+        #: For each constant the op that computes its cotangent, and the op's operands.
         self.products: dict[int, tuple[Op, tuple[Tensor, ...]]] = {}
         for i, g in by_constant.items():
             node = g.node
@@ -464,7 +465,7 @@ class _Factors:
                 continue
             new = {x for x in map(_untransposed, node.inputs) if x not in known}
             if not all(x.type.is_static for x in new):
-                continue  # which of the two is smaller is not known
+                continue  # it is not known which of the two is smaller
             if sum(element_count(x.type.shape) for x in new) <= element_count(g.type.shape):
                 self.products[i] = node.op, node.inputs
                 self.returned += new
@@ -475,7 +476,7 @@ class _Factors:
                 self.products[i] = node.op, node.inputs
 
     def multiplied(self, stacked: Mapping[Tensor, Tensor]) -> list[tuple[int, Tensor]]:
-        """The cotangents, from what is stacked of all steps."""
+        """The cotangents, from the values stacked over all steps."""
         return [(i, _over_steps(op, xs, stacked)) for i, (op, xs) in self.products.items()]
 
 
@@ -485,21 +486,22 @@ def _untransposed(x: Tensor) -> Tensor:
 
 
 def _over_steps(op: Op, xs: Sequence[Tensor], stacked: Mapping[Tensor, Tensor]) -> Tensor:
-    """The sum over all steps of a product of matrices, or of a sum."""
+    """The sum over all steps of a matrix product, or of a sum."""
     if isinstance(op, Sum):
         (x,) = xs
         axes = range(x.ndim) if op.axes is None else op.axes
         return Sum((0, *(axis + 1 for axis in axes)))(stacked[x])
     x, y = xs
-    # The steps join the axis that is summed over: the columns of x, the rows of y.
+    # The steps are merged into the contracted axis: the columns of x, the rows of y.
     return MATMUL(_joined(x, 1, stacked), _joined(y, 0, stacked))
 
 
 def _joined(x: Tensor, axis: int, stacked: Mapping[Tensor, Tensor]) -> Tensor:
-    """The matrices of all steps as one, side by side along `axis`."""
+    """The matrices of all steps as one, concatenated along `axis`."""
     plain = _untransposed(x)
     steps = stacked[plain]
-    # Along the last axis they are moved beside it first; a transposed one is joined as it was.
+    # To merge into the last axis, steps are moved beside it first; a transposed matrix is merged as
+    # it was.
     is_turned = plain is not x
     if (axis == 1) == is_turned:
         count, rows, columns = steps.type.shape
@@ -515,7 +517,7 @@ def pushed_body(
 ) -> tuple[Graph, tuple[int, ...]]:
     """The body of a loop that carries tangents beside the states, and the outputs of `body` that
     have one, states first. Its inputs are the constants and their tangents, the states and theirs,
-    the rows and theirs, where they are given."""
+    the rows and theirs, where they exist."""
     return body.cached(
         ("pushed", constants, states, given), lambda: _pushed(body, constants, states, given)
     )
@@ -549,13 +551,14 @@ def _pushed(
     return graph, tuple(i for i, _ in kept)
 
 
-#: Products that are taken out of a loop are no larger than this, in bytes.
+#: The largest product that is hoisted out of a loop, in bytes.
 _LARGEST_TAKEN_OUT = 1 << 28
 
 
 def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list[Tensor]]:
-    """The scan without the products of matrices that need no state: those of all steps are one
-    product before it. Where there is no state the steps are independent already."""
+    """The scan with the matrix products that need no state hoisted: for all steps they form a
+    single product before it. Without states the steps are independent anyway, and the scan stays as
+    it is."""
     body = op.body
     if not op.states or not isinstance(op.length, int):
         return op, [*inputs]
@@ -594,7 +597,8 @@ def without_row_products(op: Scan, inputs: Sequence[Tensor]) -> tuple[Scan, list
 def interleaved(
     ends: Sequence[int], given: Flags, xs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    """The inputs of a pushed body: each part of `xs`, which end at `ends`, and its tangents."""
+    """The inputs of a pushed body: each part of `xs`, delimited by `ends`, followed by its
+    tangents."""
     inputs: list[Tensor] = []
     for start, end in itertools.pairwise(ends):
         inputs += xs[start:end]

@@ -1,21 +1,22 @@
 """While: a body applied to a state as long as a condition holds; and its reverse mode.
 
-How often the body will run is known by running it. So the forward form returns the count of steps,
+How often the body runs is known only by running it. So the forward form returns the count of steps,
 and `WhileGradient` goes through them backwards with a bounded number of states in memory: it runs
-forward once more, keeps states at the places of the binomial schedule, and from the last of them
-computes again what lies between. With c places and r repetitions (c + r over r) steps can be
+forward once more, keeps states at the checkpoints of the binomial schedule, and recomputes from
+the last checkpoint what lies beyond it. With c checkpoints and r repetitions (c + r over r) steps
+can be
 reversed. (Griewank and Walther, "Algorithm 799: revolve", 2000.) The unit of the schedule is
-a block of steps, whose states are all kept while it goes back: half of the places are for them,
+a block of steps, whose states are all kept while it is reversed: half of the places are for them,
 unless there are few.
 
 Every derivative of such a gradient is one of a loop of dual numbers. Let F be the loop on states x,
-and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G takes cotangents
+and G the loop on pairs (x, t) that pushes tangents t forward. The reverse of G maps cotangents
 (a, b) of both parts to those of (x, t): the first is J'a + D(Jt)'b, the second J'b. So
 - the tangent of J'b along (t, db) is the first with a = db;
 - the transpose of b -> J'b at u is Ju, a loop forward, and the cotangent of x is the first with
   a = 0 and t = u.
-The tangent needs symmetric second derivatives, and those by a gradient that a user chose need not
-be. There it is the transpose of the cotangents.
+The tangent requires symmetric second derivatives, and those by a user-chosen gradient need not
+be symmetric. There it is the transpose of the cotangents.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
-#: Where nobody says how many states reverse mode keeps, they are as many as have this size in all,
-#: in bytes, but within these bounds: 1,024 are enough for 262,000 steps that are computed twice.
+#: By default reverse mode keeps as many states as fit in this many bytes, but within these bounds:
+#: 1,024 are enough for 262,000 steps that are computed twice.
 _CHECKPOINT_BYTES = 1 << 22
 _FEWEST, _MOST = 32, 1024
 
 
 def usual_checkpoints(states: Sequence[TensorType]) -> int:
-    """How many states of these types reverse mode keeps where nobody says."""
+    """The default number of states of these types that reverse mode keeps."""
     return max(checkpoints_within(_CHECKPOINT_BYTES, states), _FEWEST)
 
 
@@ -81,8 +82,8 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
 
 
 class Counter(NamedTuple):
-    """The input `place` of a loop as an integer state that grows by `growth` in each step, while it
-    is less than `bound`, a constant of the condition or its input `fixed`."""
+    """An integer state, input `place` of a loop, that grows by `growth` in each step while it is
+    less than `bound`, a constant of the condition or the loop's input `fixed`."""
 
     place: int
     growth: int
@@ -100,7 +101,7 @@ class While(Loop):
     condition: Graph
     checkpoints: int
     counts: bool = False
-    #: Where it calls Python, the size that reverse mode knows the number of steps by.
+    #: If it calls Python, the size that gives reverse mode the number of steps.
     length: Size | None = None
 
     takes_zero_cotangents = True
@@ -136,7 +137,7 @@ class While(Loop):
         return not any(True for _ in self.counters()) or super().may_never_end
 
     def counters(self) -> Iterator[Counter]:
-        """The states by which the condition bounds the number of steps."""
+        """The states through which the condition bounds the number of steps."""
         places = {x: i for i, x in enumerate(self.condition.inputs)}
         for test in _conjunction(self.condition.outputs[0]):
             if test.node is None or type(test.node.op) is not Less:
@@ -195,7 +196,7 @@ class While(Loop):
         return tuple(cotangents)
 
     def _without_prints(self) -> While:
-        """The op without its prints, for what is computed again."""
+        """The op without its prints, for recomputation."""
         return self.with_graphs(self.condition, without_prints(self.body), self.constants)
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
@@ -234,11 +235,11 @@ class While(Loop):
     def _each_as_long(
         self, n: Any, size: Any, batched: Sequence[bool], xs: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], Flags]:
-        """Each iteration of the loop around runs the body as often as it needs; what has ended
-        waits for the others."""
+        """Each iteration of the enclosing loop runs the body as often as it needs; finished
+        iterations wait for the others."""
         flags = (*batched[: self.constants], *(True,) * self.states)
         inputs = _stacked_where(xs, batched, flags, n)
-        # A call binds the sizes of its own that the condition has, as the loop does.
+        # A call binds the condition's own sizes, as the loop does.
         (first,) = applied(Call(all_rows(self.condition, flags, size)), inputs)
         counts = full(0, TensorType(int32, (n,)))
         op = _masked(self, flags, size)
@@ -247,7 +248,7 @@ class While(Loop):
         found = (*states, count) if self.counts else tuple(states)
         return found, (True,) * len(found)
 
-    # What depends on what.
+    # Dependences.
 
     def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
         constants, states = patterns[: self.constants], patterns[self.constants :]
@@ -279,7 +280,7 @@ class While(Loop):
         return loop, keep, has
 
     def _needed(self, used: Flags) -> Flags:
-        """The states that are used, or that another or the condition is computed from."""
+        """The states that are used, or that another state or the condition is computed from."""
         through = narrowed([self.condition], (True,))[1]
         used = tuple(map(any, zip(used, through[self.constants :], strict=True)))
         while True:
@@ -291,7 +292,7 @@ class While(Loop):
 
 
 def _conjunction(test: Tensor) -> Iterator[Tensor]:
-    """The tests that must hold together for `test` to hold."""
+    """The tests that must all hold for `test` to hold."""
     if test.node is not None and type(test.node.op) is LogicalAnd:
         for part in test.node.inputs:
             yield from _conjunction(part)
@@ -304,8 +305,8 @@ def _is_constant(x: Tensor) -> bool:
 
 
 def _growth(body: Graph, place: int, constants: int) -> int:
-    """The positive constant that an integer state, which is that input of a body, gets more in each
-    step; 0 if it does something else."""
+    """The positive constant by which an integer state, an input of the body, grows in each step; 0
+    if it does anything else."""
     if place < constants:
         return 0
     x, y = body.inputs[place], body.outputs[place - constants]
@@ -320,7 +321,7 @@ def _growth(body: Graph, place: int, constants: int) -> int:
 def _grown(
     patterns: Sequence[Pattern], step: Callable[[Sequence[Pattern]], Sequence[Pattern]]
 ) -> tuple[Pattern, ...]:
-    """What values depend on that begin with `patterns` and take any number of steps."""
+    """What values depend on that start with `patterns` and take any number of steps."""
     while True:
         more = [old | new for old, new in zip(patterns, step(patterns), strict=True)]
         if [p.count for p in more] == [p.count for p in patterns]:
@@ -336,8 +337,8 @@ def _stacked_where(
 
 
 def _masked(loop: While, flags: Flags, n: Any) -> While:
-    """The loop of n iterations that end apart, with two states more in front: which of them go on,
-    and how often each ran. Its inputs are those of each iteration where the flags say so."""
+    """The loop of n iterations that end separately, with two more states in front: which of them
+    continue, and how often each ran. Flagged inputs have one value for each iteration."""
     body, condition = all_rows(loop.body, flags, n), all_rows(loop.condition, flags, n)
     constants = loop.constants
     mask = TensorType(bool_, (n,))
@@ -361,7 +362,7 @@ def pushed_loop(
     loop: While, given: Flags, xs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[While, list[Tensor], tuple[int, ...]]:
     """The loop that carries tangents beside the states, its inputs, and the states that have
-    tangents, which come behind the states."""
+    tangents, which come after the states."""
     body, places = pushed_body(loop.body, loop.constants, loop.states, given)
     constants = loop.constants + sum(given[: loop.constants])
     with Builder(loop.condition.name) as builder:
@@ -410,7 +411,7 @@ class WhileGradient(Loop):
 
     @property
     def ends(self) -> tuple[int, int, int]:
-        """Where the constants and the states begin and end among the inputs of the body."""
+        """Where the constants and the states start and end among the inputs of the body."""
         return 0, self.constants, len(self.body.inputs)
 
     @property
@@ -448,7 +449,7 @@ class WhileGradient(Loop):
         pushed, places = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, tangents)
         constants = self.constants + sum(given[: self.constants])
-        # The transpose by the cotangents: the tangents of the loop, which runs as often.
+        # The transpose by the cotangents: the tangents of the loop, with the same number of steps.
         found = run_for(pushed, constants, trips, inputs, self.checkpoints)[self.states :]
         forward = dict(zip(places, found, strict=True))
         states = [i - self.constants for i in self.targets if i >= self.constants]
@@ -460,7 +461,7 @@ class WhileGradient(Loop):
         return (None, *by_inputs[0], *by_cotangents)
 
     def _check_forward(self) -> None:
-        """Raises Mismatch where a gradient that a user chose cannot push tangents."""
+        """Raises Mismatch if a user-chosen gradient cannot push tangents."""
         if not all(op.has_forward for op in user_rules(self.body.nodes)):
             raise Mismatch(
                 "its derivative pushes tangents through the loop, which has a custom gradient that "
@@ -495,7 +496,8 @@ class WhileGradient(Loop):
         size = own_size(self.body, n)
         xs, gs = self._split(rest)
         has_xs, has_gs = self._split(batched[1:])
-        # Cotangents are those of each iteration, so what has one is its own.
+        # Every iteration has its own cotangents, and so also its own value of anything that has
+        # one.
         flags = tuple(
             has or i >= self.constants or i in self.targets for i, has in enumerate(has_xs)
         )
@@ -516,7 +518,8 @@ class WhileGradient(Loop):
     def _aligned(
         self, op: WhileGradient, shift: int, found: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """What another gradient found, whose states come `shift` places later, for our targets."""
+        """The results of another gradient, whose states come `shift` positions later, for our
+        targets."""
         by_place = dict(zip(op.targets, found, strict=True))
         places = [i + shift if i >= self.constants else i for i in self.targets]
         return tuple(by_place[i] for i in places)
@@ -536,7 +539,7 @@ class WhileGradient(Loop):
         return (True,) * len(self.targets)
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
-        # The cotangents of states are computed from each other, those of constants for themselves.
+        # The cotangents of states depend on each other, those of constants only on themselves.
         pairs = zip(self.targets, used, strict=True)
         has = tuple(is_used or i >= self.constants for i, is_used in pairs)
         keep = (True,) * (1 + len(self.backward.inputs))
@@ -558,7 +561,7 @@ def has_while_gradients(graph: Graph) -> bool:
 
 
 def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int) -> WhileGradient:
-    """The reverse mode of a loop where cotangents of the states that are `present` are given."""
+    """The reverse mode of a loop, given cotangents of the states that are `present`."""
     backward, targets = body.cached(
         ("while_backward", constants, present), lambda: _backward(body, constants, present)
     )
@@ -566,8 +569,8 @@ def while_gradient(body: Graph, constants: int, present: Flags, checkpoints: int
 
 
 def _backward(body: Graph, constants: int, present: Flags) -> tuple[Graph, tuple[int, ...]]:
-    """One step back, and the inputs that it gives cotangents: of all states that have one in
-    whatever step, and of the constants that these reach."""
+    """One step back, and the inputs that it computes cotangents of: all states that have one in any
+    step, and the constants that these reach."""
     while True:
         graph, targets = _step_back(body, present)
         states = {i - constants for i in targets if i >= constants}
@@ -612,7 +615,7 @@ def gradient_of_pairs(
     inputs: Sequence[Tensor],
     seeds: dict[int, Tensor | None],
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """The reverse mode of the loop of pairs from cotangents of its states, by their places: the
+    """The reverse mode of the loop of pairs, from cotangents of its states by position: the
     cotangents of the inputs of the loop, and of their tangents."""
     present = tuple(seeds.get(i) is not None for i in range(len(pushed.outputs)))
     pairs = while_gradient(pushed, constants, present, op.checkpoints)
@@ -638,7 +641,7 @@ def gradient_of_pairs(
 def run_for(
     body: Graph, constants: int, count: Tensor, inputs: Sequence[Tensor], checkpoints: int
 ) -> tuple[Tensor, ...]:
-    """The states behind `count` steps of a body."""
+    """The states after `count` steps of a body."""
     with Builder(body.name) as builder:
         consts = [builder.input_like(x) for x in body.inputs[:constants]]
         builder.input(COUNT, "count")
@@ -655,8 +658,8 @@ def run_for(
 
 
 def _ending_apart(op: WhileGradient, n: Any, flags: Flags) -> Graph:
-    """The body of iterations that end apart: with their counts behind the constants, and the step
-    before the states. What has ended stays as it is."""
+    """The body of iterations that end separately, with their counts after the constants, and the
+    step number before the states. Finished iterations keep their states."""
     wide = stacked_outputs(*vectorise(op.body, flags, n), (True,) * op.states, n)
     with Builder(wide.name) as builder:
         consts = [builder.input_like(x) for x in wide.inputs[: op.constants]]

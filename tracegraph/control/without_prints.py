@@ -1,5 +1,5 @@
-"""Branches and loops with effects: their derivatives compute again what they need, and must not
-make the effects again."""
+"""Branches and loops with effects: their derivatives recompute what they need, and must not repeat
+the effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracegraph.passes.simplify import dead_code
 
 
 def calls_python(graph: Graph) -> bool:
-    """Whether it has calls of Python that do more than print: they return values, or see state."""
+    """Whether it calls Python for more than printing: to return values, or with access to state."""
     return graph.cuts_runs and any(
         isinstance(node.op, HostCall) and (node.op.types or node.op.sees_variables)
         for inner in graph.graphs()
@@ -23,8 +23,8 @@ def calls_python(graph: Graph) -> bool:
 
 
 def keeps_no_results(graph: Graph) -> bool:
-    """Whether reverse mode through a branch or a loop around it cannot keep what the Python
-    functions in it returned: they have derivatives, or a loop of unknown length calls them."""
+    """Whether reverse mode, through an enclosing branch or loop, cannot keep the results of its
+    Python functions: they have derivatives, or a loop of unknown length calls them."""
     return graph.cuts_runs and any(
         _keeps_none(node.op) for inner in graph.graphs() for node in inner.nodes
     )
@@ -38,15 +38,15 @@ def _keeps_none(op: Op) -> bool:
 
 
 def without_prints(graph: Graph) -> Graph:
-    """The graph without its prints: the token that it takes is the one that it returns. Raises
-    Mismatch for one that does more than print."""
+    """The graph without its prints: it returns the token that it takes. Raises Mismatch if it does
+    more than print."""
     if not graph.cuts_runs:
         return graph
     return graph.cached("without_prints", lambda: _without_prints(graph))
 
 
 def without_tokens(values: Sequence[Tensor]) -> list[Tensor]:
-    """The operands of a derivative, which makes no effects: nothing stands before it."""
+    """The operands of a derivative, which has no effects: nothing is ordered before it."""
     return [FirstToken()() if x.type is TOKEN else x for x in values]
 
 

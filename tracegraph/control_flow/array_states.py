@@ -1,8 +1,8 @@
-"""TensorArrays as states of a loop, which get the buffers that its body needs.
+"""TensorArrays as states of a loop, with the buffers that its body needs.
 
-A state has one type. So an array whose elements have no shape yet, or that grows, is given a buffer
-before the loop: the body is traced, it is seen what it writes, and it is traced again. How large an
-array becomes follows from the graph, where its size can be followed from step to step.
+A state has one type. So an array that grows, or whose elements have no shape yet, gets a buffer
+before the loop: the body is traced to see what it writes, and then traced again. How large an array
+becomes follows from the graph, if its size can be followed from step to step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tracegraph.ir.tensor import Tensor
 
 
 class BuffersChanged(Exception):
-    """The states have other buffers than the body was traced with."""
+    """The states need other buffers than the body was traced with."""
 
 
 def map_arrays(function: Callable[..., Any], values: Any, *others: Any) -> Any:
-    """`values` with the arrays in it replaced. `function` is given each array with what stands in
-    its place in the others, which have the same structure but for what is in arrays."""
+    """`values` with each array replaced by the result of `function`, which receives the array and
+    its counterparts in `others`. These have the same structure, except inside arrays."""
     leaves, structure = _opened(values)
     rows = zip(leaves, *(_opened(other)[0] for other in others), strict=True)
     found = [function(*row) if isinstance(row[0], TensorArray) else row[0] for row in rows]
@@ -42,12 +42,12 @@ def holds_arrays(values: Any) -> bool:
     return any(isinstance(leaf, TensorArray) for leaf in _opened(values)[0])
 
 
-#: The shape of the elements of a buffer, and how many it has; None for an array that has it.
+#: The shape of a buffer's elements and how many it has; None for an array that has its buffer.
 Need = tuple[Shape, Any] | None
 
 
 def needs(values: Any, others: Any) -> list[Need]:
-    """What the arrays of `values` lack to have buffers as large as those of `others`."""
+    """What the arrays in `values` lack to have buffers as large as those in `others`."""
     (leaves, structure), (partners, other_structure) = _opened(values), _opened(others)
     if not structure.matches(other_structure):
         return []
@@ -66,7 +66,7 @@ def _need(one: Any, other: Any) -> Need:
 
 
 def common_needs(values: Sequence[Any]) -> list[list[Need]]:
-    """What the arrays of several structures lack to have the same buffers."""
+    """What the arrays in several structures lack to have the same buffers."""
     return [_joined([needs(one, other) for other in values if other is not one]) for one in values]
 
 
@@ -79,42 +79,42 @@ def _larger(found: Sequence[Any]) -> Need:
 
 
 def supplied(values: Any, needs: Sequence[Need]) -> Any:
-    """`values`, whose arrays have the buffers that they need."""
+    """`values`, with arrays that have the buffers they need."""
     leaves, structure = _opened(values)
     pairs = zip(leaves, needs, strict=True)
     return structure.pack([x if need is None else x.with_buffer(*need) for x, need in pairs])
 
 
 def chosen_alike(values: Any) -> Any:
-    """What a branch returns, whose arrays have all elements in their buffers, and sizes that are
-    tensors if they may grow: another branch may return other sizes."""
+    """The result of a branch, with all array elements in buffers, and with tensor sizes for arrays
+    that may grow: another branch may return other sizes."""
     return map_arrays(TensorArray.carried, values) if holds_arrays(values) else values
 
 
 def measured(values: Any) -> Any:
-    """`values` with the sizes of arrays that are known after all."""
+    """`values`, with array sizes as numbers where they turned out to be known."""
     return map_arrays(TensorArray.measured, values) if holds_arrays(values) else values
 
 
 class ArrayStates:
-    """The states of a loop, as its body is traced: again and again until all buffers are right."""
+    """The states of a loop whose body is traced repeatedly until all buffers are right."""
 
     def __init__(self, name: str, values: Any) -> None:
         self._name = name
-        #: What the loop begins with.
+        #: The initial values of the loop.
         self.values = values
         leaves, _ = _opened(values)
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, TensorArray)]
         self._needs: list[Need] = []
-        #: The numbers of the arrays of which one run of the loop has found the size.
+        #: The indices of the arrays whose sizes one run of the loop has found.
         self._counted: set[int] = set()
-        #: The sizes behind the loop, as far as they are known, by the places of their leaves.
+        #: The final sizes, where known, by the positions of their leaves.
         self._sizes: dict[int, int] = {}
         if self._arrays:
             self.values = map_arrays(lambda x: x.growing() if x.dynamic_size else x, values)
 
     def run(self, execute: Callable[[], Any]) -> Any:
-        """What `execute` returns, which traces the loop from `values` on."""
+        """The result of `execute`, which traces the loop starting from `values`."""
         while True:
             try:
                 return execute()
@@ -129,7 +129,7 @@ class ArrayStates:
                 raise BuffersChanged
 
     def measure(self, op: Scan | While, inputs: Sequence[Tensor], first: int) -> None:
-        """Raises BuffersChanged if an array becomes larger than its buffer. `first` is the place of
+        """Raises BuffersChanged if an array outgrows its buffer. `first` is the position of
         `values` among the states."""
         if not any(array.dynamic_size for array in self._arrays):
             return
@@ -151,7 +151,7 @@ class ArrayStates:
             if isinstance(bounds, tuple) and bounds[0] == bounds[1]:
                 self._sizes[places[id(array)]] = bounds[0]
             if not array.dynamic_size or given.grows or not array.has_buffer:
-                return None  # it has its size, or the loop around this one sees to it
+                return None  # it has its size, or the enclosing loop handles it
             number = self._arrays.index(given)
             place = first + places[id(array)]
             is_written = op.body.outputs[place] is not op.body.inputs[op.constants + place]
@@ -179,8 +179,8 @@ class ArrayStates:
         place: int,
         buffers: Sequence[int],
     ) -> Size:
-        """The size of an array behind the loop, which runs once for that alone. It must not read
-        what it writes in arrays, whose buffers are too small yet."""
+        """The final size of an array, found by running the loop just for that. The loop must not
+        read what it writes in arrays, whose buffers are still too small."""
         if op.cuts_runs:
             refuse_growth(self._name, "the loop calls Python or prints, which it must do once")
         flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
@@ -192,7 +192,7 @@ class ArrayStates:
         return size_of(self._name, found[sum(has[: first + place])])
 
     def behind(self, results: Any) -> Any:
-        """What is behind the loop: arrays with the sizes that are known then."""
+        """The values after the loop, with the array sizes that are known by then."""
         if not self._arrays:
             return results
         rest = iter(self._arrays)
@@ -210,13 +210,13 @@ class ArrayStates:
 
 
 class _Place:
-    """Stands for the leaf with this number."""
+    """Stands in for the leaf with this index."""
 
     def __init__(self, place: int) -> None:
         self.place = place
 
 
 def _numbered(values: Any) -> Any:
-    """The structure, with their numbers in the places of its leaves."""
+    """The structure with its leaves replaced by their indices."""
     _, structure = nest.flatten_structure(values)
     return structure.pack(map(_Place, range(structure.count)))

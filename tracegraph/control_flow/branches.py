@@ -53,16 +53,16 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What `true_fn` returns where `pred` holds, else what `false_fn` returns.
+    """The result of `true_fn` if `pred` holds, else of `false_fn`.
 
-    - `pred`: a bool, of shape (). For a tensor both functions are traced, one node chooses, and
-      one of them is computed when the node runs; for a Python bool only that one is called.
+    - `pred`: a bool of shape (). For a tensor both functions are traced, and one node computes
+      one of them when it runs; for a Python bool only that function is called.
     - `true_fn`, `false_fn`: functions without arguments that return the same structure of tensors,
       of the same types. They may use tensors and Variables, and assign Variables.
 
-    Every derivative goes through: with respect to what only the other branch uses it is 0. In
-    `tg.vectorized_map` with a `pred` for each element, each branch is computed for all elements
-    where some element takes it, and what it makes of the others is left out.
+    Every derivative exists: with respect to values that only the other branch uses it is 0. In
+    `tg.vectorized_map` with a `pred` for each element, a branch that any element takes is computed
+    for all elements, and its results for the others are dropped.
 
     Raises DTypeError or ShapeError for a `pred` that is not one bool, TraceError (a TypeError) for
     functions that return different structures or dtypes, and ShapeError for different shapes.
@@ -87,12 +87,12 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What the function with the number `branch_index` returns.
+    """The result of the function with the number `branch_index`.
 
-    - `branch_index`: an integer, of shape ().
+    - `branch_index`: an integer of shape ().
     - `branch_fns`: a list of functions without arguments, or a dict or pairs that number them. All
       return the same structure of tensors, of the same types.
-    - `default`: the function for every other number; the one with the largest number if None.
+    - `default`: the function for any other number; if None, the one with the largest number.
 
     Raises DTypeError or ShapeError for an index that is not one integer, TraceError (a TypeError)
     for functions that return different structures or dtypes, and ShapeError for different shapes.
@@ -127,17 +127,16 @@ def case(
     strict: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What the function of the first pair returns whose predicate holds.
+    """The result of the function in the first pair whose predicate holds.
 
-    - `pred_fn_pairs`: pairs of a bool, of shape (), and a function without arguments, or a dict of
+    - `pred_fn_pairs`: pairs of a bool of shape () and a function without arguments, or a dict of
       them. All functions return the same structure of tensors, of the same types.
-    - `default`: the function for the case that no predicate holds. Without one, that is an error of
-      the run.
-    - `exclusive`: whether it is an error of the run that two predicates hold.
+    - `default`: the function to call if no predicate holds. Without one, that is a run-time error.
+    - `exclusive`: whether it is a run-time error if two predicates hold.
     - `strict`: accepted; results are always packed as the functions return them.
 
-    Raises what `tg.cond` raises, and InvalidArgumentError where a run finds no predicate that
-    holds, or two of them.
+    Raises what `tg.cond` raises, and InvalidArgumentError if a run finds no predicate that holds,
+    or two with `exclusive`.
 
     >>> x = tg.constant(3.0)
     >>> float(tg.case([(x < 0.0, lambda: -x), (x < 5.0, lambda: x * 2.0)], default=lambda: x))
@@ -177,8 +176,8 @@ def case(
 
 
 def _traced(functions: Sequence[tuple[str, Any]]) -> list[Region]:
-    """The traces of the functions of these names. Where they return TensorArrays these get the same
-    buffers, which may take a second trace."""
+    """The traces of the named functions. TensorArrays that they return get the same buffers, which
+    may take a second trace."""
     found: list[Any] = []
 
     def noted(result: Any) -> Any:
@@ -198,7 +197,7 @@ def _traced(functions: Sequence[tuple[str, Any]]) -> list[Region]:
 def _chosen(
     name: str, op: Callable[[Sequence[Graph]], Op], decider: Tensor, regions: Sequence[Region]
 ) -> Any:
-    """What the region that the decider chooses returns, by one node."""
+    """The result of the region that the decider selects, as one node."""
     for other in regions[1:]:
         _check_alike(name, regions[0], other)
     outputs = choice(op, decider, regions)
@@ -211,8 +210,8 @@ def choice(
     regions: Sequence[Region],
     completions: Sequence[Callable[[list[Tensor]], list[Tensor]]] | None = None,
 ) -> tuple[Tensor, ...]:
-    """The results of the region that the decider chooses, by one node. Completions make of the
-    results of each region those that all have, when all were traced."""
+    """The results of the region that the decider selects, as one node. Once all regions are traced,
+    completions turn the results of each into those that all have."""
     shared = Shared(regions)
     made = completions or [list] * len(regions)
     branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
@@ -227,7 +226,7 @@ def choice(
 def _branch(
     shared: Shared, region: Region, completion: Callable[[list[Tensor]], list[Tensor]]
 ) -> tuple[Graph, int]:
-    """The graph of a branch, and how many results it has."""
+    """The graph of a branch, and its number of results."""
     with Builder(region.name) as builder:
         values = shared.placeholders(builder, shared.read_only)
         captured = shared.captured(builder)

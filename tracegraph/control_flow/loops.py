@@ -60,23 +60,24 @@ def while_loop(
     *,
     checkpoints: int | None = None,
 ) -> Any:
-    """`loop_vars` after `body` was applied to them as long as `cond` of them holds.
+    """`loop_vars` after applying `body` to them for as long as `cond` of them holds.
 
     - `cond`, `body`: functions of the loop variables, one argument for each item of `loop_vars`.
       `cond` returns a bool of shape (); `body` returns the structure and the types of `loop_vars`.
       Both may use tensors and Variables, and assign Variables.
     - `loop_vars`: a list, a tuple or any structure of tensors; numbers become tensors.
-    - `maximum_iterations`: how often `body` runs at most, an integer.
-    - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. What lies
-      between is computed again. By default as many as take 4 MiB, between 32 and 1,024; a loop
-      of 4,096 known steps at most keeps what is read of each instead, if that takes 16 MiB at most.
+    - `maximum_iterations`: the most times that `body` runs, an integer.
+    - `checkpoints`: how many states of the loop reverse mode keeps in memory, at least 2. The steps
+      in between are recomputed. The default is as many as fit in 4 MiB, between 32 and 1,024; a
+      loop of at most 4,096 known steps instead keeps what each step's gradient reads, if 16 MiB
+      suffice.
     - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
       refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.
 
-    Every derivative goes through, of any order and in both modes, however often the body runs.
-    Source of the method of reverse mode: Griewank and Walther, "Algorithm 799: revolve", 2000.
+    Derivatives of any order exist in both modes, however often the body runs. The method of reverse
+    mode is from Griewank and Walther, "Algorithm 799: revolve", 2000.
 
     Raises TraceError (a TypeError) for a body that returns another structure, DTypeError and
     ShapeError for states that change their type, and DTypeError for a condition that is not a bool.
@@ -131,9 +132,9 @@ def _while(
 
 @dataclasses.dataclass(frozen=True)
 class _Inputs:
-    """The inputs of the graphs of a while loop, but for the order they have: the loop variables,
-    all Variables by identity, what is used from outside, the checks so far, and what there may be:
-    whether the loop goes on, the steps so far, and how many there may be."""
+    """The inputs of a while loop's graphs, apart from their order: the loop variables, all
+    Variables by identity, captured values, the checks so far, and, where they exist: whether the
+    loop continues, the steps so far, and their limit."""
 
     variables: list[Tensor]
     values: dict[int, Tensor]
@@ -147,9 +148,9 @@ class _Inputs:
 class _WhileLoop:
     """A condition and a body as the graphs of one op.
 
-    The states are the count of steps if they are bounded or checks tell it, whether the loop goes
-    on if the condition does more than compute, the loop variables, the Variables that are assigned,
-    and the checks.
+    The states are the step count if it is limited or checks report it, whether the loop continues
+    if the condition does more than compute, the loop variables, the assigned Variables, and the
+    checks.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class _WhileLoop:
     def run(
         self, leaves: Sequence[Tensor], bound: Tensor | None, slots: int, arrays: ArrayStates
     ) -> list[Tensor]:
-        """Appends the loop; the values of the loop variables behind it."""
+        """Appends the loop; returns the final values of the loop variables."""
         shared = self.shared
         constants = [*shared.reads(shared.read_only), *shared.captures]
         before = shared.states_before()
@@ -199,7 +200,8 @@ class _WhileLoop:
         return [*outputs[: len(self.types)]]
 
     def _first_test(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Whether the loop begins at all, the Variables then, and the checks of the condition."""
+        """Whether the loop starts at all, the Variables at that point, and the condition's
+        checks."""
         with Builder("cond") as builder:
             values = self.shared.placeholders(builder, self.shared.read_only)
             captured = self.shared.captured(builder)
@@ -293,19 +295,19 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What `fn` accumulates over the first axis of `elems`, all steps stacked.
+    """The running results of `fn` over the first axis of `elems`, stacked.
 
-    - `fn`: a function of what was accumulated so far and of one element, which returns what is
-      accumulated then, of the same structure and types.
+    - `fn`: a function of the accumulated value and one element, which returns the next accumulated
+      value, of the same structure and types.
     - `elems`: a tensor, or a structure of tensors with equal first sizes.
-    - `initializer`: what is accumulated before the first element; the first element itself if None.
-    - `reverse`: whether to begin with the last element. Results stand where their elements do.
+    - `initializer`: the initial accumulated value; if None, the first element itself.
+    - `reverse`: whether to start with the last element. Results are in the order of the elements.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`, `infer_shape`: accepted, and without effect.
 
-    Returns the structure of `initializer` with a new first axis, of one size for each element.
-    Every derivative goes through, of any order and in both modes. Raises what `tg.while_loop`
-    raises, and ShapeError (a ValueError) for first sizes that differ, or that are 0 where there is
+    Returns the structure of `initializer` with a new first axis, which has one entry per element.
+    Derivatives of any order exist in both modes. Raises what `tg.while_loop` raises, and ShapeError
+    (a ValueError) for first sizes that differ, or that are 0 if there is no initializer.
     no initializer.
 
     >>> tg.scan(lambda total, x: total + x, tg.constant([1, 2, 3, 4])).numpy()
@@ -325,9 +327,9 @@ def foldl(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What `fn` has accumulated behind the last element of `elems`.
+    """The accumulated value of `fn` after the last element of `elems`.
 
-    Arguments and errors are those of `tg.scan`, of whose result this is the last row.
+    Arguments and errors are those of `tg.scan`; the result is the last row of its result.
 
     >>> int(tg.foldl(lambda total, x: total - x, tg.constant([10, 2, 3])))
     5
@@ -346,10 +348,10 @@ def foldr(
     swap_memory: bool = False,
     name: str | None = None,
 ) -> Any:
-    """What `fn` has accumulated where it begins with the last element of `elems`.
+    """The accumulated value of `fn` over `elems`, starting with the last element.
 
-    Arguments and errors are those of `tg.scan`, of whose result with reverse=True this is the first
-    row.
+    Arguments and errors are those of `tg.scan`; the result is the first row of its result with
+    reverse=True.
 
     >>> int(tg.foldr(lambda total, x: total - x, tg.constant([10, 2, 3])))
     -9
@@ -363,10 +365,10 @@ def scan_with_results(
     initializer: Any,
     elems: Any,
 ) -> tuple[Any, Any]:
-    """The states behind the last element of `elems`, and what each step returned besides, stacked.
+    """The states after the last element of `elems`, and the other results of each step, stacked.
 
-    `step` takes the states, of the structure of `initializer`, and one element. It returns the
-    next states, of the same structure and types, and a structure of tensors, which may be empty.
+    `step` takes the states, of the structure of `initializer`, and one element. It returns the next
+    states, of the same structure and types, and a structure of tensors, which may be empty.
     """
     rows, row_structure, length = _rows(name, elems)
     states, structure = _converted(name, initializer)
@@ -395,16 +397,16 @@ def map_fn(
     name: str | None = None,
     fn_output_signature: Any = None,
 ) -> Any:
-    """`fn` of each element along the first axis of `elems`, one after the other, stacked.
+    """`fn` applied to each element along the first axis of `elems` in turn, stacked.
 
     - `fn`: a function of one element, of the structure of `elems`; it may assign Variables.
     - `elems`: a tensor, or a structure of tensors with equal first sizes.
     - `fn_output_signature`, `dtype`: the data types that `fn` returns, or TensorSpecs, in the
-      structure that it returns. They may be left out, and what differs is refused.
+      structure that it returns. They are optional, and a result that differs is refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`, `infer_shape`: accepted, and without effect.
 
-    `tg.vectorized_map` computes all elements at once, which is faster where memory has room.
+    `tg.vectorized_map` computes all elements at once, which is faster if memory allows.
     Raises ShapeError (a ValueError) for first sizes that differ, and DTypeError for results that
     differ from the signature.
 
@@ -483,7 +485,7 @@ def _accumulated(
 
 
 class _ScanLoop:
-    """A body as the graph of a scan: over `rows`, from `states` on."""
+    """A body as the graph of a scan over `rows`, starting from `states`."""
 
     def __init__(
         self,
@@ -494,7 +496,7 @@ class _ScanLoop:
         is_reverse: bool,
         names: Sequence[str | None],
     ) -> None:
-        #: What the user calls the states and the rows.
+        #: The user's names for the states and the rows.
         self.names = [*names]
         self.name, self.length, self.is_reverse = name, length, is_reverse
         self.states, self.rows = [*states], [*rows]
@@ -502,8 +504,8 @@ class _ScanLoop:
     def run(
         self, step: Callable[..., Any], arrays: ArrayStates | None = None
     ) -> tuple[list[Tensor], Any]:
-        """The states behind the last step, and the structure of what the steps returned besides,
-        stacked. `step` takes the states and the rows, and returns the new states and the rest."""
+        """The final states, and the structure of the steps' other results, stacked. `step` takes
+        the states and the rows, and returns the new states and the rest."""
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
         region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
@@ -548,7 +550,7 @@ class _ScanLoop:
         new: dict[int, Tensor],
         held: Sequence[Tensor],
     ) -> list[Tensor]:
-        """The Variables behind a step: once a check has failed, later steps assign nothing."""
+        """The Variables after a step: once a check has failed, later steps assign nothing."""
         holds: Tensor | None = None
         place = 0
         for *_, types in shared.checks:
@@ -563,7 +565,7 @@ class _ScanLoop:
     def _first_failures(
         self, shared: Shared, held: Sequence[Tensor], made: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The checks behind a step: of each the first failure, with its operands."""
+        """The checks after a step: the first failure of each, with its operands."""
         found: list[Tensor] = []
         for *_, types in shared.checks:
             place = len(found)
@@ -590,8 +592,8 @@ def _converted(name: str, values: Any) -> tuple[list[Tensor], nest.Structure]:
 
 
 def _like(loop_vars: Any, returned: Any) -> Any:
-    """What a body returned, in the list or the tuple of the loop variables: TensorFlow takes one
-    for the other, and one variable without any."""
+    """The result of a body, in the list or tuple type of the loop variables: TensorFlow accepts one
+    for the other, and a single variable without a container."""
     kind = type(loop_vars)
     if kind not in (list, tuple):
         return returned
@@ -603,7 +605,7 @@ def _like(loop_vars: Any, returned: Any) -> Any:
 def _states(
     name: str, returned: Any, structure: nest.Structure, before: Sequence[Tensor]
 ) -> list[Tensor]:
-    """What a body returns as the next states. Raises the error for what is not of their types."""
+    """The next states returned by a body. Raises an error for any that changes its type."""
     leaves, found = nest.flatten_structure(returned)
     if not found.matches(structure):
         fail(
@@ -686,7 +688,7 @@ def _count(value: Any) -> Tensor:
 
 
 def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:
-    """The tensors to go over, their structure, and how many rows they have."""
+    """The tensors to iterate over, their structure, and their number of rows."""
     leaves, structure = nest.flatten_structure(elems)
     rows = [as_tensor(leaf) for leaf in leaves]
     if not rows:

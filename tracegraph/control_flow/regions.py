@@ -1,7 +1,7 @@
 """Regions: Python functions traced as the branches and bodies of one op.
 
-What the functions use from outside becomes inputs of the op. What they assign becomes outputs, in
-every region the same ones, so that a Variable that one branch assigns keeps its value in the other.
+Whatever the functions capture becomes inputs of the op. Whatever they assign becomes outputs of
+every region, so that a Variable assigned by one branch keeps its value in the other.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Region:
-    """One traced function, and the structure of what it returned."""
+    """One traced function, and the structure of its result."""
 
     name: str
     traced: Traced
@@ -69,10 +69,10 @@ def traced_region(
     convert: Callable[[Any], Any] = lambda result: result,
     is_repeated: bool = False,
 ) -> Region:
-    """The trace of `function`, which is given the arguments of `types`, under these names if there
-    are any. `convert` is applied to what it returns while its trace is open.
+    """The trace of `function`, called with arguments of `types`, under these names if any.
+    `convert` is applied to its result while its trace is open.
 
-    Where it calls Python functions that may look at Variables, these are stored when it ends; if it
+    If it calls Python functions that may observe Variables, these are stored when it ends; if it
     `is_repeated`, they are read again when it begins.
     """
     pairs = [*itertools.zip_longest(types, names)]
@@ -92,7 +92,7 @@ def traced_region(
             if trace.has_shown_state:
                 trace.store_state()
             traced = trace.traced([y for y in leaves if y is not None])
-        if trace.created and outer.is_top_level:  # once more, now that the Variables exist
+        if trace.created and outer.is_top_level:  # again, now that the Variables exist
             return run(begins_anew, False)
         _refuse_sizes(traced.graph, is_repeated)
         return Region(name, traced, Results(structure, leaves))
@@ -107,7 +107,7 @@ def traced_region(
 
 
 class SizeOfStepError(TraceError):
-    """A TraceError because each step of a loop may have another size."""
+    """A TraceError because the steps of a loop may have different sizes."""
 
 
 def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
@@ -145,20 +145,22 @@ def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
 
 
 class NeedsTraceError(Exception):
-    """A branch or a loop at top level has effects, so it must be traced and run as one call."""
+    """A branch or a loop at top level has effects, so it must be traced and run as a single
+    call."""
 
 
-#: What traces a call at top level and runs it at once; `execution.execute` sets it.
+#: Traces a call at top level and runs it immediately; `execution.execute` sets it.
 _runners: list[Callable[[str, Callable[[], Any]], Any]] = []
 
 
 def set_runner(run: Callable[[str, Callable[[], Any]], Any]) -> None:
-    """Called once, by what runs functions."""
+    """Called once, by the code that runs functions."""
     _runners[:] = [run]
 
 
 def makes_effects(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorates what builds branches and loops: at top level those with effects run at once."""
+    """Decorates functions that build branches and loops: at top level, those with effects run at
+    once."""
 
     @functools.wraps(function)
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -171,15 +173,15 @@ def makes_effects(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 
 def with_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """The function, for whose arguments, or for the tensors in them, there are names that its
-    parameters do not have."""
+    """The function, with names for its arguments, or for the tensors in them, other than those of
+    its parameters."""
     function.names_of_tensors = names  # type: ignore[attr-defined]
     return function
 
 
 def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> list[str | None]:
-    """Names for the tensors that a function is given, each argument of which holds so many: those
-    of its parameters, with a number where one argument holds several."""
+    """Names for the tensors passed to a function, given how many each argument holds: the names of
+    the parameters, numbered where one argument holds several."""
     told = getattr(function, "names_of_tensors", ())
     if len(told) == sum(counts):
         return [*told]
@@ -191,7 +193,7 @@ def names_of_parameters(function: Callable[..., Any], counts: Sequence[int]) -> 
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """A name for each of so many tensors that have one name together."""
+    """A distinct name for each of `count` tensors that share one name."""
     return [name] if count == 1 else [f"{name}_{k}" for k in range(count)]
 
 
@@ -199,7 +201,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     try:
         found = inspect.signature(function).parameters.values()
         return [x.name for x in found if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
-    except (TypeError, ValueError):  # some functions of C do not say
+    except (TypeError, ValueError):  # some C functions have no signature
         return []
 
 
@@ -214,7 +216,7 @@ def check_callable(name: str, what: str, function: Any) -> None:
 
 
 def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
-    """Refuses what is not a shape, and a shape that a loop variable does not have."""
+    """Refuses an invalid shape, and a shape that its loop variable does not have."""
     shapes = _flat_shapes(invariants)
     for shape in shapes:
         if not isinstance(shape, (TensorShape, TensorSpec)):
@@ -239,13 +241,13 @@ def _flat_shapes(invariants: Any) -> list[Any]:
     return [invariants]
 
 
-#: The key of the token among the values of Variables, which are there by their identity.
+#: The key of the token in tables that hold the values of Variables by identity.
 _TOKEN = 0
 
 
 class Shared:
-    """What several regions share: the same inputs behind their arguments, the same outputs behind
-    their results. Checks of a `loop` have its step as one more operand."""
+    """What several regions share: equal inputs after their arguments, and equal outputs after their
+    results. Checks in a `loop` take its step as one more operand."""
 
     def __init__(self, regions: Sequence[Region], loop: Source | None = None) -> None:
         traces = [region.traced for region in regions]
@@ -261,7 +263,7 @@ class Shared:
         self._stores = self._shows_state and trace is not None and trace.orders_state
         handed_on = () if self._stores else traces
         assigned = {id(traced.variables[i]) for traced in handed_on for i in traced.assigned}
-        #: Those whose values regions hand on, in the order of `variables`, and the others.
+        #: Those whose values regions pass on, in the order of `variables`, and the others.
         self.assigned = [v for v in self.variables if id(v) in assigned]
         self.read_only = [v for v in self.variables if id(v) not in assigned]
         self._names = {
@@ -283,7 +285,7 @@ class Shared:
                 place = end
 
     def _prepare(self) -> None:
-        """Prepares what is being traced for the effects of the regions."""
+        """Prepares the current trace for the effects of the regions."""
         trace = current_trace()
         if trace is None:
             raise NeedsTraceError
@@ -293,22 +295,23 @@ class Shared:
 
     @property
     def state_types(self) -> list[TensorType]:
-        """The types of what a region hands on beside its results: assigned Variables, the token."""
+        """The types of what a region passes on besides its results: assigned Variables, the
+        token."""
         return [*(v.tensor_type for v in self.assigned), *[TOKEN] * self.has_token]
 
     def states_before(self) -> list[Tensor]:
-        """What is handed on to the first region."""
+        """The states passed to the first region."""
         trace = current_trace()
         token = [trace.take_token()] if self.has_token and trace is not None else []
         return [*self.reads(self.assigned), *token]
 
     def states_of(self, values: Mapping[int, Tensor]) -> list[Tensor]:
-        """What is handed on by a region, from its values."""
+        """The states that a region passes on, from its values."""
         token = [values[_TOKEN]] if self.has_token else []
         return [*(values[id(v)] for v in self.assigned), *token]
 
     def placeholders_of_states(self, builder: Builder) -> dict[int, Tensor]:
-        """Inputs of a graph for what is handed on to it."""
+        """Graph inputs for the states passed to a region."""
         found = self.placeholders(builder, self.assigned)
         if self.has_token:
             found[_TOKEN] = builder.input(TOKEN, "token")
@@ -323,7 +326,7 @@ class Shared:
         return [type for *_, types in self.checks for type in types]
 
     def passed_checks(self) -> list[Tensor]:
-        """What stands for checks that were not made: they hold."""
+        """Placeholders for checks that were not made: they hold."""
         return [full(k == 0, type) for *_, types in self.checks for k, type in enumerate(types)]
 
     def run(
@@ -334,9 +337,9 @@ class Shared:
         captured: dict[Tensor, Tensor],
         step: Tensor | None = None,
     ) -> tuple[list[Tensor], dict[int, Tensor], list[Tensor]]:
-        """Appends the nodes of a region: its results, the values of all variables behind it, and
-        its checks among those of all regions. `values` has the variables by identity, `step` is
-        that of the loop."""
+        """Appends the nodes of a region: its results, the values of all variables after it, and its
+        checks among those of all regions. `values` maps variables by identity, `step` is that of
+        the loop."""
         traced = region.traced
         graph = traced.graph
         given = [
@@ -369,9 +372,9 @@ class Shared:
     def _value_before(
         self, traced: Traced, variable: Variable, values: Mapping[int, Tensor]
     ) -> Tensor:
-        """What a region begins with for a Variable. One that stores reads it by itself: a step
-        before, another thread or a signal handler may have assigned it behind the read outside. A
-        step that calls Python functions is traced so."""
+        """A Variable's value at the start of a region. A region that stores reads it anew: an
+        earlier step, another thread or a signal handler may have assigned it after the read
+        outside. A step that calls Python functions is traced this way."""
         value = values[id(variable)]
         reads_by_itself = self._has_step and has_calls_that_see(traced.graph)
         if self._stores and not reads_by_itself:
@@ -379,7 +382,7 @@ class Shared:
         return value
 
     def placeholders(self, builder: Builder, variables: Iterable[Variable]) -> dict[int, Tensor]:
-        """Inputs of a graph that stand for variables, by their identity."""
+        """Graph inputs that represent variables, by identity."""
         found: dict[int, Tensor] = {}
         for variable in variables:
             name = self._names.get(id(variable))
@@ -388,14 +391,14 @@ class Shared:
 
     def carried(self, states: dict[int, Tensor], handles: dict[int, Tensor]) -> dict[int, Tensor]:
         """The values of the variables that a loop assigns, from step to step: a read sends its
-        cotangent to the variable, in whatever step it is, and none to what was assigned."""
+        cotangent to the variable, in any step, and none to what was assigned."""
         return {
             key: value if key == _TOKEN else Read()(value, handles[key])
             for key, value in states.items()
         }
 
     def take_on_effects(self, tokens: Sequence[Tensor]) -> None:
-        """Takes on the token behind the regions, if there is one: effects were made in them."""
+        """Continues from the token after the regions, if there is one: they performed effects."""
         trace = current_trace()
         if tokens and trace is not None:
             if self._shows_state:
@@ -403,7 +406,7 @@ class Shared:
             trace.give_token(*tokens)
 
     def captured(self, builder: Builder) -> dict[Tensor, Tensor]:
-        """Inputs of a graph for what the regions use from outside."""
+        """Graph inputs for what the regions capture."""
         return {x: builder.input(x.type, x.name) for x in self.captures}
 
     def reads(self, variables: Iterable[Variable]) -> list[Tensor]:
@@ -411,19 +414,19 @@ class Shared:
 
 
 def finished(builder: Builder, outputs: Sequence[Tensor]) -> Graph:
-    """The graph of a region; at top level the same as the last time, where nothing changed."""
+    """The graph of a region; at top level the previous one, if nothing changed."""
     graph = simplify(builder.finish(outputs))
     return interned(graph) if current().is_top_level else graph
 
 
 def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Appends a node of `op` to what is being built, for inputs from there or from outside."""
+    """Appends a node of `op` to the graph under construction, for inputs from there or outside."""
     return applied(op, current().admit_all(tuple(inputs)))
 
 
 def take_on(shared: Shared, values: Sequence[Tensor]) -> None:
-    """Takes on what a branch or a loop did: its effects, the values of the variables that it
-    assigns, and its checks."""
+    """Takes over the effects of a branch or a loop, the values of the variables that it assigns,
+    and its checks."""
     count = len(shared.assigned)
     shared.take_on_effects(values[count : count + shared.has_token])
     for variable, value in zip(shared.assigned, values, strict=False):

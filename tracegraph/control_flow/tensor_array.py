@@ -1,8 +1,8 @@
 """TensorArray: numbered elements of one dtype, written one by one, also in loops.
 
-An array is a value: each write returns a new one. Elements at known indices are kept as they are.
-What is written at an index that only the run knows goes into one buffer, with a mark for each
-element that has been written; and so does everything when an array becomes the state of a loop.
+An array is a value: each write returns a new one. Elements at known indices are kept individually.
+Elements written at an index known only at run time go into one buffer, with a flag for each element
+that has been written; when an array becomes the state of a loop, all elements move there.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TensorArray:
     """Elements of one dtype that are written one by one, also in loops.
 
     - `dtype`: of the elements.
-    - `size`: how many there are, an integer that is known while tracing.
-    - `dynamic_size`: whether a write behind the last element makes the array larger. In a loop the
+    - `size`: their number, an integer that is known while tracing.
+    - `dynamic_size`: whether a write past the last element enlarges the array. In a loop the
       largest size must follow from the graph: from `maximum_iterations`, a `tg.range` of known
       bounds, or a counter that ends the loop.
     - `element_shape`: the shape of the elements, whose sizes may be None. By default it is that of
@@ -74,12 +74,12 @@ class TensorArray:
     - `clear_after_read`, `tensor_array_name`, `colocate_with_first_write_call`, `name`: accepted,
       and without effect. `handle` and `flow` must be None.
 
-    `write`, `unstack`, `scatter` and `split` return the new array; the old one stays as it is. What
-    has not been written is zeros in `stack` and `concat`, and an error in `read` and `gather`.
+    `write`, `unstack`, `scatter` and `split` return the new array; the old one does not change.
+    Elements never written are zeros in `stack` and `concat`, and an error in `read` and `gather`.
 
     Raises SignatureError (a ValueError) without a size, and InvalidArgumentError (a ValueError) for
-    an index that is out of range or is read before it was written, where that is known while
-    tracing. What only the run knows is checked in functions that are built with `check_bounds`;
+    an index that is out of range or is read before it was written, if that is known while
+    tracing. Indices known only at run time are checked in functions built with `check_bounds`;
     elsewhere such a write is dropped, and such a read gives zeros.
 
     >>> squares = tg.TensorArray(tg.int32, size=3)
@@ -94,16 +94,16 @@ class TensorArray:
         *("_rows", "_written", "grows"),
     )
 
-    #: The elements at known indices that were written since the buffer was made.
+    #: The elements at known indices that were written since the buffer was created.
     _rows: dict[int, Tensor]
-    #: The elements one after another, and which of them were written; None before it is needed.
+    #: The elements in one tensor, and flags for those written; None until it is needed.
     _buffer: Any
     _written: Any
-    #: The size of an array without a buffer, or of dynamic size, which may be a tensor.
+    #: The size of an array without a buffer, or of dynamic size; it may be a tensor.
     _own_size: Any
-    #: Whether it is the state of a loop, which sees to it that the buffer is large enough.
+    #: Whether it is the state of a loop, which ensures that the buffer is large enough.
     grows: bool
-    #: What the user says of the shape of the elements.
+    #: The element shape that the user declared.
     _declared: TensorShape
 
     @api_boundary
@@ -136,7 +136,7 @@ class TensorArray:
         self._buffer = self._written = None
         self.grows = False
 
-    # What it is.
+    # Properties.
 
     @property
     def dtype(self) -> DType:
@@ -145,7 +145,7 @@ class TensorArray:
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether a write behind the last element makes the array larger."""
+        """Whether a write past the last element enlarges the array."""
         return self._is_dynamic
 
     @property
@@ -171,7 +171,7 @@ class TensorArray:
 
     @property
     def _size(self) -> Any:
-        """How many elements there are: an int, a Dim, or of a dynamic array a tensor."""
+        """The number of elements: an int, a Dim, or for a dynamic array a tensor."""
         if self._is_dynamic or not isinstance(self._buffer, Tensor):
             return self._own_size
         return self._buffer.type.shape[0]
@@ -218,7 +218,7 @@ class TensorArray:
         return self._read_from_buffer("read", at)
 
     def _read_from_buffer(self, name: str, at: Tensor) -> Tensor:
-        """The elements at indices that are in range, but may not have been written."""
+        """The elements at indices that are in range but may not have been written."""
         array = self._merged(name)
         array._check_read(name, at)
         return Gather(0, 0, False)(array._buffer, at)
@@ -227,7 +227,7 @@ class TensorArray:
 
     @api_boundary
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements, along a new first axis. What was not written is zeros."""
+        """All elements, along a new first axis. Elements never written are zeros."""
         array = self._merged("stack")
         return _first_rows(array._buffer, array._size)
 
@@ -247,7 +247,7 @@ class TensorArray:
 
     @api_boundary
     def concat(self, name: str | None = None) -> Tensor:
-        """The elements one after another along their first axis. What was not written is zeros."""
+        """The elements, concatenated along their first axis. Elements never written are zeros."""
         if self._is_uneven():
             rows = [self._rows[place] for place in sorted(self._rows)]
             return Concatenate(0)(*rows)
@@ -260,9 +260,9 @@ class TensorArray:
 
     @api_boundary
     def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
-        """The array whose elements are the rows of `value`, as many as the array has.
+        """The array whose elements are the rows of `value`.
 
-        Raises ShapeError for another number of rows.
+        Raises ShapeError if their number differs from the size of the array.
         """
         array, x = self._taking("unstack", value, rows=True)
         array._set_size("unstack", x.type.shape[0])
@@ -297,7 +297,7 @@ class TensorArray:
 
     @api_boundary
     def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
-        """The array whose element k has the `lengths[k]` rows of `value` that follow those before.
+        """The array of consecutive blocks of rows of `value`: element k has `lengths[k]` rows.
 
         The lengths must be known while tracing. Raises ShapeError for lengths that do not add up.
         """
@@ -327,7 +327,7 @@ class TensorArray:
         """An array of the same elements."""
         return self._copy()
 
-    # Arrays that differ in something.
+    # Variants of the array.
 
     def _copy(self) -> TensorArray:
         array = object.__new__(type(self))
@@ -336,32 +336,32 @@ class TensorArray:
         return array
 
     def growing(self) -> TensorArray:
-        """The same array as the state of a loop."""
+        """The same array, as the state of a loop."""
         array = self._copy()
         array.grows = True
         return array
 
     def joined(self) -> TensorArray:
-        """The same array with all elements in its buffer, if it has any."""
+        """The same array, with all elements in its buffer, if it has any."""
         if not self._rows and (self._buffer is not None or not self.has_buffer):
             return self
         return self._merged("stack")
 
     def carried(self) -> TensorArray:
-        """The same array as tensors alone: a buffer, and the size if it may change."""
+        """The same array as tensors only: a buffer, and the size if it may change."""
         array = self.joined()._copy()
         if self._is_dynamic and isinstance(self._own_size, (int, Dim)):
             array._own_size = _as_index(self._own_size)
         return array
 
     def measured(self) -> TensorArray:
-        """The same array, with its size as a number where all runs have one."""
+        """The same array, with its size as a number if it is the same in all runs."""
         found = range_of(self._own_size) if isinstance(self._own_size, Tensor) else None
         is_known = found is not None and found[0] == found[1]
         return self.settled(found[0], self.grows) if is_known and found else self
 
     def check_size(self) -> None:
-        """Lets a run fail in which the array has become larger than its buffer."""
+        """Makes a run fail if the array has outgrown its buffer."""
         holds = LessEqual()(_as_index(self._own_size), _as_index(self.capacity))
         check(
             holds,
@@ -371,7 +371,7 @@ class TensorArray:
         )
 
     def emptied(self) -> TensorArray:
-        """An array of the same kind to which nothing has been written."""
+        """An array of the same kind with nothing written."""
         array = self._copy()
         if self._is_dynamic:
             array._own_size = 0
@@ -381,14 +381,14 @@ class TensorArray:
         return array
 
     def settled(self, size: int | None, grows: bool) -> TensorArray:
-        """The same array behind a loop, of this size if it is known."""
+        """The same array after a loop, with this size if it is known."""
         array = self._copy()
         array._own_size = array._own_size if size is None else size
         array.grows = grows
         return array
 
     def _set_size(self, name: str, size: Size) -> None:
-        """Takes on the size of what replaces all elements."""
+        """Adopts the size of a value that replaces all elements."""
         if self._is_dynamic:
             self._own_size = size
         elif same_shape((self._size,), (size,)) is None:
@@ -399,7 +399,8 @@ class TensorArray:
             )
 
     def _taking(self, name: str, value: Any, rows: bool = False) -> tuple[TensorArray, Tensor]:
-        """The array that takes an element, or the rows of a tensor; and what it takes."""
+        """The array prepared to store an element, or the rows of a tensor; and the converted
+        value."""
         x = as_tensor(value, None if has_dtype(value) else self._dtype)
         if x.dtype is not self._dtype:
             fail(
@@ -429,8 +430,8 @@ class TensorArray:
         return self._copy(), x
 
     def _shape_of_unknown(self) -> Shape:
-        """The shape that an element is taken to have whose rank is not known, as of what a Python
-        function returns in a loop: that of the others, or (). Every call checks it."""
+        """The assumed shape of an element of unknown rank, such as a Python function's result in a
+        loop: that of the other elements, or (). Every call checks it."""
         known = tuple(self.element_shape) if self.element_shape.rank is not None else ()
         return known if all(type(size) is int for size in known) else ()
 
@@ -438,15 +439,15 @@ class TensorArray:
 
     def _check_place(self, name: str, place: int, is_written: bool = False) -> None:
         """Raises InvalidArgumentError for a known index into an array of known size that is out of
-        range, or that is read and was not written."""
+        range, or that is read but was not written."""
         high = _LARGEST if is_written and self._is_dynamic else self._size - 1
         self._refuse_outside(name, np.asarray(place), high)
         if not is_written and self._buffer is None and place not in self._rows:
             self._refuse_unwritten(name, place)
 
     def _check_read(self, name: str, at: Tensor) -> None:
-        """Refuses indices that are out of range or were not written: now where that is known, else
-        at every run where a function checks its bounds. All elements are in the buffer."""
+        """Refuses indices that are out of range or were not written: now if that is known, else at
+        every run of a function that checks its bounds. All elements are in the buffer."""
         places, written, size = value_now(at), value_now(self._written), self._known_size()
         if places is not None and size is not None:
             self._refuse_outside(name, places, size - 1)
@@ -462,7 +463,7 @@ class TensorArray:
             _check(All(None)(Gather(0, 0, False)(self._written, at)), fact, fix)
 
     def _known_size(self) -> int | None:
-        """The size if it is known: at top level all sizes are."""
+        """The size, if it is known; at top level all sizes are."""
         size = self._size
         known = value_now(size) if isinstance(size, Tensor) else size
         return None if known is None or isinstance(known, Dim) else int(known)
@@ -471,7 +472,7 @@ class TensorArray:
         refuse_outside(places, 0, high, *self._range_texts(name, high), ())
 
     def _check_at_run_time(self, name: str, at: Tensor, size: Any) -> None:
-        """Lets a run fail with an index that is out of range."""
+        """Makes a run fail for an index that is out of range."""
         high = _LARGEST if isinstance(size, Tensor) else size - 1
         check_at_run_time(at, 0, high, *self._range_texts(name, high))
         if isinstance(size, Tensor):
@@ -498,7 +499,7 @@ class TensorArray:
 
     @property
     def has_buffer(self) -> bool:
-        """Whether the shape of the elements is known, so that there can be a buffer."""
+        """Whether the shape of the elements is known, as a buffer requires."""
         if self._buffer is not None or self._rows:
             return not self._is_uneven()
         return self._declared.is_fully_defined()
@@ -525,7 +526,7 @@ class TensorArray:
         return any(same_shape(shapes[0], other) is None for other in shapes[1:])
 
     def with_buffer(self, shape: Shape, capacity: Size) -> TensorArray:
-        """The array with all elements in a buffer of this many, of this shape each."""
+        """The array with all elements in a buffer for `capacity` elements of this shape."""
         array = self._copy()
         buffer = _base(self._buffer, TensorType(self._dtype, (capacity, *shape)))
         written = _base(self._written, TensorType(bool_, (capacity,)))
@@ -537,8 +538,8 @@ class TensorArray:
         return array
 
     def _merged(self, name: str) -> TensorArray:
-        """The array with all its elements in the buffer. Raises InvalidArgumentError where their
-        shape is not known, and ShapeError where they have several."""
+        """The array with all its elements in the buffer. Raises InvalidArgumentError if their shape
+        is not known, and ShapeError if they have several."""
         if self._buffer is not None and not self._rows:
             return self
         if self.has_buffer:
@@ -558,7 +559,7 @@ class TensorArray:
         )
 
     def _written_anywhere(self, name: str, at: Tensor, x: Tensor) -> TensorArray:
-        """The array with one element, or the rows of x, at indices that only the run knows."""
+        """The array with one element, or the rows of x, at indices known only at run time."""
         shape = x.type.shape[at.ndim :]
         array = self._with_room_for(name, at, shape)
         capacity = array._buffer.type.shape[0]
@@ -576,7 +577,7 @@ class TensorArray:
         return array
 
     def _with_room_for(self, name: str, at: Tensor, shape: Shape) -> TensorArray:
-        """The array with a buffer that has the indices `at`."""
+        """The array with a buffer large enough for the indices `at`."""
         capacity = self.capacity
         if self._is_dynamic and not self.grows:
             found = range_of(at) if at.ndim == 0 else None
@@ -602,8 +603,8 @@ class TensorArray:
 
 
 class TensorList(TensorArray):
-    """A list of tensors of one type, to which a loop of the graph appends. Behind it the list has a
-    length, elements and an order as any, and `tg.stack` and `tg.concat` take it."""
+    """A list of tensors of one type, to which a loop of the graph appends. After the loop the list
+    has a length, elements and an order like any other, and `tg.stack` and `tg.concat` accept it."""
 
     __slots__ = ()
 
@@ -616,11 +617,11 @@ class TensorList(TensorArray):
         return made
 
     def appended(self, value: Any) -> TensorList:
-        """The list with one element more."""
+        """The list with one more element."""
         return self.write(self._own_size, value)  # type: ignore[return-value]
 
     def append(self, value: Any) -> None:
-        """Adds an element behind the last one."""
+        """Appends an element."""
         array = self.appended(value)
         for name in TensorArray.__slots__:
             setattr(self, name, getattr(array, name))
@@ -630,7 +631,7 @@ class TensorList(TensorArray):
         return self._known_length() is not None
 
     def _known_length(self) -> int | None:
-        """The length if all runs have one."""
+        """The length, if it is the same in all runs."""
         known = self._known_size()
         if known is None and isinstance(self._own_size, Tensor):
             found = range_of(self._own_size)
@@ -663,7 +664,7 @@ class TensorList(TensorArray):
 
 
 def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
-    """Raises TraceError for an array that grows, of which nobody knows how large it becomes."""
+    """Raises TraceError for a growing array whose final size cannot be determined."""
     fail(
         TraceError,
         f"{name}: how large an array of dynamic size becomes is not known, since {reason}",
@@ -674,13 +675,13 @@ def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
     )
 
 
-#: Makes a size of an integer scalar whose value only the run knows, for the function of this name;
-#: `tracegraph.array` sets it.
+#: Makes a size from an integer scalar whose value is known only at run time, for the function of
+#: this name; `tracegraph.array` sets it.
 run_size: list[Callable[[str, Tensor], Size]] = []
 
 
 def size_of(name: str, n: Tensor) -> Size:
-    """The value of an integer scalar as a size: a number where it is known."""
+    """The value of an integer scalar as a size; a number if it is known."""
     known = value_now(n)
     return run_size[0](name, n) if known is None else int(known)
 
@@ -691,7 +692,8 @@ def _last(at: Tensor) -> Tensor:
 
 
 def _first_rows(buffer: Tensor, size: Any) -> Tensor:
-    """The rows of a buffer that the array has, as many as the run finds if that is not known."""
+    """The rows of a buffer that belong to the array; if their number is unknown, the run finds
+    it."""
     if isinstance(size, Tensor):
         known = value_now(size)
         found = range_of(size) if known is None else (int(known), int(known))
@@ -702,7 +704,7 @@ def _first_rows(buffer: Tensor, size: Any) -> Tensor:
 
 
 def _base(x: Tensor | None, type: TensorType) -> Tensor:
-    """A buffer with zeros behind what it has."""
+    """A buffer, zero-padded up to `type`."""
     if x is None:
         return full(0, type)
     missing = type.shape[0] - x.type.shape[0]
@@ -726,20 +728,20 @@ def _with_rows(buffer: Tensor, rows: dict[int, Tensor]) -> Tensor:
 
 
 def _updated(buffer: Tensor, at: Tensor, x: Tensor) -> Tensor:
-    """The buffer with x at an index, or its rows at several; out of range nothing is written."""
+    """The buffer with x at one index, or its rows at several; out of range nothing is written."""
     places = Reshape((*at.type.shape, 1))(at)
     return ScatterUpdate(0, 0)(buffer, places, x)
 
 
 def _check(holds: Tensor, fact: str, fix: str) -> None:
-    """Lets a run fail for which this does not hold."""
+    """Makes a run fail if `holds` is false."""
     trace = current_trace()
     assert trace is not None
     trace.check(holds, fact, (), fix)
 
 
 def _leaves_open(shape: TensorShape) -> bool:
-    """Whether a declared shape says that a size of the elements may differ."""
+    """Whether a declared shape allows a size of the elements to vary."""
     return shape.rank is not None and None in tuple(shape)
 
 
@@ -810,12 +812,12 @@ def _known(at: Tensor) -> int | None:
     return None if value is None else int(value)
 
 
-# As a structure.
+# As a nest container.
 
 
 class ArrayContainer(nest.Container):
-    """A TensorArray without its tensors. Its names are those of what is among its leaves: a buffer
-    with the marks of what was written, and the size where that may change."""
+    """A TensorArray without its tensors. Its names are those of its leaves: a buffer with flags for
+    what was written, and the size if that may change."""
 
     __slots__ = ()
 
@@ -843,8 +845,8 @@ class ArrayContainer(nest.Container):
     __hash__ = nest.Container.__hash__
 
     def matches(self, other: nest.Container, check_types: bool = True) -> bool:
-        """Whether the tensors are of arrays of one kind and dtype, and of one size if it is none of
-        them."""
+        """Whether the tensors belong to arrays of one kind and dtype and, if it is not among them,
+        of one size."""
         if not isinstance(other, ArrayContainer):
             return False
         return super().matches(other) and self._kind() == other._kind()
@@ -865,7 +867,7 @@ class ArrayContainer(nest.Container):
 
 
 class _Number:
-    """Stands for a size that is a leaf, where leaves are numbered."""
+    """Stands in for a size that is a leaf, while leaves are numbered."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,11 +1,11 @@
-"""A graph that watches itself: which node is the first to make nan or infinity of finite numbers.
+"""A graph that watches itself: which node first makes nan or infinity from finite numbers.
 
-Calls are opened in place, so the nodes of their bodies are watched too. A call with a gradient of
-its own stays, since its derivative hangs on it: what it computes stands a second time beside it to
-be watched, and the compiler merges the two.
+Calls are inlined, so the nodes of their bodies are watched too. A call with its own gradient stays,
+since its derivative depends on it: its computation is duplicated beside it to be watched, and the
+compiler merges the two.
 
-A branch also returns which of its nodes failed first. A loop has that as a state, with the number
-of the step; a while ends there.
+A branch also returns which of its nodes failed first. A loop carries that as a state, with the
+step number; a while ends there.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.passes.specialise import specialise
 
 MESSAGE = "a node makes nan or infinity of finite numbers"
-#: These hand on what they are given.
+#: These pass on the values they are given.
 _HARMLESS = (Movement, BroadcastTo, elementwise.Neg, elementwise.Identity, elementwise.StopGradient)
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A node that is watched: what is wrong if it fails, its line, its operands as texts, and the
-    loops around it, the outermost first."""
+    """A watched node: the message if it fails, its line, its operands as text, and the loops around
+    it, outermost first."""
 
     fact: str
     source: Source
@@ -50,17 +50,17 @@ class Site:
     loops: tuple[Source, ...] = ()
 
 
-#: The number of the site that failed where none did.
+#: The site number that means that no site failed.
 _NONE = 2**31 - 1
 
 
 def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, tuple[Site, ...]]:
-    """`graph` with more outputs, whether all is well, the number of the first site that is not, and
-    the step of each loop around it; and the sites. Without sites there is nothing to watch, and no
-    output more.
+    """`graph` with more outputs: whether all is well, the number of the first site that is not, and
+    the step of each loop around it; and the sites. If there are no sites there is nothing to watch,
+    and no outputs are added.
 
-    `assigned` are pairs of an output, the new value of a Variable, and the input that is its value
-    now: that stays if something is wrong.
+    `assigned` are pairs of an output, the new value of a Variable, and the input that holds its
+    current value, which is kept if something is wrong.
     """
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
@@ -82,7 +82,7 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
 
 
 class _Watch:
-    """The sites so far, and for each in one graph whether it made nan or infinity of finite
+    """The sites so far, and for each one in a graph whether it made nan or infinity from finite
     numbers; `loops` are those around the graph."""
 
     def __init__(self, builder: Builder, sites: list[Site], loops: tuple[Source, ...] = ()) -> None:
@@ -91,7 +91,7 @@ class _Watch:
         #: The sites in this graph, and whether each failed.
         self._numbers: list[int] = []
         self._failures: list[Tensor] = []
-        #: What branches and loops say: the number of a site, and the steps of the loops.
+        #: The reports of branches and loops: the number of a site, and the steps of the loops.
         self._inside: list[Sequence[Tensor]] = []
         #: Whether all elements of a tensor are finite; None for one that always is.
         self._finite: dict[Tensor, Tensor | None] = {}
@@ -123,7 +123,7 @@ class _Watch:
     # Branches and loops.
 
     def _entered(self, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs of a branch or a loop whose graphs are watched."""
+        """The outputs of a branch or a loop, with its graphs watched."""
         op = node.op
         if isinstance(op, Branch):
             count, depth = len(op.branches[0].outputs), max(map(_depth, op.branches))
@@ -149,7 +149,7 @@ class _Watch:
         return (*outputs[:first], *outputs[end:])
 
     def _branch(self, graph: Graph, depth: int) -> Graph:
-        """A branch that also returns what failed first."""
+        """A branch that also returns its first failure."""
         with Builder(graph.name) as builder:
             env = copy_inputs(graph, builder)
             watch = _Watch(builder, self.sites, self._loops)
@@ -157,7 +157,7 @@ class _Watch:
             return builder.finish([*(env[y] for y in graph.outputs), *watch.first(depth)])
 
     def _body(self, op: Loop, source: Source) -> Graph:
-        """The body of a loop with more states: the number of the step, and what failed first."""
+        """The body of a loop with more states: the step number, and the first failure."""
         body, place = op.body, op.constants + op.states
         depth = _depth_inside(op)
         with Builder(body.name) as builder:
@@ -206,7 +206,7 @@ class _Watch:
         failed = elementwise.LogicalNot()(after)
         self._failures.append(failed if before is None else elementwise.AND(before, failed))
         self._numbers.append(len(self.sites))
-        # Of a selection the one to blame is what it selected from.
+        # For a selection, blame the values it selected from.
         masked = [x.node for x in node.inputs if x.node is not None and is_masked(x)]
         self.sites.append(_site(masked[0] if masked else node, self._loops))
 
@@ -227,7 +227,7 @@ class _Watch:
 
     def first(self, depth: int) -> list[Tensor]:
         """The number of the first site that failed, `_NONE` if none did, and the step of each of
-        the loops inside this graph, of which there are `depth` one in the other."""
+        the loops inside this graph, nested `depth` deep."""
         found = _nothing(depth)
         count = len(self._failures)
         if count:
@@ -243,12 +243,12 @@ class _Watch:
 
 
 def _nothing(depth: int) -> list[Tensor]:
-    """What a graph says in which nothing failed."""
+    """The report of a graph in which nothing failed."""
     return [full(_NONE, COUNT), *(constant(0, int32) for _ in range(depth))]
 
 
 def _depth(graph: Graph) -> int:
-    """How many loops stand one in the other in a graph, at most."""
+    """The maximum nesting depth of loops in a graph."""
     ops = (node.op for node in graph.nodes if node.op.regions)
     return max(
         (isinstance(op, (Scan, While, RecordedWhile)) + _depth_inside(op) for op in ops), default=0
@@ -260,7 +260,7 @@ def _depth_inside(op: Op) -> int:
 
 
 def _has_sites_inside(node: Node) -> bool:
-    """Whether a node is a branch or a loop that computes what may be nan or infinite."""
+    """Whether a node is a branch or a loop whose results may be nan or infinite."""
     is_entered = isinstance(node.op, (Branch, Scan, While, RecordedWhile))
     return is_entered and any(_has_sites(region.graph) for region in node.op.regions)
 
@@ -274,7 +274,7 @@ def _has_sites(graph: Graph) -> bool:
 
 
 def _while_all_is_well(loop: While | RecordedWhile, body: Graph) -> Graph:
-    """The condition of a loop that ends with the first step in which something failed."""
+    """The condition of a loop that ends with the first step that failed."""
     with Builder(loop.condition.name) as builder:
         inputs = [builder.input_like(x) for x in body.inputs]
         place = loop.constants + loop.states
@@ -285,8 +285,8 @@ def _while_all_is_well(loop: While | RecordedWhile, body: Graph) -> Graph:
 
 
 def _masked(graph: Graph) -> Callable[[Tensor], bool]:
-    """Says of a tensor whether a rule made it and only selections read it: the rules of derivatives
-    take what is not finite away like this, and it counts where it was selected."""
+    """A predicate for tensors created by a derivative rule and read only by selections: such rules
+    mask non-finite values this way, and only the selected values count."""
     read = set(graph.outputs)
     for node in graph.nodes:
         if not isinstance(node.op, elementwise.IsFinite):
@@ -303,7 +303,7 @@ def _calls_python(body: Graph) -> bool:
 
 
 def _numbers(value: np.ndarray) -> np.ndarray:
-    """A constant as NumPy can ask it: it does not know of all the small types."""
+    """A constant in a dtype that NumPy can inspect: it does not know all the small types."""
     is_known = np.issubdtype(value.dtype, np.number) or value.dtype == bool
     return value if is_known else value.astype(np.float32)
 

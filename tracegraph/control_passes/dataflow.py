@@ -1,7 +1,7 @@
-"""What flows through a node: values, and derivatives, which may stop where values go on.
+"""What flows through a node: values, and derivatives, which may stop where values continue.
 
-Bodies are done before the calls of them, so
-nothing here is recursive, and every body is walked once.
+Bodies are processed before calls to them, so nothing here is recursive, and every body is walked
+once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Types = tuple[TensorType, ...]
 
 
 class Flows:
-    """The flow of ops, each asked once per types."""
+    """The flow of ops, computed once per signature."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Op, Types], Flow] = {}
@@ -34,7 +34,7 @@ class Flows:
         return found
 
     def of_node(self, node: Node) -> Flow:
-        """The flow of a node; the types of its outputs are asked for only where it is new."""
+        """The flow of a node; the types of its outputs are only computed for a new signature."""
         op = node.op
         inputs = tuple(map(get_type, node.inputs))
         found = self._known.get((op, inputs))
@@ -49,7 +49,7 @@ class Flows:
         return op.flow([self.of_graph(region.graph) for region in regions])
 
     def of_graph(self, graph: Graph) -> Flow:
-        """The flow from the inputs of a graph to its outputs, kept on it."""
+        """The flow from the inputs of a graph to its outputs, cached on it."""
         key = ("flow", registry_version())
         for body in _bodies(graph):
             if key not in body.cache:
@@ -57,8 +57,8 @@ class Flows:
         return graph.cache[key]
 
     def walked(self, graph: Graph, known: Mapping[int, Flow]) -> Flow:
-        """The flow from the inputs of a graph to its outputs, where that through some of its nodes
-        is known, by their identity."""
+        """The flow from the inputs of a graph to its outputs, given that through some of its nodes,
+        by identity."""
         values = {x: 1 << i for i, x in enumerate(graph.inputs)}
         derivatives = {x: m for x, m in values.items() if x.type.dtype.is_differentiable}
         for node in graph.nodes:
@@ -79,7 +79,7 @@ def types_of(tensors: Sequence[Tensor]) -> Types:
 
 
 def _gathered(masks: dict[Tensor, int], inputs: Sequence[Tensor], through: int) -> int:
-    """What arrives by the inputs that the mask `through` lets pass."""
+    """What arrives through the inputs in the mask `through`."""
     total = 0
     for i, x in enumerate(inputs):
         mask = masks.get(x)
@@ -104,7 +104,7 @@ def _bodies(graph: Graph) -> list[Graph]:
 
 
 def _derivatives(op: Op, inputs: Types, outputs: Types, place: int) -> int:
-    """The inputs that get a cotangent from that of the output at `place`: its rule is run, on
+    """The inputs that get a cotangent from that of the output at `place`: runs the op's rule on
     tensors that nobody computes."""
     if op.stops_gradients or not outputs[place].dtype.is_differentiable:
         return 0
@@ -113,14 +113,14 @@ def _derivatives(op: Op, inputs: Types, outputs: Types, place: int) -> int:
         node.outputs = tuple([builder.input(type) for type in outputs])
         try:
             found = cotangents_of(node, _seeds(node, place))
-        except (MissingRule, Mismatch):  # the gradient is an error, which names the op
+        except (MissingRule, Mismatch):  # computing the gradient raises this, and names the op
             found = node.inputs
     pairs = enumerate(zip(found, inputs, strict=True))
     return sum(1 << i for i, (g, type) in pairs if g is not None and type.dtype.is_differentiable)
 
 
 def _seeds(node: Node, place: int) -> list[Tensor | None]:
-    """A cotangent of one output; of the others zeros, or None where the rule takes that."""
+    """A cotangent for one output; for the others zeros, or None if the rule accepts that."""
     seeds: list[Tensor | None] = [None] * len(node.outputs)
     if not node.op.takes_zero_cotangents:
         seeds = [full(0, y.type) if y.type.dtype.is_differentiable else None for y in node.outputs]

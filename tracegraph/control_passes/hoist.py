@@ -1,8 +1,8 @@
-"""Effects hoisted out of a call that has a backward graph of its own: made once, before the call.
+"""Hoists effects out of a call with its own backward graph: they happen once, before the call.
 
-A custom backward starts from the inputs of the body, so it would make the effects of the body
-again. Instead the call takes what the effects return as further inputs. Their derivatives, which
-second orders ask for, follow the ordinary rules.
+A custom backward starts from the inputs of the body, so it would repeat the effects of the body.
+Instead the call takes the results of the effects as further inputs. Their derivatives, which second
+orders need, follow the ordinary rules.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tracegraph.passes.common_subexpressions import live_nodes
 
 @dataclasses.dataclass(frozen=True)
 class Hoisted:
-    """A graph in two halves: its effects with what they need, and the `rest`, which takes what the
-    effects return as inputs after those of the graph. Tokens are left to the first half."""
+    """A graph in two halves: its effects with what they need, and the `rest`, which takes the
+    effects' results as inputs after those of the graph. Tokens stay in the first half."""
 
     graph: Graph
     effects: tuple[Node, ...]
     rest: Graph
-    #: All nodes of the graph that are not in the first half, those that the rest does not need too.
+    #: All nodes of the graph outside the first half, including those that the rest does not need.
     others: tuple[Node, ...]
 
     def around(self, op: Op) -> Graph:
-        """The whole graph again, with `op` for the rest."""
+        """The whole graph again, with `op` in place of the rest."""
         with Builder(self.graph.name) as builder:
             env = copy_inputs(self.graph, builder)
             replay(self.effects, env)
@@ -41,11 +41,11 @@ class Hoisted:
 
 
 def hoisted(graph: Graph, ends: Sequence[Tensor] = (), keeps_values: bool = True) -> Hoisted:
-    """Takes the effects out of a graph.
+    """Splits the effects off a graph.
 
-    - `ends`: tensors that are computed from the rest too, by nodes of the graph.
-    - `keeps_values`: whether the rest takes all that was computed for the effects, or only what
-      the effects return, and computes the other values again.
+    - `ends`: tensors that are also computed from the rest, by nodes of the graph.
+    - `keeps_values`: whether the rest takes everything that was computed for the effects, or only
+      the effects' results, and recomputes the other values.
     """
     effects = [node for node in graph.nodes if _is_effect(node)]
     first = live_nodes(graph.nodes, [y for node in effects for y in node.outputs])

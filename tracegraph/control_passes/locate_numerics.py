@@ -1,9 +1,9 @@
-"""Which node of a graph is to blame for results that are not finite.
+"""Finds the node of a graph to blame for non-finite results.
 
-The graph is opened and divided into parts. Each part also says of all that it computes whether it
-is finite, infinite or nan. From the results that are not finite the search goes back through what
-is not finite: to a node whose operands are. An infinity that only a constant brings in, as masks
-do, blames nobody; then nan is looked for in the same way.
+The graph is inlined and divided into parts. Each part also reports for everything it computes
+whether it is finite, infinite or nan. From the non-finite results the search follows non-finite
+values back to a node whose operands are finite. An infinity that only comes from a constant, as in
+masks, is nobody's fault; then the same search is made for nan.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tracegraph.passes.specialise import specialise
 
 MESSAGE = "the results hold nan or infinity"
 
-#: What a part says of a tensor.
+#: What a part reports for a tensor.
 FINITE, INFINITE, NAN = range(3)
-#: Nodes in a part, each of which is a program.
+#: Nodes per part; each part is a program.
 _LONGEST = 200
 
 
@@ -46,7 +46,7 @@ def _may_be_wrong(x: Tensor) -> bool:
 
 
 def opened(graph: Graph) -> Graph:
-    """The graph with the bodies of calls in their places; branches and loops stay."""
+    """The graph with the bodies of calls inlined; branches and loops stay."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         _open(builder, graph, env)
@@ -54,7 +54,8 @@ def opened(graph: Graph) -> Graph:
 
 
 def _open(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
-    """Appends the nodes of `graph`, and those of bodies, without recursion: calls nest deep."""
+    """Appends the nodes of `graph`, and those of bodies, without recursion: calls may nest
+    deeply."""
     open_bodies: list[tuple[Graph, Iterator[Node], dict[Tensor, Tensor], Node | None]]
     open_bodies = [(graph, iter(graph.nodes), env, None)]
     while open_bodies:
@@ -79,8 +80,8 @@ def _open(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some nodes of a graph as a graph of their own, which takes `inputs` and gives `outputs`, and
-    then one array: FINITE, INFINITE or NAN of each tensor in `told`."""
+    """Some nodes of a graph as their own graph, from `inputs` to `outputs` followed by one array:
+    FINITE, INFINITE or NAN for each tensor in `told`."""
 
     nodes: Sequence[Node]
     graph: Graph
@@ -90,7 +91,7 @@ class Part:
 
 
 def parts(graph: Graph) -> Iterator[Part]:
-    """The parts of an opened graph, in order."""
+    """The parts of an inlined graph, in order."""
     last = {x: number for number, node in enumerate(graph.nodes) for x in node.inputs}
     last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
     for start in range(0, len(graph.nodes), _LONGEST):
@@ -104,7 +105,7 @@ def parts(graph: Graph) -> Iterator[Part]:
 def part_of(
     name: str, nodes: Sequence[Node], outputs: Sequence[Tensor], told: Sequence[Tensor]
 ) -> Part:
-    """The nodes as a part."""
+    """A part with these nodes."""
     made = {y for node in nodes for y in node.outputs}
     read = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
     read.update(dict.fromkeys(y for y in (*outputs, *told) if y not in made))
@@ -126,10 +127,10 @@ def _state(x: Tensor) -> Tensor:
 
 
 def blamed(graph: Graph, states: Mapping[Tensor, int]) -> tuple[list[Node], list[Tensor]]:
-    """The nodes that are to blame for outputs of `graph` that are not finite, in order; and the
-    inputs through which what is not finite came, if there are no such nodes."""
+    """The nodes to blame for non-finite outputs of `graph`, in order; and, if there are none, the
+    inputs through which the non-finite values came."""
     inputs: set[Tensor] = set()
-    for bad in (INFINITE, NAN):  # what is nan is not finite either
+    for bad in (INFINITE, NAN):  # nan counts as not finite too
         nodes, found = _reached(graph, lambda x, bad=bad: states.get(x, FINITE) >= bad)
         if nodes:
             return [node for node in graph.nodes if node in nodes], []
@@ -138,7 +139,7 @@ def blamed(graph: Graph, states: Mapping[Tensor, int]) -> tuple[list[Node], list
 
 
 def _reached(graph: Graph, is_bad: Callable[[Tensor], bool]) -> tuple[set[Node], set[Tensor]]:
-    """What the way back from the bad outputs leads to: nodes whose operands are good, and bad
+    """Where the search back from the bad outputs ends: nodes whose operands are good, and bad
     inputs of the graph."""
     stack: list[Tensor] = [y for y in graph.outputs if is_bad(y)]
     seen: set[Tensor] = set(stack)

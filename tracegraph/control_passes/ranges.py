@@ -1,8 +1,8 @@
 """Which integers a scalar may be: bounds that follow from constants, through branches and loops.
 
 The states of a loop are followed from step to step, as long as they are the same in every run, or
-lie between numbers that are. So the counter of a loop is known in each of its steps, and behind a
-loop that a tensor may end early it is known how large it can have become.
+lie between numbers that are. So the counter of a loop is known in each of its steps, and after a
+loop that a tensor may end early, its largest possible value is known.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.effect import Check, Read
 
-#: The smallest and the largest value of a scalar; the values of a vector that is known; or None.
+#: The smallest and the largest value of a scalar; the values of a known vector; or None.
 Range = tuple[int, int] | np.ndarray | None
 
-#: After so many nodes nothing is known: a second or two.
+#: The search gives up after this many nodes: a second or two.
 _MOST_NODES = 500_000
-#: After so many where that is all the time there is: some milliseconds.
+#: The limit where only milliseconds may be spent.
 _FEW_NODES = 2_000
 
 
 def range_of(x: Tensor) -> tuple[int, int] | None:
-    """The smallest and the largest value that an integer scalar may have; None if not known."""
+    """The smallest and the largest possible value of an integer scalar; None if unknown."""
     found = ranges_of([x])[0]
     return found if isinstance(found, tuple) else None
 
 
 def ranges_of(xs: Sequence[Tensor]) -> list[Range]:
-    """What is known of tensors of what is being built."""
+    """What is known of tensors in the graph under construction."""
     try:
         return _Walk().tensors(xs)
     except _TooLong:
@@ -48,17 +48,17 @@ def ranges_of(xs: Sequence[Tensor]) -> list[Range]:
 
 
 def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
-    """What is known of the states behind a loop, given what is known of its inputs."""
+    """What is known of the states after a loop, given what is known of its inputs."""
     for follow in (_Walk().states, _Walk().unchanged):
         try:
             return follow(op, inputs)
-        except _TooLong:  # less is known without its steps
+        except _TooLong:  # less is known without following its steps
             continue
     return [None] * op.states
 
 
 def most_steps(loop: Node) -> int | None:
-    """How often a `While` runs at most; None if nothing bounds it."""
+    """The most times that a `While` can run; None if nothing bounds it."""
     assert isinstance(loop.op, While)
     walk = _Walk(_FEW_NODES)
     try:
@@ -77,12 +77,12 @@ class _TooLong(Exception):
 class _Walk:
     def __init__(self, most_nodes: int = _MOST_NODES) -> None:
         self._left = most_nodes
-        #: How often a comparison had one outcome.
+        #: How many comparisons had a definite outcome.
         self._compared = 0
         self._plans: dict[Graph, list[Node]] = {}
 
     def tensors(self, xs: Sequence[Tensor]) -> list[Range]:
-        """What follows from the nodes behind some tensors, in whatever graph."""
+        """What follows from the nodes that compute some tensors, in whatever graph."""
         env: dict[Tensor, Range] = {}
         waiting = [*xs]
         while waiting:
@@ -105,7 +105,7 @@ class _Walk:
         return [env.get(y, _unknown(y.type)) for y in graph.outputs]
 
     def _plan(self, graph: Graph) -> list[Node]:
-        """The nodes of a graph that make something to follow."""
+        """The nodes of a graph that compute something to follow."""
         plan = self._plans.get(graph)
         if plan is None:
             nodes = graph.nodes
@@ -141,7 +141,7 @@ class _Walk:
         return [_exact(node, inputs)] if len(node.outputs) == 1 else [None] * len(node.outputs)
 
     def _branch(self, op: Branch, inputs: list[Range]) -> list[Range]:
-        """What is known behind the branch that is taken, or behind any."""
+        """What is known after the branch that is taken, or after any of them."""
         decider = inputs[0]
         taken: Sequence[Graph] = op.branches
         if isinstance(decider, tuple) and decider[0] == decider[1]:
@@ -150,20 +150,20 @@ class _Walk:
         return [_hull(column) for column in zip(*found, strict=True)]
 
     def most_steps(self, op: While, range_at: Callable[[int], Range]) -> int | None:
-        """How often a loop runs at most, from what is known of its inputs."""
+        """The most times that a loop can run, from what is known of its inputs."""
         found: list[int] = []
         for place, growth, bound, fixed in op.counters():
             start = _scalar(range_at(place))
             end = _scalar(self.tensors([bound])[0] if fixed is None else range_at(fixed))
             if not (isinstance(start, tuple) and isinstance(end, tuple)):
                 continue
-            # Where it goes beyond its type, it is negative or small again, and the loop goes on.
+            # If it overflows its type, it is negative or small again, and the loop continues.
             if end[1] - 1 + growth <= _limits(bound.dtype)[1]:
                 found.append(max(-((start[0] - end[1]) // growth), 0))
         return min(found, default=None)
 
     def states(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
-        """What is known of the states behind a loop."""
+        """What is known of the states after a loop."""
         try:
             return self._scan(op, inputs) if isinstance(op, Scan) else self._while(op, inputs)
         except _TooLong:
@@ -172,7 +172,7 @@ class _Walk:
             return self.unchanged(op, inputs)
 
     def unchanged(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
-        """What is known of the states behind a loop of any length: those that no step changes."""
+        """What is known of the states after a loop of any length: those that no step changes."""
         constants = inputs[: op.constants]
         states = [*map(_scalar, inputs[op.constants : op.constants + op.states])]
         rows = [_unknown(x.type) for x in op.body.inputs[op.constants + op.states :]]
@@ -209,7 +209,7 @@ class _Walk:
             if goes_on == (0, 0):
                 break
             new = self.graph(op.body, [*constants, *states])
-            if new == states:  # no later step tells more
+            if new == states:  # later steps add nothing
                 break
             states = new
         return states if ends is None else ends
@@ -225,7 +225,7 @@ def _unknown(type: TensorType) -> Range:
 
 
 def _value_of(x: Tensor) -> Range:
-    """The value of a tensor without a node, where it has one."""
+    """The value of a tensor without a node, if it has one."""
     if not hasattr(x, "buffer") and not hasattr(x, "host"):
         return _unknown(x.type)
     value = getattr(x, "host", None)
@@ -240,7 +240,7 @@ def _of_array(value: np.ndarray) -> Range:
 
 
 def _within(found: Range, type: TensorType) -> Range:
-    """What is known of a result of this type, which may not have room for it."""
+    """What is known of a result of this type, which may overflow."""
     if not _is_followed(type) or found is None:
         return _unknown(type)
     if isinstance(found, np.ndarray):
@@ -258,7 +258,7 @@ def _limits(dtype: DType) -> tuple[int, int]:
 
 
 def _exact(node: Node, inputs: Sequence[Range]) -> Range:
-    """The value of a node that follows from values alone."""
+    """The value of a node that follows only from values."""
     values: list[np.ndarray] = []
     if not node.outputs[0].type.is_static:
         return None
@@ -277,7 +277,7 @@ def _row(rows: Range, t: int, type: TensorType) -> Range:
 
 
 def _scalar(found: Range) -> Range:
-    """What is followed of a state: vectors change."""
+    """The range to follow for a state: vectors change."""
     return found if isinstance(found, tuple) else None
 
 
@@ -290,7 +290,7 @@ def _hull(found: Sequence[Range]) -> Range:
 
 
 def _at_corners(function: Callable[..., Any]) -> Callable[..., Range]:
-    """The rule of a function that only rises or only falls in each operand."""
+    """The rule of a function that is monotonic in each operand."""
 
     def rule(*operands: Range) -> Range:
         if any(not isinstance(x, tuple) for x in operands):

@@ -1,9 +1,9 @@
-"""A graph in parts: pure graphs, and between them the effects in program order and the sizes that
-only the run knows.
+"""Splits a graph into pure parts, with the effects in program order between them, and the sizes
+that only the run knows.
 
-The nodes of a part depend on no effect and on no such size that comes after it began, so each part
-is one program. A graph is divided only where something is computed from what an effect returned, or
-has a size that is read: prints, which return nothing, divide nothing.
+The nodes of a part depend on no effect and no such size that comes after it starts, so each part is
+one program. A graph is split only where something is computed from an effect's result, or has a
+size that is read at run time: prints, which return nothing, split nothing.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tracegraph.passes.specialise import (
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A pure graph and what follows it; all tensors are those of the divided graph.
+    """A pure graph and what follows it; all tensors are those of the split graph.
 
-    `graph` takes the values of `inputs` and gives those of `outputs`; `names` are the sizes in it
-    that were read before. `loads` are the nodes whose values are read when the part begins, `sizes`
-    those by which sizes are read when it ends, before the effects.
+    `graph` maps the values of `inputs` to those of `outputs`; `names` are the sizes in it that were
+    read before. `loads` are the nodes whose values are read when the part starts, `sizes` those
+    whose sizes are read when it ends, before the effects.
     """
 
     loads: tuple[Node, ...]
@@ -52,14 +52,14 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class SplitGraph:
-    """A graph whose calls that are cut are opened, and its parts."""
+    """A graph with its cut calls inlined, and its parts."""
 
     graph: Graph
     parts: tuple[Part, ...]
 
 
 def has_calls_that_see(graph: Graph) -> bool:
-    """Whether it has calls of Python functions that may read and assign Variables."""
+    """Whether it calls Python functions that may read and assign Variables."""
     return graph.cuts_runs and any(
         isinstance(node.op, HostCall) and node.op.sees_variables
         for inner in graph.graphs()
@@ -68,8 +68,8 @@ def has_calls_that_see(graph: Graph) -> bool:
 
 
 def with_own_sizes(graph: Graph) -> Graph:
-    """The graph with new names for the sizes that only its runs know: each call of a body has its
-    own."""
+    """The graph with fresh names for the sizes that only its runs know, so that each call of a body
+    has its own."""
     if not graph.cuts_runs:
         return graph
     sizes: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def with_own_sizes(graph: Graph) -> Graph:
 
 
 def _bound_by_runs(graph: Graph) -> list[TensorType]:
-    """Types that have the sizes and shapes that only runs know, those of derivatives included."""
+    """Types with the sizes and shapes that only runs know, including those of derivatives."""
     found = [y.type for y in _results_of_calls(graph)]
     for node in graph.nodes:
         if isinstance(node.op, RuntimeSize):
@@ -92,7 +92,7 @@ def _bound_by_runs(graph: Graph) -> list[TensorType]:
 
 
 def split_at_cuts(graph: Graph) -> SplitGraph:
-    """The parts of a graph, made once and kept on it."""
+    """The parts of a graph, cached on it."""
     return graph.cached("split_at_cuts", lambda: _split(graph))
 
 
@@ -126,7 +126,7 @@ def _split(graph: Graph) -> SplitGraph:
 
 
 def _of_known_size(node: Node) -> Node:
-    """What gives the numbers up to a size, behind the place where that was read."""
+    """A node that counts up to a size, for use after the size was read."""
     assert isinstance(node.op, RuntimeSize)
     counting = Node(Iota(node.op.size, int32), (), node.source, node.builder)
     counting.outputs = node.outputs
@@ -134,7 +134,7 @@ def _of_known_size(node: Node) -> Node:
 
 
 def _opened(graph: Graph) -> Graph:
-    """The graph with the bodies of calls that are cut in the place of the calls."""
+    """The graph with the bodies of cut calls inlined."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         _replay_opened(builder, graph, env)
@@ -155,14 +155,14 @@ def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) ->
 
 
 def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
-    """For each value the part in which it is known, and for each effect, and each size that is
-    read, the part it follows."""
+    """For each value the part after which it is known; for each effect, and each size that is read,
+    the part it follows."""
     stages: dict[Tensor, int] = dict.fromkeys(graph.inputs, 0)
     cut_stages: dict[Node, int] = {}
     last_effect, after_calls = 0, 0
     sizes = {**_sizes_returned(graph), **_sizes_read(graph)}
     for node in graph.nodes:
-        # Tokens order effects, and the order of the nodes is theirs.
+        # Tokens order effects, and nodes are in that order.
         named = [sizes[name] for name in names_used(node) if name in sizes] if sizes else []
         needed = max((stages[x] for x in (*operands(node), *named) if x in stages), default=0)
         if isinstance(node.op, Load):
@@ -183,13 +183,14 @@ def _stages(graph: Graph) -> tuple[dict[Tensor, int], dict[Node, int]]:
 
 
 def _makes_effects(node: Node) -> bool:
-    """Whether a node stands between parts: an effect, or a branch or a loop with effects inside."""
+    """Whether a node belongs between parts: an effect, or a branch or a loop with effects
+    inside."""
     return isinstance(node.op, EFFECTS) or (bool(node.op.regions) and node.op.cuts_runs)
 
 
 def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
-    """The open sizes that Python functions choose, and what has them first: derivatives have them
-    again."""
+    """The open sizes that Python functions choose, with the first tensor that has each: derivatives
+    have them again."""
     return {name: y for y in reversed(_results_of_calls(graph)) for name in bound_names(y.type)}
 
 
@@ -204,13 +205,13 @@ def _results_of_calls(graph: Graph) -> list[Tensor]:
 
 
 def _sizes_read(graph: Graph) -> dict[str, Tensor]:
-    """The sizes that are read from values, and what has them first."""
+    """The sizes that are read from values, with the first tensor that has each."""
     nodes = (node for node in reversed(graph.nodes) if isinstance(node.op, RuntimeSize))
     return {str(node.op.attributes[0]): node.outputs[0] for node in nodes}
 
 
 def operands(node: Node) -> Sequence[Tensor]:
-    """The inputs of a node whose values it takes: no tokens, and not what stands for a Variable."""
+    """The inputs of a node whose values it reads: no tokens, and no handles of Variables."""
     if isinstance(node.op, Load):
         return ()
     if isinstance(node.op, Store):
@@ -219,7 +220,7 @@ def operands(node: Node) -> Sequence[Tensor]:
 
 
 def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> list[set[Tensor]]:
-    """For each part the values that something else takes: what follows it, a later part, the
+    """For each part the values that are used elsewhere: by what follows it, a later part, or the
     caller."""
     wanted: list[set[Tensor]] = []
     later = {*graph.outputs, *_checked(graph)}
@@ -231,7 +232,7 @@ def _wanted(graph: Graph, members: list[list[Node]], cuts: list[list[Node]]) -> 
 
 
 def _checked(graph: Graph) -> list[Tensor]:
-    """The values of checks, where a run may end before its outputs have them."""
+    """The values of checks, since a run may end before its outputs contain them."""
     ops = (node.op for node in graph.nodes)
     if not any(isinstance(op, HostCall) and op.ends_runs for op in ops):
         return []
@@ -252,7 +253,7 @@ def _part(
     nodes = live_nodes(members, outputs)
     made = {y for node in nodes for y in node.outputs}
     taken = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
-    # Sizes that a Python function chose are known by what it returned.
+    # Sizes that a Python function chose are determined by its results.
     unbound = unbound_names(taken, nodes)
     taken.update((returned[name], None) for name in unbound if name in returned)
     read = tuple(name for name in unbound if name not in returned)
@@ -265,8 +266,8 @@ def _part(
 
 
 def variable_input(handle: Tensor) -> Tensor:
-    """What stands for the Variable of an effect among the inputs of its graph. Where the effect was
-    in the body of a call, that was given a read of the Variable."""
+    """The graph input that represents the Variable of an effect. If the effect was in the body of a
+    call, that received a read of the Variable."""
     while handle.node is not None and isinstance(handle.node.op, (Read, Load)):
         handle = handle.node.inputs[1]
     return handle

@@ -1,7 +1,7 @@
-"""Scans that write a row of a buffer in each step, and read none, return the rows stacked.
+"""Scans that write a row of a buffer in each step and read none return the rows stacked instead.
 
-The buffer is not state then: nothing is copied from step to step, and reverse mode takes the
-cotangents of all rows at once. It is what a TensorArray in a loop over `tg.range(n)` comes to.
+The buffer is then no longer state: nothing is copied from step to step, and reverse mode takes the
+cotangents of all rows at once. This is what a TensorArray in a loop over `tg.range(n)` becomes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Outputs = Sequence[Tensor]
 
 
 class _Write(NamedTuple):
-    """A state that is a buffer of which step t writes the row `places[t]`."""
+    """A state that is a buffer whose row `places[t]` step t writes."""
 
     state: int
     update: Tensor
@@ -34,8 +34,8 @@ class _Write(NamedTuple):
 def with_stacked_writes(
     op: Scan, inputs: Sequence[Tensor]
 ) -> tuple[Scan, list[Tensor], Callable[[Outputs], list[Tensor]]]:
-    """The scan without states that are only written to, its inputs, and what makes the outputs of
-    `op` of its outputs."""
+    """The scan without write-only states, its inputs, and a function from its outputs to those of
+    `op`."""
     writes = _writes(op, inputs)
     if not writes:
         return op, [*inputs], list
@@ -85,14 +85,14 @@ def _writes(op: Scan, inputs: Sequence[Tensor]) -> list[_Write]:
 
 
 def _are_distinct(places: np.ndarray, size: object) -> bool:
-    """Whether each step writes another row, and one that is there."""
+    """Whether each step writes a different row, and one that exists."""
     if not isinstance(size, int) or len(set(places.tolist())) < len(places):
         return False
     return bool(places.min() >= 0 and places.max() < size)
 
 
 def _written(buffer: Tensor, places: np.ndarray, numbers: Tensor, rows: Tensor) -> Tensor:
-    """The buffer with these rows at their places, which are the `numbers`."""
+    """The buffer with these rows at their places, which are also given as `numbers`."""
     size, count, first = buffer.type.shape[0], len(places), int(places[0])
     if not (places == np.arange(first, first + count)).all():
         return ScatterUpdate(0, 0)(buffer, Reshape((count, 1))(numbers), rows)

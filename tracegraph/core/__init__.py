@@ -1,1 +1,1 @@
-"""What everything stands on: types, shapes, the line of the user, interrupts, bounded tables."""
+"""The foundation: types, shapes, the user's line, interrupts, bounded caches."""

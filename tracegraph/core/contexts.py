@@ -1,10 +1,10 @@
-"""Contexts that are left whatever strikes.
+"""Contexts whose exit always runs, even when a signal handler raises.
 
-Python looks for signals where a function begins. A handler that raises there, where `__exit__` is
-a function of Python, has left the block without its exit: a tape would record for ever. Here a
-`with` block is left by C alone, down to the `finally` of a generator, into which Python falls
-without a look for signals. The first steps there must be plain stores or calls of C, and then all
-is as it was before anything may strike again.
+CPython checks for signals on entry to a Python function. If `__exit__` is a Python function, a
+handler that raises at its entry leaves the block without an exit, and a tape would record forever.
+Here only C code runs between the end of a `with` block and the `finally` of a generator, which
+Python enters without checking for signals. The first steps of that `finally` must be plain stores
+or calls into C, so that all state is restored before anything can interrupt again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Block = Generator[Any, None, None]
 
 
 class Context(io.IOBase):
-    """The context of a generator that yields once, in a `try` with a `finally`.
+    """The context of a generator that yields once, inside `try`/`finally`.
 
-    What is derived of `IOBase` is left by its `__exit__`, which is written in C and calls `close`:
-    here that of the generator, which is C too.
+    `IOBase.__exit__` is written in C and calls `close`, which here is the generator's own and also
+    C.
 
-    Once it was left, it is entered again with what `again` makes. Raises TraceError for one that
-    is open.
+    Once exited, the context can be entered again with the generator that `again` makes. Raises
+    TraceError if it is still open.
     """
 
     def __init__(self, generator: Block, again: Callable[[], Block] | None = None) -> None:
@@ -47,7 +47,7 @@ class Context(io.IOBase):
         elif state != inspect.GEN_CREATED:
             _refuse_open()
         for value in self.generator:
-            return value  # `next` would be a call, behind which Python looks for signals
+            return value  # not `next`: that would be a call, after which Python checks for signals
 
 
 def _refuse_open() -> NoReturn:
@@ -60,7 +60,7 @@ def _refuse_open() -> NoReturn:
 
 
 def context(function: Callable[P, Block]) -> Callable[P, Context]:
-    """Makes a generator function one that returns contexts, as `contextlib.contextmanager` does."""
+    """Makes a generator function return contexts, as `contextlib.contextmanager` does."""
 
     @functools.wraps(function)
     def made(*args: P.args, **kwargs: P.kwargs) -> Context:
@@ -72,13 +72,13 @@ def context(function: Callable[P, Block]) -> Callable[P, Context]:
 
 class Exit:
     """The `__exit__` of a class whose blocks are those of a generator: `entry` returns the Context
-    of the block that is open, or of the next one."""
+    of the open block, or of the next one."""
 
     def __init__(self, entry: Callable[[Any], Context]) -> None:
         self._entry = entry
 
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., None]:
-        # Python asks for it before it enters, when nothing is lost yet.
+        # Python looks this up before it enters, when there is nothing to lose yet.
         return self._of_class if instance is None else self._entry(instance).__exit__
 
     def _of_class(self, instance: Any, *exception: Any) -> None:

@@ -1,4 +1,4 @@
-"""Names of devices, read and written as TensorFlow has them."""
+"""Names of devices, read and written in TensorFlow's format."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from tracegraph.errors import SignatureError, fail, kind_of, shown
 
 _FIX = 'write a name such as "cpu:0", "/GPU:1" or "/job:localhost/replica:0/task:0/device:GPU:1"'
-#: The parts of a name that a number or a word follows, but for the device itself.
+#: The parts of a name, other than the device itself, that take a number or a word.
 _OTHER_PARTS = ("job", "replica", "task")
-#: Kinds of devices that a name may have whether or not this machine has one.
+#: Kinds of devices that a name may use even if this machine has none.
 _KINDS = ("CPU", "GPU", "TPU")
 
 
 class DeviceName(NamedTuple):
-    """What a name says; None for what it leaves open."""
+    """The parts of a name; None for those it leaves open."""
 
     kind: str | None = None
     number: int | None = None
@@ -22,7 +22,7 @@ class DeviceName(NamedTuple):
 
 
 def parsed(name: object) -> DeviceName:
-    """What a name says. Raises SignatureError (a ValueError) for text that names no device."""
+    """The parts of a name. Raises SignatureError (a ValueError) if the text names no device."""
     if not isinstance(name, str):
         fail(SignatureError, f"a device has a name, and this is {kind_of(name)}", fix=_FIX)
     found = DeviceName()
@@ -56,5 +56,5 @@ def _number(text: str, name: str) -> int:
 
 
 def full_name(kind: str, number: int, task: int = 0) -> str:
-    """The name of a device of a process, with every part."""
+    """The name of a process's device, with every part."""
     return f"/job:localhost/replica:0/task:{task}/device:{kind}:{number}"

@@ -1,8 +1,8 @@
 """Code that Python runs between two instructions of other code.
 
-Signal handlers, finalizers and callbacks of weak references run on the stack of whatever they
-interrupt. A function that is being traced must not take their operations for its own, so whoever
-asks for the current builder of a trace looks at the frames between.
+Signal handlers, finalizers and weak-reference callbacks run on the stack of the code that they
+interrupt. A trace must not record their operations as its own, so looking up a trace's builder
+inspects the frames in between.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FINALIZERS = frozenset([weakref.finalize.__call__.__code__])
 
 
 def is_interrupt(frame: FrameType) -> bool:
-    """Whether Python itself called the function of `frame`, and not the code below it.
+    """Whether Python itself called the function of `frame`, rather than the code below it.
 
-    Python gives a signal handler the frame that it interrupts, and a callback of a weak reference
-    the reference, which is dead by then; `__del__` is known by its name.
+    A signal handler receives the frame that it interrupts; a weak-reference callback receives the
+    reference, which is dead by then; `__del__` is recognised by its name.
     """
     code = frame.f_code
     if code.co_name == "__del__" or code in _FINALIZERS:
@@ -45,8 +45,8 @@ def is_interrupt(frame: FrameType) -> bool:
 
 
 def is_of_interrupt(error: BaseException) -> bool:
-    """Whether an interrupt raised `error`. What was interrupted must not take it for its own: it
-    ends there, as in plain Python, and nothing is tried once more."""
+    """Whether an interrupt raised `error`. The interrupted code must not treat it as its own
+    failure: the error propagates, as in plain Python, and nothing is retried."""
     step = error.__traceback__
     while step is not None:
         frame = step.tb_frame
@@ -57,8 +57,8 @@ def is_of_interrupt(error: BaseException) -> bool:
 
 
 def _parameter_count(code: CodeType) -> int:
-    """How many of the first local variables of a function are its parameters by position."""
-    # Keyword-only parameters stand between those by position and *args.
+    """How many of the first local variables of a function are positional parameters."""
+    # Keyword-only parameters come between the positional ones and *args.
     has_varargs = bool(code.co_flags & inspect.CO_VARARGS)
     return code.co_argcount + (code.co_kwonlyargcount + 1 if has_varargs else 0)
 
@@ -68,10 +68,9 @@ def _is_dead(value: Any) -> bool:
 
 
 class Stack:
-    """The frames of a computation, from the one where it began: tells its own code from an
-    interrupt.
+    """The frames of a computation, starting from its first: tells its own code from an interrupt.
 
-    The innermost frame of the user is remembered, so most questions end at their first frame.
+    Remembers the user's innermost frame, so that most queries stop at their first frame.
     """
 
     __slots__ = ("_base", "_known", "is_left")
@@ -79,7 +78,7 @@ class Stack:
     def __init__(self, base: FrameType) -> None:
         self._base = base
         self._known: FrameType = base
-        #: Whether the computation was found to be over: who asked stands on other frames.
+        #: Whether the computation is known to be over: a caller was found on other frames.
         self.is_left = False
 
     def is_interrupted_by(self, frame: FrameType | None) -> bool:
@@ -101,16 +100,16 @@ class Stack:
 
 # The garbage collector.
 
-#: Before Python 3.12 the collector, which calls finalizers and lets signal handlers in, may run
-#: wherever C makes an object; since then it runs between instructions only. JAX notes the frames of
-#: each run in one array for each thread, and makes objects meanwhile: a run by a finalizer or a
-#: handler in between overwrites the array, and code objects that are in use are freed. So there
-#: nothing may be collected while JAX runs.
+#: Before Python 3.12 the collector, which calls finalizers and lets signal handlers in, could run
+#: wherever C creates an object; since then it runs only between instructions. JAX records the
+#: frames of each run in one array per thread and allocates objects meanwhile: a run started by a
+#: finalizer or handler in between overwrites the array, and code objects still in use are freed. So
+#: on those versions collection must be off while JAX runs.
 COLLECTS_IN_C = sys.version_info < (3, 12)
 
 
 def uncollected(function: Callable[[*Arguments], T]) -> Callable[[*Arguments], T]:
-    """The function, during which nothing is collected where that would run inside of C."""
+    """The function, run with collection off on versions where the collector may run inside C."""
     if not COLLECTS_IN_C:
         return function
 

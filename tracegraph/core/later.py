@@ -1,4 +1,4 @@
-"""Modules of ours that are imported at their first use, which keeps `import tracegraph` short."""
+"""Modules of ours imported on first use, which keeps `import tracegraph` fast."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tracegraph.core.worker_thread import on_worker_thread
 
 
 def opened(module: str) -> ModuleType:
-    """The module of that name, imported now if it is not there yet."""
-    # A signal handler that fell into the import would find a module that is not whole.
+    """The module of that name, imported now unless it already was."""
+    # A signal handler that struck during the import would find a half-initialised module.
     return on_worker_thread(lambda: importlib.import_module(module))

@@ -1,7 +1,7 @@
-"""Tables of a bounded size: from one the least recently used go first, the other begins anew.
+"""Tables of bounded size: one evicts the least recently used entries, the other clears itself.
 
-They have no lock. Each of their steps is one call of C, which neither another thread nor a signal
-handler divides, so whoever interrupts a look-up may look up as well.
+They have no lock. Each step is one call into C, which neither another thread nor a signal handler
+can split, so code that interrupts a look-up may itself look up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class LRUCache(Generic[Key, Value]):
         return len(self._kept)
 
     def __iter__(self) -> Iterator[Key]:
-        """The keys at this moment."""
+        """A snapshot of the keys."""
         return iter(list(self._kept))
 
     def get(self, key: Key) -> Value | None:
-        """The value of `key`, which counts as used; None if there is none."""
+        """The value of `key`, marked as used; None if there is none."""
         found = self._kept.get(key)
         if found is not None:
             self._touch(key)
@@ -53,7 +53,7 @@ class LRUCache(Generic[Key, Value]):
     def _touch(self, key: Key) -> None:
         try:
             self._kept.move_to_end(key)
-        except KeyError as error:  # dropped in between, by another thread or an interrupt
+        except KeyError as error:  # evicted in between, by another thread or an interrupt
             if is_of_interrupt(error):
                 raise
             return
@@ -69,8 +69,8 @@ class LRUCache(Generic[Key, Value]):
 
 
 class Memo(dict[Key, Value]):
-    """A dict that is emptied before it has more than `limit` keys: what is remembered can be made
-    again. Reading it is as fast as reading a dict."""
+    """A dict that is cleared before it exceeds `limit` keys: its values can be recomputed. Reads
+    are as fast as a dict's."""
 
     __slots__ = ("_limit",)
 

@@ -1,13 +1,13 @@
-"""Headroom for frames: what of ours is nested does not count towards Python's recursion limit.
+"""Headroom for frames: our own nesting does not count towards Python's recursion limit.
 
-A function that is traced inside another adds one frame of the user's to the stack, and a dozen of
-ours; what is derived of nested graphs adds frames of ours alone. Python bounds recursion to end
-what would not end by itself. So our frames make room for themselves: the limit is raised by their
-number while they are open, and functions of ours nest as deep as plain ones of Python do.
+Tracing a function inside another adds one frame of the user's to the stack and a dozen of ours;
+deriving from nested graphs adds only ours. Python limits recursion to stop what would not
+terminate. So our frames make room for themselves: while they are open, the limit is raised by
+their number, and traced functions nest as deep as plain Python ones.
 
-Since Python 3.11 calls between Python functions need no C stack, which the limit guarded. Those
-through C, of which our frames make few, do; so what is added is bounded, which also ends recursion
-through functions of ours.
+Since Python 3.11, calls between Python functions use no C stack, which is what the limit guarded.
+Calls through C, of which our frames make few, still do; so the increase is bounded, which also
+stops infinite recursion through functions of ours.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from tracegraph.core.source import is_ours
 from tracegraph.core.worker_thread import entered, shared_lock
 
 #: The most that the limit is raised by: on Python 3.11 this many frames of ours take less than a
-#: quarter of a C stack of 8 MB. Later ones count calls through C by themselves.
+#: quarter of an 8 MB C stack. Later versions limit calls through C separately.
 _MOST = 20_000
-#: Python 3.11 counts calls through C too, such as that of an object: so some of our frames count
+#: Python 3.11 also counts calls through C, such as calling an object, so some of our frames count
 #: twice.
 _WEIGHT = 1.25 if sys.version_info < (3, 12) else 1.0
 
 
 class _Open(threading.local):
-    #: The frame of the innermost headroom on this thread, and what this thread raised the limit by.
+    #: This thread's innermost frame with headroom, and by how much the thread raised the limit.
     frame: FrameType | None = None
     raised: int = 0
 
 
 _open = _Open()
-#: The limit is one for the process, and so is what it is raised by.
+#: The limit is global to the process, and so is the amount it was raised by.
 _lock = shared_lock()
 _raised = 0
 
 
 class headroom:
-    """A context in which the frames of ours that are on the stack do not count as recursion."""
+    """A context in which our frames on the stack do not count as recursion."""
 
     __slots__ = ("_before", "_outer")
 
     def __enter__(self) -> None:
         self._outer, frames = _counted_above(_open.frame)
-        # What an interrupt left behind, where it fell into an exit, ends with the next headroom.
+        # If an interrupt struck in an exit, the next headroom undoes what it left behind.
         self._before = 0 if self._outer is None else _open.raised
         _raise_to(self._before + int(_WEIGHT * frames))
         _open.frame = sys._getframe(1)
@@ -57,8 +57,8 @@ class headroom:
 
 
 def _counted_above(base: FrameType | None) -> tuple[FrameType | None, int]:
-    """How many frames of ours are on the stack above `base`, which has room for those below; a
-    base that is not on the stack is None."""
+    """How many frames of ours are on the stack above `base`, which has room for those below; if
+    `base` is not on the stack, it is returned as None."""
     count = 0
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame is not base:
@@ -68,9 +68,9 @@ def _counted_above(base: FrameType | None) -> tuple[FrameType | None, int]:
 
 
 def _raise_to(frames: int) -> None:
-    """Lets this thread raise the limit by `frames`, or by what all threads together may.
+    """Sets this thread's raise of the limit to `frames`, within the cap on all threads together.
 
-    The difference is what is added: other threads raise it too, and the user may.
+    Only the difference is added: other threads raise the limit too, and so may the user.
     """
     global _raised
     with entered(_lock):
@@ -81,5 +81,5 @@ def _raise_to(frames: int) -> None:
 
 
 def recursion_limit() -> int:
-    """Python's recursion limit as it is set, without the room for our frames."""
+    """Python's recursion limit as the user set it, without the room for our frames."""
     return sys.getrecursionlimit() - _raised

@@ -1,4 +1,4 @@
-"""Settings of the process that more than one floor reads."""
+"""Process-wide settings that more than one floor reads."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any
 
 @dataclasses.dataclass
 class Settings:
-    """What `tg.config` sets."""
+    """The settings behind `tg.config`."""
 
-    #: The folder in which compiled programs are kept; None if they are not.
+    #: The folder that keeps compiled programs; None if they are not kept.
     compilation_cache: Path | None = None
-    #: Whether it was found that nothing can be kept there.
+    #: Whether that folder turned out to be unusable.
     compilation_cache_failed: bool = False
-    #: Whether a device that is not there is replaced by JAX's choice.
+    #: Whether JAX's default replaces a device that does not exist.
     soft_device_placement: bool = False
-    #: The number of this process among those that `tg.distribute.initialize` has joined.
+    #: The index of this process among those that `tg.distribute.initialize` joined.
     process_index: int = 0
-    #: How many there are.
+    #: The number of those processes.
     process_count: int = 1
-    #: The seed of what nobody gave a seed, which all processes have; None for one by chance.
+    #: The default seed where the user set none, common to all processes; None for a random one.
     common_seed: int | None = None
-    #: Whether every process prints and calls, and not only the first one.
+    #: Whether every process prints and calls the host, and not only the first.
     effects_everywhere: bool = False
 
     @property
     def makes_effects(self) -> bool:
-        """Whether this process makes the effects that one of all processes makes."""
+        """Whether this process performs the effects that only one process performs."""
         return self.process_index == 0 or self.effects_everywhere
 
-    #: Folders of programs that lie beside models, from which programs are read.
+    #: Folders of compiled programs stored beside models, which are only read.
     compiled_folders: tuple[Path, ...] = ()
 
     def set_compilation_cache(self, folder: Path | None) -> None:
@@ -50,9 +50,9 @@ settings = _from_environment()
 
 
 class _DeviceScope(threading.local):
-    """What `tg.device` says on each thread."""
+    """The scope of `tg.device` on each thread."""
 
-    #: The device that the innermost scope names; None for the backend's choice.
+    #: The device of the innermost scope; None for the backend's choice.
     device: Any = None
 
 

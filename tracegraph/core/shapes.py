@@ -1,9 +1,9 @@
 """Shapes: tuples of sizes, where a size is an int or a `Dim`, or one variable for any shape.
 
 A `Dim` is a polynomial with integer coefficients over names, closed under floor division, minimum
-and maximum, so that every shape rule can be stated for sizes that are known only when a graph runs.
-Names stand for positive numbers, but for those that begin with `?`: a value that the run computes
-is such a size, and it may be 0.
+and maximum, so that every shape rule also works for sizes that become known only at run time.
+Names stand for positive numbers, except those that begin with `?`: such a size is a value that the
+run computes, and it may be 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from tracegraph.core.contexts import context
 from tracegraph.errors import Mismatch, TooLarge, UnfitShape, UnknownValue, kind_of
 
-#: More terms than this in a product of two sizes are refused.
+#: A product of two sizes with more terms than this is refused.
 _LARGEST_PRODUCT = 4096
 _NAME = re.compile(r"\?[0-9]+(\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*")
 
@@ -27,9 +27,9 @@ _NAME = re.compile(r"\?[0-9]+(\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*")
 class Dim:
     """A size that is not known yet: a polynomial such as `2*batch + 1`.
 
-    Immutable and canonical: equal expressions are equal objects in `==` and `hash`. Arithmetic
-    with ints and other `Dim`s gives an int where the unknowns cancel. Comparing for order raises
-    `Mismatch`, since the answer depends on the value.
+    Immutable and canonical: equal expressions compare and hash equal. Arithmetic with ints and
+    other `Dim`s gives an int where the unknowns cancel. Ordering comparisons raise `Mismatch`,
+    since the answer depends on the value.
     """
 
     __slots__ = ("_hash", "terms")
@@ -43,8 +43,8 @@ class Dim:
 
     @staticmethod
     def named(name: str) -> Dim:
-        """The size called `name`: an identifier, with dots allowed inside, or `?` and a number;
-        else a Mismatch."""
+        """The size called `name`, an identifier with optional dots inside, or `?` and a number.
+        Raises Mismatch for any other name."""
         if not _NAME.fullmatch(name):
             raise UnfitShape(
                 f"a size cannot be called {name!r}",
@@ -78,7 +78,7 @@ class Dim:
         return frozenset(found)
 
     def substitute(self, sizes: Mapping[str, Size]) -> Size:
-        """The size with names replaced by `sizes`; names that are missing stay."""
+        """The size with names replaced from `sizes`; names that are missing there stay."""
         total: Size = 0
         for monomial, coefficient in self.terms:
             product: Size = coefficient
@@ -136,7 +136,7 @@ class Dim:
         return floor_divide(other, self) if _is_size(other) else NotImplemented
 
     def _refuse_fraction(self, other: Any = None) -> Any:
-        """A size is an integer, and Python's numbers have values: a tensor may be divided so."""
+        """A size is an integer, and Python's numbers have values: divide a tensor instead."""
         if other is not None and not (_is_size(other) or isinstance(other, (float, complex))):
             return NotImplemented
         raise UnknownValue(
@@ -196,7 +196,7 @@ class Dim:
 
 
 def plain(value: Any) -> Any:
-    """The value, where a size that a user asked for is one that compares as expressions do."""
+    """The value, with each AskedSize turned into a Dim, which compares as expressions do."""
     if isinstance(value, tuple) and any(isinstance(x, Dim) for x in value):
         return tuple([plain(x) for x in value])
     return Dim(value.terms) if isinstance(value, Dim) and type(value) is not Dim else value
@@ -285,7 +285,7 @@ def _from_terms(terms: dict[tuple, int]) -> Size:
 
 
 def bounds(size: Any) -> tuple[float, float]:
-    """Numbers between which a size lies, by the least numbers that names stand for alone."""
+    """Lower and upper bounds of a size, derived only from the least values of its names."""
     if not isinstance(size, Dim):
         return size, size
     ends = [_term_bounds(monomial, coefficient) for monomial, coefficient in size.terms]
@@ -336,7 +336,7 @@ def _atom(function: str, left: Size, right: Size) -> Dim:
 
 
 def floor_divide(left: Size, right: Size) -> Size:
-    """left // right, dividing out what is a multiple of an int."""
+    """left // right, dividing out the terms that are multiples of an int."""
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     if left == right:
@@ -347,7 +347,7 @@ def floor_divide(left: Size, right: Size) -> Size:
         terms = left.terms if isinstance(left, Dim) else ()
         multiples = {m: c // right for m, c in terms if c % right == 0}
         rest = {m: c for m, c in terms if c % right}
-        if set(rest) <= {()}:  # only a constant is left over: (4n + 3) // 2 = 2n + 1
+        if set(rest) <= {()}:  # only a constant remains: (4n + 3) // 2 = 2n + 1
             return _from_terms(multiples) + rest.get((), 0) // right
         return _from_terms(multiples) + _atom("floordiv", _from_terms(rest), right)
     quotient = _exact_quotient(left, right)
@@ -387,8 +387,8 @@ def _is_at_least_zero(size: Size) -> bool:
 
 
 def least(size: Size) -> int | None:
-    """A lower bound of a size, by the least numbers that names stand for; None if none is at
-    sight."""
+    """A lower bound of a size, derived only from the least values of its names; None if none is
+    evident."""
     if isinstance(size, int):
         return size
     total = 0
@@ -445,10 +445,10 @@ def substitute_shape(shape: Shape, sizes: Mapping[str, Any]) -> Shape:
 
 
 def same_size(left: Size, right: Size) -> Size | None:
-    """The one size that two sizes taken to be equal have, or None if they cannot be equal.
+    """The common size of two sizes assumed equal, or None if they cannot be equal.
 
-    They cannot if they are different ints or differ by a constant. Otherwise an int wins, else
-    the first is kept: each run checks the assumption when it specialises the graph.
+    They cannot if they are different ints or differ by a constant. Otherwise an int wins, else the
+    first is kept: each run checks the assumption when it specialises the graph.
     """
     difference = left - right
     if isinstance(difference, int):
@@ -463,13 +463,13 @@ class _Taken(threading.local):
         self.equal: list[tuple[Size, Size]] | None = None
 
 
-#: The sizes that are taken to be equal on this thread, where somebody asks for them.
+#: Collects the sizes assumed equal on this thread, while a `taken_equal` context is open.
 _taken = _Taken()
 
 
 @context
 def taken_equal() -> Generator[list[tuple[Size, Size]], None, None]:
-    """A context that lists the pairs of sizes that `same_size` takes to be equal within it."""
+    """A context that lists the pairs of sizes that `same_size` assumes equal within it."""
     outer = _taken.equal
     try:
         _taken.equal = []
@@ -479,9 +479,9 @@ def taken_equal() -> Generator[list[tuple[Size, Size]], None, None]:
 
 
 def same_shape(left: Shape, right: Shape) -> Shape | None:
-    """The one shape that two shapes taken to be equal have; None if they cannot be equal.
+    """The common shape of two shapes assumed equal; None if they cannot be equal.
 
-    Two shapes of open rank are taken to be equal, as two open sizes are.
+    Two shapes of open rank are assumed equal, as two open sizes are.
     """
     if isinstance(left, ShapeVariable) or isinstance(right, ShapeVariable):
         return left if type(left) is type(right) else None
@@ -498,13 +498,13 @@ def is_static(shape: Shape) -> bool:
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:
-    """A shape, all of whose sizes are known, as ints."""
+    """A shape with only known sizes, as ints."""
     assert is_static(shape), f"{shape} has sizes that are not known"
     return shape
 
 
 def checked_shape(shape: Any) -> Shape:
-    """`shape` with ints made plain. Raises Mismatch for what cannot be a shape."""
+    """`shape` with its ints converted to plain int. Raises Mismatch for what cannot be a shape."""
     if isinstance(shape, ShapeVariable):
         return shape
     if len(shape) > MOST_AXES:
@@ -551,26 +551,26 @@ def check_bytes(short: str, shape: Any, element_bytes: int) -> None:
         )
 
 
-#: The most axes of a tensor: those that NumPy has.
+#: The most axes that a tensor may have: NumPy's limit.
 MOST_AXES = 64
-#: Sizes and positions are integers of 64 bits.
+#: Sizes and positions are 64-bit integers.
 SIZE_LIMIT = 2**63
-#: The most bytes of a tensor: what a process can address on the largest machines (57 bits, of which
-#: the kernel has half). XLA counts bytes in 63 bits and ends the process beyond; the factor between
-#: is left to the wider arrays that it makes on the way. What fits here and not into the memory of
-#: this machine is XLA's to refuse: not every value in a graph is ever stored.
+#: The most bytes of a tensor: what a process can address on the largest machines (57 bits, half of
+#: which the kernel takes). XLA counts bytes in 63 bits and aborts the process beyond; the margin
+#: leaves room for wider intermediate arrays. A tensor below this limit that exceeds this machine's
+#: memory is XLA's to refuse: not every value in a graph is ever stored.
 MOST_BYTES = 2**56
 
 
 def element_count(shape: Shape) -> Size:
-    """How many elements a shape has; of `*s` the size called `s.size`."""
+    """The number of elements of a shape; for `*s` the size called `s.size`."""
     if isinstance(shape, ShapeVariable):
         return Dim.named(f"{shape.name}.size")
     return functools.reduce(operator.mul, shape, 1)
 
 
 def axis_count(shape: Shape) -> Size:
-    """How many axes a shape has; of `*s` the size called `s.rank`."""
+    """The number of axes of a shape; for `*s` the size called `s.rank`."""
     return Dim.named(f"{shape.name}.rank") if isinstance(shape, ShapeVariable) else len(shape)
 
 
@@ -597,7 +597,7 @@ _TOKEN = re.compile(r"\s*(?:(\d+)|(\?\d+(?:\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*)|(
 
 
 def parse_size(text: str) -> Size:
-    """The size that `str` wrote. Raises ValueError for other text."""
+    """The size whose `str` is `text`. Raises ValueError for any other text."""
     tokens, position = [], 0
     while position < len(text):
         match = _TOKEN.match(text, position)

@@ -1,7 +1,7 @@
-"""The user's line: where a node was made, and which passes derived it.
+"""The user's line: where a node was created, and which passes derived it.
 
-Capturing a place keeps the code object and the instruction offset, which costs about a
-microsecond; the line is found only when somebody asks.
+Capturing a place stores the code object and the instruction offset, which costs about a
+microsecond; the line number is looked up only on demand.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ from typing import Any
 
 
 def _folders(*names: str) -> tuple[str, ...]:
-    """The folders of packages, which are not loaded for that."""
+    """The folders of packages, found without importing them."""
     found = [importlib.util.find_spec(name) for name in names]
     return tuple(os.path.dirname(os.path.abspath(str(x.origin))) + os.sep for x in found if x)
 
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-#: Where frames are not the user's: our packages, and what stands between the user and us.
+#: Where frames are not the user's: our packages, and libraries between the user and us.
 _OUR_PACKAGES = (
     PACKAGE + os.sep,
     os.path.join(os.path.dirname(PACKAGE), "lowering") + os.sep,
-    *_folders("numpy", "jax", "jax" + "lib"),  # which no line names: nothing of it is used
+    *_folders("numpy", "jax", "jax" + "lib"),  # no line names it: we use nothing of it
     *(os.path.abspath(str(module.__file__)) for module in (contextlib, functools)),
 )
-#: Per file name: whether frames of that file belong to us and not to the user.
+#: By file name: whether frames of that file are ours rather than the user's.
 ours_by_file: dict[str, bool] = {}
 
 
-#: Files of ours that decide in the place of the user's code, as what converts it does.
+#: Files of ours that act on behalf of the user's code, such as those that convert it.
 stand_for_users: set[str] = set()
 
 
-#: A new moment: each is later than the ones before, on any thread.
+#: A new moment, later than all before it on any thread.
 next_moment = itertools.count().__next__
 
 
 class Source:
-    """A place in the user's code and the roles that passes gave to what was made there.
+    """A place in the user's code and the roles that passes gave to nodes derived from it.
 
     `file` is the path as Python knows it, `line` counts from 1, `roles` is a tuple such as
-    `("vjp", "pfor")`, `scope` is the name scope, such as `encoder/dense`. `moment` counts the
+    `("vjp", "pfor")`, `scope` is the name scope, such as `encoder/dense`. `moment` numbers the
     places in the order in which they were captured.
     """
 
     __slots__ = ("_origin", "_place", "_text", "code", "moment", "offset", "roles", "scope")
 
-    #: The moment of the place that this one was derived of.
+    #: The moment of the place that this one was derived from.
     _origin: int
 
-    #: The file and the line, once somebody asked.
+    #: The file and the line, once looked up.
     _place: tuple[str, int]
-    #: The line of source of a place that is known by name alone.
+    #: The source text of a place that is known by name only.
     _text: str
 
     def __init__(
@@ -84,7 +84,7 @@ class Source:
     def at(
         file: str, line: int, roles: tuple[str, ...] = (), scope: str = "", text: str = ""
     ) -> Source:
-        """A place that is known by name, as a parser knows it, and maybe its line of source."""
+        """A place known by name, as from a parser, optionally with its line of source text."""
         source = Source(None, -1, roles, scope)
         source._place, source._text = (file, line), text
         return source
@@ -99,8 +99,8 @@ class Source:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for what was made at one place, in one scope, by the same passes. Places of traced
-        code are told apart before their lines are looked up, which takes longer."""
+        """Equal for nodes created at one place, in one scope, by the same passes. It distinguishes
+        places in traced code without looking up their lines, which is slower."""
         if self.code is None:
             return self.file, self.line, self.roles, self.scope
         return id(self.code), self.offset, self.roles, self.scope
@@ -114,7 +114,7 @@ class Source:
             return self._place
 
     def derived_by(self, role: str) -> Source:
-        """The same place with one more role; a role that is repeated stays once."""
+        """The same place with one more role; a repeated role is kept once."""
         if self.roles and self.roles[-1] == role:
             return self
         derived = Source(self.code, self.offset, (*self.roles, role), self.scope)
@@ -125,25 +125,25 @@ class Source:
 
     @property
     def origin(self) -> int:
-        """The moment of the place that the user's code made, be this one derived of it: what is
-        made by one node's rules has the origin of the node."""
+        """The moment of the user's place that this one was captured at or derived from: everything
+        a node's rules create has the origin of the node."""
         return getattr(self, "_origin", self.moment)
 
     def is_same_place(self, other: Source) -> bool:
-        """Whether it is the same instruction of the user, whatever was derived there."""
+        """Whether it is the same instruction of the user's, whatever was derived there."""
         return self.code is other.code and self.offset == other.offset
 
     @property
     def text(self) -> str:
-        """The line of source itself, stripped; empty when it cannot be read. A place that is known
-        by name alone may be that of another file here, and is not looked up."""
+        """The stripped source line; empty if it cannot be read. A place known only by name may
+        refer to another file on this machine, so it is not looked up."""
         if self.code is None:
             return self._text
         return linecache.getline(self.file, self.line).strip()
 
     @property
     def is_by_name(self) -> bool:
-        """Whether it is a line of a file that was saved, and that need not be here."""
+        """Whether it is a line of a saved file, which need not exist here."""
         return self.code is None and self.line > 0
 
     def __str__(self) -> str:
@@ -168,18 +168,18 @@ def _line_of(code: CodeType, offset: int) -> int:
 
 
 def instruction_of(frame: FrameType) -> int:
-    """The offset of the instruction that a frame runs.
+    """The offset of the instruction that a frame is executing.
 
-    Python inlines the calls of `x[0]` or `x.shape` once they have run a few times, and `f_lasti`
-    then points to the last cache entry of the instruction, no longer to the instruction itself. One
-    place would be two, and what is kept by places would be derived and compiled again.
+    Python inlines calls such as `x[0]` or `x.shape` once they have run a few times; `f_lasti` then
+    points to the last cache entry of the instruction rather than the instruction itself. One place
+    would become two, and everything keyed by place would be derived and compiled twice.
     """
     code, offset = frame.f_code, frame.f_lasti
     return offset - (_distances.get(id(code)) or _distances_of(code))[offset >> 1]
 
 
 def _distances_of(code: CodeType) -> bytes:
-    """For each unit of the code, how many bytes its instruction began before it."""
+    """For each code unit, how many bytes earlier its instruction begins."""
     distances = bytearray()
     for opcode in code.co_code[::2]:
         distances.append(distances[-1] + 2 if opcode == _CACHE else 0)
@@ -190,11 +190,11 @@ def _distances_of(code: CodeType) -> bytes:
 
 
 _CACHE = dis.opmap["CACHE"]
-#: `_distances_of` each code object, by its id: to find the object itself hashes its instructions.
+#: `_distances_of` each code object, by id: hashing a code object hashes its instructions.
 _distances: dict[int, bytes] = {}
 _watched: dict[int, weakref.ref[CodeType]] = {}
 
-#: Per code object: where its lines start, as offsets of instructions, and the lines.
+#: Per code object: the instruction offsets where its lines start, and the lines.
 _line_tables: weakref.WeakKeyDictionary[CodeType, tuple[list[int], list[int]]]
 _line_tables = weakref.WeakKeyDictionary()
 
@@ -202,10 +202,11 @@ _line_tables = weakref.WeakKeyDictionary()
 class _Current(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
-        #: The name scope that is open, and who took which names in each while a function is traced.
+        #: The open name scope, and which owners took which names in each scope of the current
+        #: trace.
         self.scope = ""
         self.taken: dict[str, dict[str, object]] | None = None
-        #: The `scoped` that was entered last, and is open.
+        #: The open `scoped` that was entered last.
         self.innermost: scoped | None = None
 
 
@@ -213,12 +214,12 @@ _current = _Current()
 
 
 def place_of_thread() -> _Current:
-    """Where `sourced` keeps the place of this thread, for code that must restore it."""
+    """The record in which `sourced` keeps this thread's place, for code that must restore it."""
     return _current
 
 
 def is_ours(file: str) -> bool:
-    """Whether frames of a file, as Python knows it, are not the user's."""
+    """Whether frames of a file, by its name in Python, are not the user's."""
     found = ours_by_file.get(file)
     if found is None:
         found = ours_by_file[file] = os.path.abspath(file).startswith(_OUR_PACKAGES)
@@ -226,7 +227,7 @@ def is_ours(file: str) -> bool:
 
 
 def here(skip: int = 1) -> Source:
-    """The place of the innermost frame that is not ours, or what `sourced` says.
+    """The place of the user's innermost frame, or the one that `sourced` set.
 
     `skip` is how many of the innermost frames are known to be ours.
     """
@@ -235,7 +236,7 @@ def here(skip: int = 1) -> Source:
     frame = sys._getframe(skip)
     while frame is not None:
         code = frame.f_code
-        ours = ours_by_file.get(code.co_filename)  # each node that is made comes through here
+        ours = ours_by_file.get(code.co_filename)  # hot path: every node comes through here
         if not (is_ours(code.co_filename) if ours is None else ours):
             distances = _distances.get(id(code)) or _distances_of(code)
             offset = frame.f_lasti
@@ -244,17 +245,17 @@ def here(skip: int = 1) -> Source:
     return UNKNOWN
 
 
-#: The frame so many calls below, by CPython's own function under a public name.
+#: The frame that many calls down the stack: CPython's own function under a public name.
 frame_at = sys._getframe
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that is not ours."""
+    """The user's innermost frame."""
     return next(user_frames(), None)
 
 
 def user_frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
-    """The frames that are not ours, from the innermost on; by default from that of the caller."""
+    """The user's frames, innermost first; by default starting at the caller."""
     frame = innermost or sys._getframe(1)
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):
@@ -263,12 +264,12 @@ def user_frames(innermost: FrameType | None = None) -> Iterator[FrameType]:
 
 
 def user_line() -> Source:
-    """The place of the innermost frame that is not ours, whatever `sourced` says."""
+    """The place of the user's innermost frame, even inside `sourced`."""
     return _source_of(user_frame())
 
 
 def line_of_thread(number: int | None) -> Source:
-    """The place where a thread is, be it inside of C: that of its innermost frame of the user's."""
+    """The place of a thread's innermost user frame, even while the thread is inside C."""
     innermost = None if number is None else sys._current_frames().get(number)
     return UNKNOWN if innermost is None else _source_of(next(user_frames(innermost), None))
 
@@ -278,13 +279,13 @@ def _source_of(frame: FrameType | None) -> Source:
 
 
 def caller_of(function: object) -> Source:
-    """The place where a Python function begins, for errors about its signature."""
+    """The place where a Python function is defined, for errors about its signature."""
     code = getattr(function, "__code__", None)
     return Source(code, -1) if code else UNKNOWN
 
 
 class sourced(contextlib.ContextDecorator):
-    """A context in which every node made belongs to `source`: rules of ops run inside it."""
+    """A context in which every new node belongs to `source`; the rules of ops run inside it."""
 
     __slots__ = ("_outer", "source")
 
@@ -300,13 +301,12 @@ class sourced(contextlib.ContextDecorator):
 
 
 class scoped:
-    """A context in which the nodes that are made belong to the scope `name` in the one that is
-    open.
+    """A context in which new nodes belong to the scope `name`, nested in the open one.
 
-    While a function is traced, a name that was taken in that scope before gets a number, as
-    `dense_1`, unless it is the same `owner` that comes again. `is_outermost` leaves the scopes
-    that are open, and begins to count anew. Scopes that are left in another order, as tasks and
-    generators may leave them, leave nothing behind.
+    While a function is traced, a name already used in that scope gets a number, as `dense_1`,
+    unless the same `owner` enters it again. `is_outermost` leaves the open scopes and restarts the
+    numbering. Scopes may exit out of order, as tasks and generators do, without leaving traces
+    behind.
     """
 
     __slots__ = ("_is_open", "_is_outermost", "_name", "_outer", "_owner")
@@ -350,6 +350,6 @@ def _is_same(old: object, new: object) -> bool:
 
 @contextlib.contextmanager
 def unsourced() -> Iterator[None]:
-    """A context in which places are captured again, as when a pass calls the user's code."""
+    """A context that captures places anew, as when a pass calls the user's code."""
     with sourced(None):  # type: ignore[arg-type]
         yield

@@ -1,8 +1,8 @@
 """Patterns: which sources each element of a tensor depends on.
 
-A source is a number. For a Jacobian every element of an input is a source of its own; to ask
-whether examples are independent, all elements of one example share a number. What a rule of an op
-says with patterns costs time in proportion to their entries, not to elements times sources.
+A source is a number. For a Jacobian, every element of an input is its own source; to test whether
+examples are independent, all elements of one example share a source. Rules on patterns cost time
+proportional to the number of entries, not to elements times sources.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 Shape = tuple[int, ...]
-#: Keys are marked in a table rather than sorted where the table is at most so many times larger.
+#: Keys are marked in a table instead of sorted if the table is at most this many times larger.
 _TABLE_FACTOR = 8
 
 
@@ -23,8 +23,8 @@ _TABLE_FACTOR = 8
 class Pattern:
     """For each element of a tensor of `shape`, in row-major order, the sources it depends on.
 
-    Those of element i are `sources[starts[i] : starts[i + 1]]`, ascending, each once, below
-    `total`. A pattern reads as a matrix too, with one row per element and one column per source.
+    The sources of element i are `sources[starts[i] : starts[i + 1]]`, ascending, distinct and below
+    `total`. A pattern is also a matrix, with one row per element and one column per source.
     """
 
     shape: Shape
@@ -32,7 +32,7 @@ class Pattern:
     starts: np.ndarray
     sources: np.ndarray
 
-    # Making them.
+    # Constructors.
 
     @classmethod
     def nothing(cls, shape: Sequence[int], total: int) -> Pattern:
@@ -43,18 +43,18 @@ class Pattern:
 
     @classmethod
     def numbered(cls, numbers: np.ndarray, total: int) -> Pattern:
-        """Each element depends on the source of its number; on none where that is negative."""
+        """Each element depends on the source with its number; on none where that is negative."""
         flat = np.asarray(numbers, np.int64).reshape(-1)
         return cls(np.shape(numbers), total, _starts(flat >= 0), flat[flat >= 0])
 
     @classmethod
     def of_keys(cls, keys: np.ndarray, shape: Sequence[int], total: int) -> Pattern:
-        """Of the numbers `element * total + source`, which are ascending and distinct."""
+        """From keys `element * total + source`, ascending and distinct."""
         elements = keys // max(total, 1)
         counts = np.bincount(elements, minlength=math.prod(shape))
         return cls(tuple(shape), total, _starts(counts), keys - elements * total)
 
-    # Reading them.
+    # Accessors.
 
     @property
     def ndim(self) -> int:
@@ -67,12 +67,12 @@ class Pattern:
 
     @property
     def count(self) -> int:
-        """The number of entries: of pairs of an element and a source."""
+        """The number of entries: pairs of an element and a source."""
         return len(self.sources)
 
     @property
     def elements(self) -> np.ndarray:
-        """For each entry the number of its element, as `sources` has its source."""
+        """For each entry the index of its element, parallel to `sources`."""
         return np.repeat(np.arange(self.size), np.diff(self.starts))
 
     @property
@@ -81,19 +81,19 @@ class Pattern:
         return self.elements * self.total + self.sources
 
     def to_dense(self) -> np.ndarray:
-        """A boolean array of the shape of the tensor with one more axis, the sources."""
+        """A boolean array of the tensor's shape with one more axis, the sources."""
         dense = np.zeros(self.size * self.total, bool)
         dense[self.keys] = True
         return dense.reshape(*self.shape, self.total)
 
     def emptied(self) -> Pattern:
-        """No element depends on anything."""
+        """The same shape with no dependences."""
         return Pattern.nothing(self.shape, self.total)
 
-    # Moving elements about.
+    # Moving elements.
 
     def take(self, places: np.ndarray) -> Pattern:
-        """Element `places[k]` at each k, by its number; one without sources where that is -1."""
+        """Element `places[k]` at each k, by its index; one without sources where that is -1."""
         flat = places.reshape(-1)
         counts = np.append(np.diff(self.starts), 0)[flat]
         starts = _starts(counts)
@@ -102,7 +102,7 @@ class Pattern:
         return Pattern(places.shape, self.total, starts, sources)
 
     def where(self, mask: np.ndarray) -> Pattern:
-        """The elements where `mask` holds, which is broadcast with them; no sources elsewhere."""
+        """The elements where `mask`, broadcast with them, holds; no sources elsewhere."""
         shape = np.broadcast_shapes(self.shape, mask.shape)
         return self.take(np.where(mask, element_numbers(self.shape), -1).reshape(shape))
 
@@ -115,13 +115,13 @@ class Pattern:
             return self
         return self.take(np.broadcast_to(element_numbers(self.shape), shape))
 
-    # Bringing elements together.
+    # Combining elements.
 
     def __or__(self, other: Pattern) -> Pattern:
         return union(self, other)
 
     def put(self, places: np.ndarray, shape: Sequence[int]) -> Pattern:
-        """A tensor of `shape` where each element was combined into the one at its place."""
+        """A tensor of `shape` whose elements combine those that `places` sends to them."""
         into = np.repeat(places.reshape(-1), np.diff(self.starts))
         keys = _distinct(into * self.total + self.sources, math.prod(shape) * self.total)
         return Pattern.of_keys(keys, shape, self.total)
@@ -138,15 +138,15 @@ class Pattern:
         return self.put(places, ones if keepdims else kept)
 
     def accumulate(self, axis: int, reverse: bool = False) -> Pattern:
-        """Each element with all that are before it along `axis`, or after it if `reverse`."""
+        """Each element combined with all before it along `axis`, or after it if `reverse`."""
         found, step = self, 1
-        while step < self.shape[axis]:  # each has the `step` elements that end with it
+        while step < self.shape[axis]:  # each combines the `step` elements that end with it
             found = found | found._shifted(axis, step, reverse)
             step *= 2
         return found
 
     def _shifted(self, axis: int, step: int, reverse: bool) -> Pattern:
-        """Element k - step at k along `axis`, k + step if `reverse`; nothing where none is."""
+        """Element k - step at k along `axis`, k + step if `reverse`; nothing where out of range."""
         places = np.full(self.shape, -1)
         earlier, later = slice(None, -step), slice(step, None)
         into, out_of = (earlier, later) if reverse else (later, earlier)
@@ -156,7 +156,7 @@ class Pattern:
 
 
 def union(*patterns: Pattern) -> Pattern:
-    """Each element with the sources that it has in any of the patterns, broadcast together."""
+    """Each element with its sources in any of the patterns, broadcast together."""
     shape = np.broadcast_shapes(*(p.shape for p in patterns))
     total = patterns[0].total
     kept = _different([p.broadcast_to(shape) for p in patterns if p.count])
@@ -169,13 +169,13 @@ def union(*patterns: Pattern) -> Pattern:
 
 
 def without_zeros(p: Pattern, factor: np.ndarray | None) -> Pattern:
-    """The pattern of a product with a factor, if that is known: what meets a zero is gone."""
+    """The pattern of a product with a known factor: entries that meet a zero vanish."""
     return p if factor is None else p.where(factor != 0)
 
 
 def _different(patterns: list[Pattern]) -> list[Pattern]:
-    """Those patterns of one shape that equal none before them: comparing costs less than sorting,
-    and a formula often has the same pattern in many places."""
+    """The distinct patterns among those of one shape: comparing is cheaper than sorting, and a
+    formula often has the same pattern in many places."""
     kept: list[Pattern] = []
     for p in patterns:
         if not any(_is_same(p, q) for q in kept):
@@ -188,9 +188,9 @@ def _is_same(p: Pattern, q: Pattern) -> bool:
 
 
 def moved(move: Callable[..., Any], *patterns: Pattern) -> Pattern:
-    """The pattern of what `move` makes of arrays by moving elements about, without computing.
+    """The pattern of the result of `move`, which rearranges elements without computing.
 
-    `move` is run on the numbers of the elements, which count through all operands.
+    `move` runs on the indices of the elements, numbered consecutively through all operands.
     """
     ends = np.cumsum([p.size for p in patterns])
     numbers = np.split(np.arange(ends[-1]), ends[:-1])
@@ -199,13 +199,13 @@ def moved(move: Callable[..., Any], *patterns: Pattern) -> Pattern:
 
 
 def everything(shape: Sequence[int], patterns: Sequence[Pattern]) -> Pattern:
-    """Every element depends on all sources of the patterns: what is safe where no more is known."""
+    """Every element depends on all sources of the patterns: the conservative answer."""
     found = _joined(patterns).any()
     return found.broadcast_to(shape)
 
 
 def _joined(patterns: Sequence[Pattern]) -> Pattern:
-    """The elements of all patterns in one row."""
+    """The elements of all patterns, concatenated."""
     if len(patterns) == 1:
         return patterns[0].reshape(patterns[0].size)
     counts = np.concatenate([np.diff(p.starts) for p in patterns])
@@ -214,7 +214,7 @@ def _joined(patterns: Sequence[Pattern]) -> Pattern:
 
 
 def element_numbers(shape: Sequence[int]) -> np.ndarray:
-    """An array of `shape` that holds the numbers of its elements."""
+    """An array of `shape` that holds the index of each element."""
     return np.arange(math.prod(shape)).reshape(shape)
 
 
@@ -225,12 +225,12 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 
 def _distinct(keys: np.ndarray, limit: int) -> np.ndarray:
-    """The keys, all below `limit`, ascending and each once."""
+    """The keys, all below `limit`, sorted and without duplicates."""
     if limit <= _TABLE_FACTOR * len(keys):
         table = np.zeros(limit, bool)
         table[keys] = True
         return np.flatnonzero(table)
-    keys = np.sort(keys, kind="stable")  # a merge, where they are a few ascending runs
+    keys = np.sort(keys, kind="stable")  # merges, if they are a few ascending runs
     is_first = np.ones(len(keys), bool)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return keys[is_first]

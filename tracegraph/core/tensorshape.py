@@ -1,4 +1,4 @@
-"""What users see of types: TensorShape, TensorSpec, and IndexedSlices."""
+"""The types that users see: TensorShape, TensorSpec, and IndexedSlices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class TensorShape(tuple[int, ...]):
     """The sizes of a tensor: a tuple whose entries are ints, symbolic sizes, or None for open.
-    To a checker they are ints: code that takes sizes takes symbolic ones too.
+    To a checker they are ints: code that takes sizes also accepts symbolic ones.
 
     `TensorShape(None)` is the shape of a tensor of unknown rank; it has no length.
 
@@ -176,13 +176,13 @@ class TensorShape(tuple[int, ...]):
             )
 
     def assert_has_rank(self, rank: int) -> None:
-        """Raises ShapeError (a ValueError) if the rank is known to be another one."""
+        """Raises ShapeError (a ValueError) if the rank is known to differ from `rank`."""
         if self.rank not in (None, rank):
             _refuse_rank(self, str(rank))
 
     def with_rank(self, rank: int) -> TensorShape:
-        """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError for
-        another rank."""
+        """The shape itself, or one of open sizes if the rank is unknown. Raises ShapeError if the
+        rank is known to differ."""
         self.assert_has_rank(rank)
         return TensorShape([None] * rank) if self.rank is None else self
 
@@ -272,20 +272,20 @@ def shape_of(shape: Shape) -> TensorShape:
 
 
 def asked_shape(shape: Shape) -> TensorShape:
-    """The TensorShape that a user is given for a tensor's shape."""
+    """The TensorShape handed to a user for a tensor's shape."""
     return TensorShape(shape) if isinstance(shape, ShapeVariable) else _of(map(_asked, shape))
 
 
 class AskedSize(Dim):
-    """An open size in the hands of a user, who may ask whether it is equal to another.
+    """An open size in a user's hands, who may test whether it equals another.
 
-    While it is not known the answer is no, unless it must be equal. That may be wrong in a later
-    run, so it is noted, and a run for which it is wrong is refused, or traced by itself.
+    While it is unknown the answer is no, unless the sizes must be equal. A later run may contradict
+    that answer, so it is recorded, and such a run is refused or traced separately.
     """
 
     __slots__ = ()
 
-    #: Notes two sizes that were taken to differ; what traces installs it.
+    #: Records two sizes that were assumed to differ; tracing installs it.
     note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
 
     __hash__ = Dim.__hash__
@@ -340,14 +340,14 @@ def _note_apart(left: Any, right: Any) -> None:
 
 
 def _note_positive(size: Any) -> None:
-    """Notes that an answer holds where no size is 0, of which a model that was saved may be."""
+    """Records that an answer holds only where no size is 0; sizes of a saved model may be 0."""
     if isinstance(size, Dim) and _is_asked_by_user():
         for name in sorted(size.names()):
             AskedSize.note_apart(Dim.named(name), 0)
 
 
 def _is_asked_by_user() -> bool:
-    """Whether the comparison stands in the user's code, and not in ours."""
+    """Whether the comparison is in the user's code rather than ours."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, *stand_for_users):
         frame = frame.f_back
@@ -362,7 +362,7 @@ def _entry(size: Any) -> Any:
     """An entry of a TensorShape: an int, a symbolic size, a name, or None."""
     if size is None or isinstance(size, Dim):
         return size
-    if isinstance(size, str) and not size.startswith("?"):  # what only runs know has such a name
+    if isinstance(size, str) and not size.startswith("?"):  # `?`: known only at run time
         return str(Dim.named(size))
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0:
         return int(size)
@@ -386,12 +386,12 @@ def _may_be_equal(left: Any, right: Any) -> bool:
     return left == right or not (type(left) is int and type(right) is int)
 
 
-#: What opens the module of layouts, which stands above.
+#: How to import the module of layouts, which is on a higher floor.
 _above: dict[str, Callable[[], Any]] = {}
 
 
 def set_layouts(opened: Callable[[], Any]) -> None:
-    """Says what opens the module of layouts."""
+    """Registers the function that imports the module of layouts."""
     _above["layouts"] = opened
 
 
@@ -403,12 +403,12 @@ def layout_of_op(op: Any) -> Layout:
 class TensorSpec:
     """The type of an argument: a shape, whose sizes may be open, a dtype, and a name.
 
-    - `shape`: ints; None for a size that is open; a string for an open size with a name, the same
-      wherever the name stands. The shape None leaves the rank open too.
+    - `shape`: ints; None for an open size; a string for a named open size, which is the same
+      wherever the name appears. The shape None leaves the rank open too.
     - `dtype`: anything that names a data type.
-    - `name`: what the argument is called in dumps and signatures.
-    - `layout`: in an `input_signature`, how the argument is divided among the devices of a mesh,
-      see `tg.distribute.Layout`: each device is sent its part of what a call is given.
+    - `name`: the argument's name in dumps and signatures.
+    - `layout`: in an `input_signature`, how the argument is sharded over the devices of a mesh, see
+      `tg.distribute.Layout`: each call sends every device its part of the argument.
 
     Raises ValueError for a layout that does not fit the shape.
 
@@ -448,12 +448,12 @@ class TensorSpec:
 
     @property
     def layout(self) -> Layout | None:
-        """How the argument is divided among devices, where that is declared."""
+        """The declared sharding of the argument over devices, if any."""
         return self._layout
 
     @property
     def open_type(self) -> TensorType:
-        """The type of what fits, in which all sizes that are open have one name."""
+        """The type of the arguments that fit, with one name for all open sizes."""
         if self._shape.rank is None:
             return TensorType(self._dtype, ShapeVariable("s"))
         sizes = (size if isinstance(size, int) else Dim.named("d") for size in self._shape)
@@ -474,7 +474,7 @@ class TensorSpec:
         return cls(spec.shape, spec.dtype, name or spec.name, spec.layout)
 
     def is_compatible_with(self, spec_or_tensor: TensorSpec | Tensor | Variable) -> bool:
-        """Whether something with `shape` and `dtype` fits.
+        """Whether a value with that `shape` and `dtype` fits.
 
         >>> tg.TensorSpec([None, 2]).is_compatible_with(tg.zeros([3, 2]))
         True
@@ -502,8 +502,8 @@ class TensorSpec:
 
 
 class IndexedSlices(NamedTuple):
-    """Rows of a tensor and where they stand: gradients of some rows, for optimizers, and updates,
-    for the scatter methods of Variables.
+    """Rows of a tensor and their indices: gradients of some rows, for optimizers, and updates, for
+    the scatter methods of Variables.
 
     `values[k]` belongs to row `indices[k]`; as a tensor, values of one row add up, and the other
     rows of the `dense_shape` are 0.

@@ -1,8 +1,8 @@
-"""What checkers know of a function that wraps another one: its parameters, and its result."""
+"""What type checkers know of a function that wraps another: its parameters and its result."""
 
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-if TYPE_CHECKING:  # Python has defaults of type variables from 3.13 on; checkers have them
+if TYPE_CHECKING:  # Python supports defaults of type variables from 3.13 on; checkers already do
     import typing_extensions
 
     Parameters = typing_extensions.ParamSpec("Parameters", default=...)

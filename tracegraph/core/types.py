@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "floating", "c": "complex"}
-#: What 8 bits hold is kept, moved and converted, but not computed with.
+#: 8-bit types: tensors of them are stored, moved and converted, but not computed with.
 _STORAGE = "storage"
 
 
@@ -44,7 +44,7 @@ class DType:
     def __init__(self, name: str, short: str, numpy_dtype: Any, kind: str) -> None:
         self.name = name
         self.short = short
-        #: NumPy's dtype; None for tokens alone.
+        #: NumPy's dtype; None only for tokens.
         self.numpy_dtype: np.dtype = numpy_dtype
         self.kind = kind
 
@@ -56,7 +56,8 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype:
-        """NumPy's dtype: by this name NumPy finds it, as in `np.zeros(3, tg.float32)`."""
+        """NumPy's dtype, under the name by which NumPy finds it, as in `np.zeros(3,
+        tg.float32)`."""
         return self.numpy_dtype
 
     @property
@@ -87,18 +88,18 @@ class DType:
 
     @property
     def is_storage(self) -> bool:
-        """Whether tensors of it are kept, moved and converted, but not computed with, as those of 8
-        floating bits are."""
+        """Whether tensors of it are only stored, moved and converted, but not computed with, as
+        those of the 8-bit floating types are."""
         return self.kind == _STORAGE
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it is a type of numbers: all are but truth values."""
+        """Whether it is a numeric type: all are except bool."""
         return self.kind in ("integer", "floating", "complex")
 
     @property
     def is_quantized(self) -> bool:
-        """Whether it is one of TensorFlow's types of quantized numbers: there are none here."""
+        """Whether it is one of TensorFlow's quantized types: there are none here."""
         return False
 
     @property
@@ -108,7 +109,7 @@ class DType:
 
     @property
     def base_dtype(self) -> DType:
-        """The type itself: there are no types of references."""
+        """The type itself: there are no reference types."""
         return self
 
     @property
@@ -118,7 +119,7 @@ class DType:
 
     @property
     def real(self) -> DType:
-        """The type of the real part: itself, but for complex types."""
+        """The type of the real part: itself, except for complex types."""
         return {"complex64": float32, "complex128": float64}.get(self.name, self)
 
     @property
@@ -133,8 +134,8 @@ class DType:
 
     @property
     def limits(self) -> tuple[Any, Any]:
-        """The range of intensities in images of this type, as TensorFlow has it: from 0 to 1 of
-        floating numbers, and to the largest value of others."""
+        """The range of intensities in images of this type, as in TensorFlow: 0 to 1 for floating
+        types, 0 to the largest value for others."""
         if self.is_bool:
             return 0, True
         return (0, 1) if self.is_floating else (0, int(self.max))
@@ -187,7 +188,7 @@ float16, float32, float64 = (_define(f"float{n}", f"f{n}") for n in (16, 32, 64)
 bfloat16 = _define("bfloat16", "bf16")
 float8_e4m3fn, float8_e5m2 = _define("float8_e4m3fn", "f8e4m3fn"), _define("float8_e5m2", "f8e5m2")
 complex64, complex128 = _define("complex64", "c64"), _define("complex128", "c128")
-#: The type of the values that order effects; it has no elements and no NumPy type.
+#: The type of the values that order effects; it has no elements and no NumPy dtype.
 token = DType("token", "token", None, "token")
 
 DTYPES = (
@@ -198,7 +199,7 @@ DTYPES = (
 BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 _BY_NUMPY = {dtype.numpy_dtype: dtype for dtype in DTYPES if dtype.numpy_dtype is not None}
-#: What Python's own number types become when nothing else decides.
+#: What Python's own number types become where nothing else decides.
 PYTHON_DTYPES: dict[type, DType] = {
     bool: bool_,
     int: int32,
@@ -244,7 +245,7 @@ class TensorType:
     """An element type and a shape. Interned: equal types are the same object.
 
     Raises InvalidArgumentError for a tensor that no machine can hold: every value has a type, so
-    this is the one place where sizes are checked, before anything is allocated or compiled.
+    this is the one place that checks sizes, before anything is allocated or compiled.
 
     >>> str(tg.TensorType(tg.float32, (2, 3)))
     'f32[2,3]'
@@ -272,7 +273,7 @@ class TensorType:
         new.is_static = is_static(new.shape)
         if new.is_static:
             check_bytes(dtype.short, new.shape, dtype.size)
-        # setdefault, so that two threads that meet here agree on one object.
+        # setdefault, so that two threads racing here agree on one object.
         return cls._interned.setdefault((dtype, new.shape), new)
 
     def with_shape(self, shape: Shape) -> TensorType:
@@ -282,7 +283,7 @@ class TensorType:
         return TensorType(dtype, self.shape)
 
     def fits(self, other: TensorType) -> bool:
-        """Whether the dtype is that of `other`, and the shapes may be one."""
+        """Whether the dtypes are equal and the shapes can be."""
         return self.dtype is other.dtype and same_shape(self.shape, other.shape) is not None
 
     @property

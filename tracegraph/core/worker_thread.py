@@ -1,17 +1,17 @@
-"""Work on a thread of its own, where no signal handler interrupts it.
+"""Work on its own thread, where no signal handler interrupts it.
 
 Handlers run on the main thread, between any two steps of Python. JAX and XLA hold locks while they
-call Python, and refuse to trace what is being traced: a handler that fell in there and computed
-would wait for ever, or fail. The threads are started without `threading`, whose own locks a handler
-could find held.
+call Python, and JAX refuses to trace recursively: a handler that struck there and computed would
+deadlock or fail. The threads are started without `threading`, whose own locks a handler could find
+held.
 
-What a handler raises, such as KeyboardInterrupt, is raised when the work is over, or when it has
-come to where it may be left: to the run of a program, which may never end. The thread goes on then,
-and nobody asks for what it makes.
+An exception from a handler, such as KeyboardInterrupt, is raised when the work is over or has
+reached a point where it may be abandoned: the run of a program, which may never end. The thread
+then continues, and nobody reads its result.
 
-A handler may strike while the main thread holds a lock, and wait for work that needs the same one.
-An RLock lets its own thread in again, but not the thread that this one waits for. So locks that
-work takes are made by `shared_lock`, and taken by `with entered(lock)`.
+A handler may strike while the main thread holds a lock, and then wait for work that needs the same
+lock. An RLock readmits its own thread, but not the worker that this thread waits for. So locks that
+such work takes come from `shared_lock`, and are acquired by `with entered(lock)`.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from tracegraph.core.source import here, sourced
 
 T = TypeVar("T")
 
-#: Bytes of the stack of a thread: JAX traces functions inside functions, each some frames of C. The
-#: system gives them as they are used.
+#: Stack size of a thread in bytes: JAX traces functions inside functions, each several C frames
+#: deep. The system allocates the stack as it is used.
 _STACK = 2**26
-#: How often it is looked whether work may be left, in seconds, once a handler has raised.
+#: How often to check whether work may be abandoned, in seconds, once a handler has raised.
 _LOOKS = 0.02
 
 
-#: Every lock that both work on such a thread and the thread that waits for it may take.
+#: Every lock that both such work and the thread that waits for it may take.
 _shared_locks: list[Any] = []
 
 
 def shared_lock() -> threading.RLock:
-    """A reentrant lock for `entered`. It is never let go of, so it belongs to a module."""
+    """A reentrant lock for `entered`. It is never freed, so create it at module level."""
     lock = threading.RLock()
     _shared_locks.append(lock)
     return lock
 
 
 class _Own(threading.local):
-    """The task of a thread, if it has one, and the locks that it has for the thread that waits."""
+    """A thread's task, if it has one, and the locks that it holds through its waiting thread."""
 
     task: Task[Any] | None = None
     locks: tuple[Any, ...] = ()
@@ -60,13 +60,13 @@ _nothing = contextlib.nullcontext()
 
 
 def entered(lock: threading.RLock) -> contextlib.AbstractContextManager[Any]:
-    """The context in which this thread has a lock of `shared_lock`: the lock itself, or nothing
-    where the thread that waits for this one holds it, which cannot let go of it meanwhile."""
+    """A context that holds a lock from `shared_lock`: the lock itself, or nothing if the thread
+    waiting for this one already holds it, since that thread cannot release it meanwhile."""
     return _nothing if lock in _own.locks else lock
 
 
 class Task(Generic[T]):
-    """`work`, begun on a thread of its own; `result` waits for it."""
+    """`work`, started on its own thread; `result` waits for it."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -75,15 +75,15 @@ class Task(Generic[T]):
         self._is_over = _thread.allocate_lock()
         self._is_over.acquire()
         self._was_collecting = False
-        #: The shared locks that the thread which makes this task, and waits for it, has.
+        #: The shared locks held by the thread that creates this task and waits for it.
         self._locks = (*_own.locks, *[lock for lock in _shared_locks if lock._is_owned()])
-        #: Whether it has come to where it may be left.
+        #: Whether it has reached a point where it may be abandoned.
         self.may_be_left = False
         _running[self] = None
         before = _thread.stack_size(_STACK)
         try:
             _thread.start_new_thread(self._run, ())
-        except RuntimeError as error:  # the interpreter is about to end
+        except RuntimeError as error:  # the interpreter is shutting down
             if is_of_interrupt(error):
                 raise
             self._run()
@@ -91,7 +91,7 @@ class Task(Generic[T]):
             _thread.stack_size(before)
 
     def _run(self) -> None:
-        # No finalizer of the user's may fall in here either.
+        # The user's finalizers must not run here either.
         _own.task, _own.locks, self._was_collecting = self, self._locks, gc.isenabled()
         gc.disable()
         try:
@@ -107,8 +107,8 @@ class Task(Generic[T]):
             self._is_over.release()
 
     def wait(self) -> None:
-        """Returns when the work is over. What a handler raises meanwhile is raised then, or when
-        the work may be left."""
+        """Returns when the work is over. Exceptions from handlers meanwhile are raised then, or
+        when the work may be abandoned."""
         struck: BaseException | None = None
         while True:
             try:
@@ -126,34 +126,34 @@ class Task(Generic[T]):
                 self._leave()
                 raise struck
         finally:
-            del struck  # a cycle would keep alive what the frames of the caller have
+            del struck  # a cycle would keep the locals of the caller's frames alive
 
     def _leave(self) -> None:
-        """Lets the thread go on by itself, if it is not over: nobody waits for it any more."""
+        """Abandons the thread, if it is not finished: nobody waits for it any more."""
         _running.pop(self, None)
         if self._was_collecting:
             gc.enable()
 
     def result(self) -> T:
-        """What the work returned. Raises what it raised; it is asked for once."""
+        """The work's return value. Raises what the work raised. Call it once."""
         self.wait()
         error, self._error = self._error, None
         try:
             if error is not None:
                 raise error
         finally:
-            del error  # a cycle would keep alive what the frames of the work have
+            del error  # a cycle would keep the locals of the work's frames alive
         return self._outcome[0]
 
 
-#: What is not over: the interpreter must not end before.
+#: Unfinished tasks: the interpreter must not exit before them.
 _running: dict[Task[Any], None] = {}
 
 
 @contextlib.contextmanager
 def may_be_left() -> Iterator[None]:
-    """The context of what may never end, and changes nothing that somebody else has: whoever waits
-    for the task of this thread may go on without it."""
+    """The context of a run that may never end and changes nothing that others can see: the thread
+    waiting for this thread's task may continue without it."""
     task = _own.task
     if task is not None:
         task.may_be_left = True
@@ -171,10 +171,10 @@ def _wait_for_all() -> None:
 
 
 def on_worker_thread(work: Callable[[], T]) -> T:
-    """What `work` returns, done where no signal handler interrupts it."""
+    """The result of `work`, run where no signal handler interrupts it."""
     if threading.get_ident() != threading.main_thread().ident:
         return work()
-    place = here()  # what goes wrong there belongs to the user's line all the same
+    place = here()  # errors there still belong to the user's line
 
     def placed() -> T:
         with sourced(place):

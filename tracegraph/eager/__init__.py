@@ -1,1 +1,1 @@
-"""The top level: nodes are pending until somebody asks for a value; buffers and their slots."""
+"""The top level: nodes stay pending until a value is read; buffers and the slots of Variables."""

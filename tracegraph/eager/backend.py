@@ -1,4 +1,4 @@
-"""The backend `lowering`: the only module that imports it, at first use."""
+"""The only module that imports the backend, `lowering`, and it does so on first use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.ir.pass_observers import SPECIALISED, passed
 from tracegraph.ir.tensor import Graph
 
-#: Compiling is rare and expensive: one at a time, so that threads never compile a thing twice.
+#: Compiling is rare and expensive: one compile at a time, so that threads never duplicate one.
 compiling = threading.RLock()
 
 
 @functools.cache
 def _lowering() -> Any:
-    # A signal handler that fell into the import would find a module that is not whole.
+    # A signal handler that struck during the import would find a half-initialised module.
     return on_worker_thread(lambda: importlib.import_module("lowering"))
 
 
@@ -38,63 +38,63 @@ def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
 
 
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
-    """The compiler's text of a program at a stage."""
+    """The compiler's text of a program at a given stage."""
     return _lowering().stages.stage_text(program, stage, platform_name)
 
 
 def text_of_key(program: Any) -> str:
-    """The text by which a program that is kept on disk is found."""
+    """The text that identifies a program kept on disk."""
     return _lowering().stages.text_of_key(program)
 
 
 def device_costs(program: Any, buffers: Sequence[Any], result_count: int) -> Any:
-    """What a program costs each of several devices: a `views.devices.DeviceCosts`."""
+    """A program's cost on each of several devices: a `views.devices.DeviceCosts`."""
     return _lowering().stages.device_costs(program, buffers, result_count)
 
 
 def differentiable(graph: Graph) -> Any:
-    """The graph as a function of arrays that JAX transforms, with our derivatives."""
+    """The graph as a function of arrays that JAX can transform, with our derivatives."""
     return _lowering().jax_derivatives.differentiable(graph)
 
 
 def renew_differentiable() -> None:
-    """Makes such functions anew, since an interrupt may have left one unfinished."""
+    """Rebuilds such functions, since an interrupt may have left one unfinished."""
     _lowering().jax_derivatives.renew()
 
 
 def outside_of_traces() -> Any:
-    """A context in which JAX computes right away, whatever it is tracing."""
+    """A context in which JAX computes immediately, whatever it is tracing."""
     return _lowering().device.outside_of_traces()
 
 
 def is_jax_array(value: Any) -> bool:
-    """Whether a value is an array of JAX, be it one that stands for a value to come."""
+    """Whether a value is a JAX array, concrete or a tracer."""
     return _lowering().device.is_array(value)
 
 
 def strong(array: Any) -> Any:
-    """An array of JAX whose type is not that of a mere Python number."""
+    """A JAX array without the weak type of a Python number."""
     return _lowering().device.strong(array)
 
 
 def jax_types(arrays: Sequence[Any]) -> list[TensorType]:
-    """The types of JAX's arrays; their symbolic sizes have names."""
+    """The types of JAX arrays, with names for their symbolic sizes."""
     dtypes, shapes = [as_dtype(a.dtype) for a in arrays], [a.shape for a in arrays]
     return _lowering().sizes.types_of(dtypes, shapes)
 
 
 def keep_program(program: Any, folder: Path) -> None:
-    """Compiles a program, and keeps it beside the model in a folder. Raises OSError."""
+    """Compiles a program and keeps it beside the model in `folder`. Raises OSError."""
     opened("lowering.precompiled").keep(program, folder)
 
 
 def use_programs_of(folder: Path) -> None:
-    """Takes programs from beside the model in a folder; warns if that cannot be."""
+    """Loads programs from beside the model in `folder`; warns where that is not possible."""
     opened("lowering.precompiled").use(folder)
 
 
 def compiles() -> list[Any]:
-    """The programs that were compiled last, each a `lowering.program.Compile`."""
+    """The most recently compiled programs, each a `lowering.program.Compile`."""
     return list(_lowering().program.compiles)
 
 
@@ -127,7 +127,7 @@ def put(array: np.ndarray) -> Any:
 
 
 def layouts() -> Any:
-    """What users have of meshes and layouts: `tracegraph.eager.layouts`, opened at first use."""
+    """Users' meshes and layouts: `tracegraph.eager.layouts`, imported on first use."""
     return opened("tracegraph.eager.layouts")
 
 
@@ -135,80 +135,80 @@ set_layouts(layouts)
 
 
 def devices() -> list[Any]:
-    """All devices, those of other processes among them."""
+    """All devices, including those of other processes."""
     return _lowering().layout.devices()
 
 
 def numbers_of(devices: Sequence[Any]) -> tuple[int, ...] | None:
-    """The numbers of devices; None for the first ones in their order."""
+    """The indices of devices; None if they are the first ones in order."""
     return _lowering().layout.numbers_of(devices)
 
 
 def jax_mesh(text: str, numbers: tuple[int, ...] | None) -> Any:
-    """JAX's mesh for the text of one; None where this machine lacks the devices."""
+    """JAX's mesh for the text of one; None if this machine lacks the devices."""
     return _lowering().layout.jax_mesh(text, numbers)
 
 
 def sharding(mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
-    """JAX's sharding of a layout; None where this machine lacks the devices."""
+    """JAX's sharding for a layout; None if this machine lacks the devices."""
     layout = _lowering().layout
     return layout.sharding(layout.Placement(mesh, numbers, tuple(axes)))
 
 
 def placement_of_sharding(sharding: Any, rank: int) -> Any:
-    """The text of the mesh, the numbers of its devices and the axes of a sharding of JAX's; None
-    for that of one device."""
+    """The mesh's text, the indices of its devices, and the axes of a JAX sharding; None for a
+    single-device sharding."""
     return _lowering().layout.placement_of(sharding, rank)
 
 
 def placement_of_array(array: Any) -> Any:
-    """The same of a buffer; None for one that is on one device, or on the host."""
+    """The same for a buffer; None for one on a single device, or on the host."""
     return _lowering().layout.placement_of_array(array)
 
 
 def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
-    """JAX's mesh on which a graph runs for these inputs; None for one device."""
+    """The JAX mesh that a graph runs on for these inputs; None for one device."""
     return _lowering().layout.home_of(graph, buffers)
 
 
 def whole_on(buffer: Any, mesh: Any) -> Any:
-    """A buffer of one device on every device of JAX's mesh; one that is divided as it is."""
+    """A single-device buffer replicated over JAX's mesh; a sharded buffer unchanged."""
     return _lowering().layout.whole_on(buffer, mesh)
 
 
 def off_mesh(buffer: Any) -> Any:
-    """A buffer that each device of a mesh has all of as one of this process alone."""
+    """A buffer replicated over a mesh, as a buffer of this process alone."""
     return _lowering().layout.off_mesh(buffer)
 
 
 def put_on_mesh(array: Any, mesh: str, numbers: tuple[int, ...] | None, axes: Sequence[Any]) -> Any:
-    """A buffer of its own with a layout; each device is sent what it holds, and no more."""
+    """A new buffer with a layout; each device is sent only what it holds."""
     layout = _lowering().layout
     return layout.put(array, layout.Placement(mesh, numbers, tuple(axes)))
 
 
 def has_sharding(buffer: Any, sharding: Any) -> bool:
-    """Whether a buffer is divided as a sharding of JAX's says, on its mesh."""
+    """Whether a buffer is sharded as a JAX sharding says, on its mesh."""
     return _lowering().layout.has_sharding(buffer, sharding)
 
 
 def from_dlpack(value: Any) -> Any:
-    """What is on a device and has `__dlpack__` as an array of JAX."""
+    """A device array with `__dlpack__` as a JAX array."""
     return _lowering().device.from_dlpack(value)
 
 
 def copy(buffer: Any) -> Any:
-    """A buffer with the same value that nobody else holds."""
+    """An unshared buffer with the same value."""
     return _lowering().device.copy(buffer)
 
 
 def row(stack: Any, row: int) -> Any:
-    """A row of a buffer as one of its own."""
+    """A row of a buffer as a buffer of its own."""
     return _lowering().device.row(stack, row)
 
 
 def stack(buffers: Sequence[Any]) -> Any:
-    """The buffers, of one type, as the rows of one."""
+    """Buffers of one type, stacked as the rows of one buffer."""
     return _lowering().device.stack(buffers)
 
 
@@ -216,12 +216,12 @@ def stack(buffers: Sequence[Any]) -> Any:
 
 
 def local_devices() -> dict[str, list[Any]]:
-    """JAX's devices of this process by kind: CPU, GPU, TPU."""
+    """JAX's devices in this process by kind: CPU, GPU, TPU."""
     return _lowering().places.local_devices()
 
 
 def process_index() -> int:
-    """The number of this process among those of `jax.distributed`."""
+    """The index of this process among those of `jax.distributed`."""
     return _lowering().places.process_index()
 
 
@@ -236,37 +236,38 @@ def memory_kind(buffer: Any) -> str | None:
 
 
 def chosen_device() -> Any:
-    """The device that was chosen on this thread for values and programs, or None."""
+    """The device chosen on this thread for values and programs, or None."""
     return _lowering().device.chosen_device()
 
 
 def usual_device() -> Any:
-    """The device on which values are made, and programs run, on this thread."""
+    """The device on which this thread creates values and runs programs by default."""
     return _lowering().places.usual_device()
 
 
 def on_device(device: Any) -> Any:
-    """A context in which values are made, and programs run, on a device."""
+    """A context that creates values and runs programs on a device."""
     return _lowering().device.on_device(device)
 
 
 def device_changed() -> None:
-    """Called when another device was chosen on this thread."""
+    """Called when this thread chose another device."""
     _lowering().program.device_changed()
 
 
 def memory_kinds() -> list[str]:
-    """The kinds of memory that the usual device can reach."""
+    """The kinds of memory that the default device can reach."""
     return _lowering().places.memory_kinds()
 
 
 def kept_in(buffer: Any, device: Any, memory_kind: str) -> Any:
-    """A buffer that stays in a kind of memory, of a device or, for None, of those that have it."""
+    """A buffer that stays in a kind of memory, of `device` or, if that is None, of the devices that
+    hold it."""
     return _lowering().places.kept_in(buffer, device, memory_kind)
 
 
 def copied_to_device_memory(buffer: Any) -> Any:
-    """A buffer of its own with the value of one that is in the memory of the host."""
+    """A new buffer in device memory with the value of one in host memory."""
     return _lowering().device.copied_to_device_memory(buffer)
 
 
@@ -276,12 +277,12 @@ def kept_on(buffer: Any, device: Any) -> Any:
 
 
 def is_of_several_devices(error: BaseException, buffers: Sequence[Any]) -> bool:
-    """Whether a program was refused because its arrays, each on one device, are not on the same."""
+    """Whether a program was refused because its single-device arrays are on different devices."""
     return _lowering().places.is_of_several_devices(error, buffers)
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether an error says that a program found no memory."""
+    """Whether an error says that a program ran out of memory."""
     return _lowering().memory.is_exhausted(error)
 
 
@@ -305,56 +306,57 @@ def processes_joined() -> bool:
 
 
 def on_host(buffer: Any) -> np.ndarray:
-    """A buffer as an array of NumPy. What is divided among processes is gathered: all of them must
-    call this."""
+    """A buffer as a NumPy array. One sharded over processes is gathered, so all of them must call
+    this."""
     return _lowering().processes.on_host(buffer)
 
 
 def gathered_on_host(buffer: Any) -> np.ndarray:
-    """The same where it is not known yet that all call this: who waits in vain is told."""
+    """The same where not all processes may call this: one that waits in vain gets an error."""
     return _lowering().agreement.gathered_on_host(buffer)
 
 
 def set_ends_of_process(end: Any, leave_together: Any, has_ended: Any) -> None:
-    """Takes what ends this process where it waits for others in vain, a function of a message; what
-    waits until all processes let each other end; and what tells a process that has ended."""
+    """Sets how processes end: what ends this process, with a message, when it waits for others in
+    vain; what waits until all processes agree to exit; and what tells which process has reached the
+    end of its program."""
     settings = _lowering().processes.settings
     settings.end, settings.leave_together, settings.has_ended = end, leave_together, has_ended
 
 
 def leave_together() -> None:
-    """Waits until all processes let each other end; all of them must call this."""
+    """Waits until all processes agree to exit; all of them must call this."""
     _lowering().processes.settings.leave_together()
 
 
 def joined_as() -> tuple[int, int]:
-    """The number of this process, once it was joined to others, and how many there are."""
+    """The index of this process and the number of processes, once it has joined others."""
     processes = _lowering().processes
     return processes.index(), processes.count()
 
 
 def common_number() -> int:
-    """A number by chance, which all processes have; each must call it."""
+    """A random number common to all processes; each must call this."""
     return _lowering().processes.common_number()
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
-    """A buffer of which each process gives its part."""
+    """A buffer to which each process contributes its part."""
     return _lowering().processes.from_local(array, sharding)
 
 
 def gathered_from_processes(data: bytes) -> list[bytes]:
-    """What each process gives, by their numbers; all of them must call this."""
+    """Every process's data, in process order; all of them must call this."""
     return _lowering().processes.gathered(data)
 
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
-    """The parts of a divided buffer that this process writes, each with where it begins: every part
+    """The parts of a sharded buffer that this process writes, each with its start: every part
     belongs to one process."""
     return _lowering().processes.own_parts(buffer)
 
 
 def from_parts(type: TensorType, sharding: Any, read: Any) -> Any:
-    """A buffer with a sharding of JAX's, of which `read(begin, end)` gives each part that a device
-    of this process holds."""
+    """A buffer with a JAX sharding, whose parts on this process's devices `read(begin, end)`
+    returns."""
     return _lowering().processes.from_parts(type, sharding, read)

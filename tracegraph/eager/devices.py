@@ -1,7 +1,7 @@
-"""`tg.device`: where values are made and programs run.
+"""`tg.device`: where values are created and programs run.
 
-JAX's own context says it for each thread. What is pending runs as one program on one device, so the
-list is run where the device changes.
+JAX's own context sets the device of each thread. The pending list runs as one program on one
+device, so it is run when the device changes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ class LogicalDevice(NamedTuple):
 
 
 def device(device_name: Any) -> Any:
-    """A context in which values are made, and programs run, on a device, as in TensorFlow.
+    """A context that creates values and runs programs on a device, as in TensorFlow.
 
     - `device_name`: "cpu:0", "/GPU:1", "/device:GPU:1" or a full name; the number is 0 by default.
-      What `tg.config.list_logical_devices` returns will do, and None for no choice.
+      An item of `tg.config.list_logical_devices` also works, and None leaves the choice to JAX.
 
-    Tensors from elsewhere are copied as they are needed. A Variable that is made here stays here:
-    programs that use it run on its device. A `tg.function` is one program, which runs on the device
-    of the call: inside of one that is traced, a device has no effect but on the initial values of
-    Variables.
+    Tensors on other devices are copied as needed. A Variable created here stays here: programs that
+    use it run on its device. A `tg.function` is one program, which runs on the device of the call:
+    in a function that is being traced, `tg.device` affects only the initial values of Variables.
 
-    Raises ValueError for what is not a name, and InvalidArgumentError for a device that is absent;
-    after `tg.config.set_soft_device_placement(True)` JAX's choice takes its place.
+    Raises ValueError for an invalid name, and InvalidArgumentError for a device that does not
+    exist; after `tg.config.set_soft_device_placement(True)` JAX's default takes its place.
 
     >>> with tg.device("cpu:0"):
     ...     x = tg.constant([1.0, 2.0])
@@ -67,7 +66,7 @@ def _on(place: Any) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _programs_on(place: Any) -> Iterator[None]:
-    """A context in which programs run on a device, or on the one of JAX's choice."""
+    """A context in which programs run on a device, or on JAX's default."""
     pending: Any = builder_of_thread().top_level
     if place is backend.chosen_device() or place is backend.usual_device():
         yield
@@ -85,7 +84,7 @@ def _programs_on(place: Any) -> Iterator[None]:
 
 
 def device_named(name: Any) -> Any:
-    """JAX's device of a name; None for its own choice."""
+    """The JAX device with that name; None for JAX's default."""
     if name is None:
         return None
     if isinstance(name, PhysicalDevice | LogicalDevice):

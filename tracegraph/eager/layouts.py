@@ -1,4 +1,4 @@
-"""Meshes and layouts as users have them: which devices there are, and how a value is divided."""
+"""Meshes and layouts for users: grids of devices, and how a value is sharded over them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Mesh:
 
     - `shape`: the names of the axes and their sizes, in order.
     - `devices`: JAX's devices, or their names, in the order of the grid; the first ones by default.
-      A name is one that `tg.device` takes, such as "gpu:1".
+      A name is one that `tg.device` accepts, such as "gpu:1".
 
     Meshes are equal if their axes, sizes and devices are. Inside `with mesh:` a layout may be
-    written as the list of its axes.
+    written as just the list of its axes.
 
     Raises ValueError for an axis of size 0, for a name that is not an identifier, and where there
     are fewer devices than the mesh has.
@@ -49,7 +49,7 @@ class Mesh:
 
     __slots__ = ("_shape", "placement")
 
-    #: The text of the mesh, and the numbers of its devices where they are not the first.
+    #: The mesh's text, and the indices of its devices unless they are the first ones.
     placement: tuple[str, tuple[int, ...] | None]
 
     def __init__(
@@ -61,7 +61,7 @@ class Mesh:
                 f"the shape of a mesh is {shown(shape)}",
                 fix='give names and sizes, as in Mesh({"data": 4, "model": 2})',
             )
-        # Sizes of NumPy's are what the shape of an array of devices may have.
+        # Sizes may be NumPy integers, as in the shape of an array of devices.
         shape = {k: int(x) if isinstance(x, np.integer) else x for k, x in shape.items()}
         try:
             check_mesh(shape)
@@ -84,7 +84,7 @@ class Mesh:
 
     @classmethod
     def of_text(cls, text: str, numbers: tuple[int, ...] | None) -> Mesh:
-        """The mesh that a graph names, on devices that may not be there."""
+        """The mesh that a graph names, on devices that may not exist here."""
         mesh = object.__new__(cls)
         mesh._begin(parsed_mesh(text), numbers)
         return mesh
@@ -106,12 +106,12 @@ class Mesh:
 
     @property
     def devices(self) -> np.ndarray:
-        """JAX's devices, in an array of the shape of the mesh."""
+        """JAX's devices, in an array of the mesh's shape."""
         return self.jax_mesh.devices
 
     @property
     def jax_mesh(self) -> Any:
-        """The same as a `jax.sharding.Mesh`. Raises ValueError where the devices are not there."""
+        """The same as a `jax.sharding.Mesh`. Raises ValueError if the devices do not exist here."""
         found = backend.jax_mesh(*self.placement)
         if found is None:
             fail(
@@ -149,7 +149,7 @@ def _are(count: int) -> str:
 
 
 def _flat(devices: Any) -> Iterator[Any]:
-    """JAX's devices in a nest of lists or an array of devices and their names."""
+    """JAX's devices from a nest of lists, or an array, of devices and names."""
     if isinstance(devices, str | PhysicalDevice | LogicalDevice):
         yield device_named(devices)
     elif isinstance(devices, np.ndarray):
@@ -162,7 +162,7 @@ def _flat(devices: Any) -> Iterator[Any]:
 
 
 def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[int, ...] | None:
-    """The numbers of the devices that a user gave for a mesh."""
+    """The indices of the devices that a user passed for a mesh."""
     odd = next((x for x in devices if not hasattr(x, "id")), None)
     if odd is not None:
         fail(
@@ -183,13 +183,13 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
 
 
 class Layout:
-    """How a tensor is divided among the devices of a mesh: `Layout(mesh, ["data", None])`.
+    """How a tensor is sharded over the devices of a mesh: `Layout(mesh, ["data", None])`.
 
     - `mesh`: a Mesh, or a `jax.sharding.Mesh`.
-    - `axes`: one entry for each axis of the tensor: the name of the axis of the mesh that divides
-      it, a tuple of several, or None where each device has all of it.
+    - `axes`: one entry for each axis of the tensor: the name of the mesh axis that shards it, a
+      tuple of several, or None where every device has all of it.
 
-    Layouts are equal if they say the same.
+    Layouts are equal if their meshes and axes are.
 
     Raises ValueError for an axis that the mesh lacks, or that is used twice.
 
@@ -227,12 +227,12 @@ class Layout:
     @property
     def sharding(self) -> Any:
         """The same as a `jax.sharding.NamedSharding`."""
-        _ = self._mesh.jax_mesh  # raises where the devices are not there
+        _ = self._mesh.jax_mesh  # raises if the devices do not exist here
         return backend.sharding(*self.placement)
 
     @property
     def is_here(self) -> bool:
-        """Whether there are the devices."""
+        """Whether the devices exist here."""
         return backend.jax_mesh(*self._mesh.placement) is not None
 
     @property
@@ -241,12 +241,12 @@ class Layout:
         return (*self._mesh.placement, self._axes)
 
     def of_axes(self, axes: Iterable[int]) -> Layout:
-        """The layout of a tensor that has these axes of one with this layout."""
+        """The layout of a tensor made of these axes of one with this layout."""
         return Layout(self._mesh, [self._axes[axis] for axis in axes])
 
     @property
     def op(self) -> WithLayout:
-        """The op that gives a tensor this layout."""
+        """The op that applies this layout to a tensor."""
         text, numbers = self._mesh.placement
         return WithLayout(text, self._axes, numbers)
 
@@ -261,7 +261,7 @@ class Layout:
 
 
 def as_mesh(value: Any) -> Mesh:
-    """A Mesh of ours, from one of JAX's if need be. Raises SignatureError."""
+    """Converts to a Mesh, from one of JAX's if need be. Raises SignatureError."""
     if isinstance(value, Mesh):
         return value
     if not hasattr(value, "axis_names") or not hasattr(value, "devices"):
@@ -274,8 +274,8 @@ def as_mesh(value: Any) -> Mesh:
 
 
 def as_layout(value: Any, rank: int, mesh: Mesh | None = None) -> Layout:
-    """What a `layout=` was given for a tensor of a rank: a Layout, a NamedSharding of JAX's, or a
-    list of axes of `mesh`, which is that of `with mesh:` by default. Raises SignatureError."""
+    """Converts a `layout=` argument for a tensor of a given rank: a Layout, a JAX NamedSharding, or
+    a list of axes of `mesh`, which defaults to that of `with mesh:`. Raises SignatureError."""
     if isinstance(value, Layout):
         return value
     if hasattr(value, "is_fully_replicated"):
@@ -323,19 +323,19 @@ def _layout(placement: Any) -> Layout:
 
 
 def layout_of_op(op: WithLayout) -> Layout:
-    """The layout that an op states, for devices that may not be there."""
+    """The layout that an op states, on devices that may not exist here."""
     return _layout((op.mesh, op.devices, op.axes))
 
 
 def layout_of_buffer(buffer: Any) -> Layout | None:
-    """The layout of a buffer; None for one that is on one device, or on the host."""
+    """The layout of a buffer; None for one on a single device, or on the host."""
     found = None if type(buffer) is np.ndarray else backend.placement_of_array(buffer)
     return None if found is None else _layout(found)
 
 
 def layout_of(tensor: Tensor) -> Layout | None:
-    """The layout of a tensor: of a value where it is, of a tensor of a graph what `with_layout`
-    says of it. None for one that is on one device, or of which nothing is said."""
+    """The layout of a tensor: the actual one of a value, the one stated by `with_layout` in a
+    graph. None for a value on one device, or where nothing is stated."""
     node = tensor.node
     if node is None or (node.builder is not None and node.builder.is_top_level):
         if node is None and not hasattr(tensor, "buffer"):
@@ -346,8 +346,8 @@ def layout_of(tensor: Tensor) -> Layout | None:
 
 
 def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
-    """The tensor with a layout. A value of the top level that no tape sees is moved at once, so
-    that each device is sent what it holds, and no more. Raises ShapeError if it does not fit."""
+    """The tensor with a layout. A top-level value that no tape watches moves at once, so that each
+    device is sent only what it holds. Raises ShapeError if the layout does not fit."""
     builder = current()
     if tensor.node is not None or not builder.is_top_level or builder.recorders:
         return layout.op(tensor)
@@ -356,9 +356,9 @@ def laid_out(tensor: Tensor, layout: Layout) -> Tensor:
 
 
 def placed(tensor: Tensor, layout: Layout) -> Tensor:
-    """A tensor with a buffer of its own that has the layout. What is not made yet is made in place:
-    each device computes what it holds."""
-    _ = layout.mesh.jax_mesh  # raises where the devices are not there
+    """A tensor with a new buffer in the layout. A pending value is computed in place: each device
+    computes what it holds."""
+    _ = layout.mesh.jax_mesh  # raises if the devices do not exist here
     if tensor.node is not None:
         return Tensor(tensor.type, buffer_alone(layout.op(tensor)))
     is_on_host = getattr(tensor, "host", None) is not None
@@ -373,7 +373,7 @@ def divided_again(type: TensorType, value: np.ndarray, layout: Layout) -> Tensor
 
 
 class DividedInFile:
-    """The value of a Variable in a file. When it is asked for, each device reads what it holds."""
+    """The value of a Variable in a file. When it is needed, each device reads what it holds."""
 
     __slots__ = ("_layout", "_stored")
 

@@ -1,8 +1,8 @@
-"""The top level: nodes are pending until somebody asks for a value; then they run as one program.
+"""The top level: nodes stay pending until a value is read; then they run as one program.
 
 Programs are cached by structure: the ops and types, how they are wired, and which values are held.
-A value is *held* if somebody other than the pending nodes refers to its tensor, which its
-reference count tells. Values that nobody holds are never computed.
+A value is *held* if something other than the pending nodes refers to its tensor; the reference
+count tells. Values that nobody holds are never computed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, set_buffer
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code
 
-#: From this many pending nodes on, the list is cut where it repeats.
+#: From this many pending nodes on, the list is cut at a loop iteration.
 _FIRST_CUT = 64
-#: Code that asks less often than this runs many iterations: the list is cut at this length. One
-#: program of many iterations runs no faster and takes longer to compile; and nodes that are pending
-#: for long reach the garbage collector's oldest generation, which is expensive to scan.
+#: Code that reads values less often than this runs many iterations between reads: the list is cut
+#: at this length. One program of many iterations runs no faster and takes longer to compile; and
+#: long-pending nodes reach the garbage collector's oldest generation, which is expensive to scan.
 _LONGEST_ASKED = 1024
 _MANY_CUT = 128
 #: The list is never longer than this many nodes.
@@ -50,20 +50,20 @@ _LAST_CUT = 4096
 _PROGRAM_LIMIT = 512
 #: Host arrays larger than this, in bytes, move to the device at first use and stay there.
 _HOST_BYTES = 256
-#: How long a thread waits for another one to run its list, in seconds.
+#: How long a thread waits for another thread to run that thread's list, in seconds.
 _PATIENCE = 0.1
 _PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 
 T = TypeVar("T")
 _exhaust = deque(maxlen=0).extend
 
-#: An interpreter without a global lock counts references for each thread by itself, and defers
-#: counts: there everything counts as held, so that nothing is dropped, and no buffer is given away.
+#: An interpreter without a global lock counts references per thread, and defers counts: there
+#: everything counts as held, so that nothing is dropped and no buffer is donated.
 COUNTS_ARE_TRUSTED: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Failure:
-    """Stands for the buffer of a value whose computation failed."""
+    """Stands in for the buffer of a value whose computation failed."""
 
     __slots__ = ("error",)
 
@@ -77,25 +77,25 @@ class Pending(Builder):
     is_top_level = True
 
     frames = 3  # `add`, `Op.__call__`
-    #: Whether it belongs to a Python function that a program calls.
+    #: Whether it belongs to a Python function that a program calls back.
     is_of_host_call = False
 
     def __init__(self) -> None:
         super().__init__("top_level")
         self.lock = threading.RLock()
         self.thread = threading.get_ident()
-        #: At this length the list is cut, from `_usual_cut` on after each run.
+        #: The length at which the list is cut; reset to `_usual_cut` after each run.
         self._next_cut = self._usual_cut = _FIRST_CUT
-        #: How many nodes were cut off since somebody last asked.
+        #: How many nodes were cut off since a value was last read.
         self._cut_off = 0
-        #: Weak references to whatever keeps nodes and must drop them once they have run.
+        #: Weak references to objects that keep nodes and must drop them once they have run.
         self.keepers: list[weakref.ref[Any]] = []
 
     def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple([self.admit(x) for x in inputs])
 
     def admit(self, tensor: Tensor) -> Tensor:
-        """A tensor from elsewhere: of another thread it is evaluated; of a trace it has leaked."""
+        """An outside tensor: one of another thread is evaluated, one of a trace has leaked."""
         node = tensor.node
         if node is None or node.builder is self:
             return tensor
@@ -105,7 +105,7 @@ class Pending(Builder):
         refuse_leaked(tensor)
 
     def _cut(self) -> None:
-        """Runs whole iterations of a loop that never asks for a value."""
+        """Runs whole iterations of a loop that never reads a value."""
         nodes = self.nodes[:]  # an interrupt may run them meanwhile
         if not nodes:
             return
@@ -115,7 +115,7 @@ class Pending(Builder):
             position = _first_like(nodes, nodes[-1]) + 1
             position = 0 if position == len(nodes) else position
         if position == 0 and len(nodes) >= _LAST_CUT:
-            # All but the last node, whose outputs nobody has been given yet.
+            # All but the last node, whose outputs no caller has received yet.
             position = len(nodes) - 1
         if position == 0:
             self._next_cut = 2 * len(nodes)
@@ -125,10 +125,10 @@ class Pending(Builder):
         self._run(position)
 
     def evaluate(self) -> None:
-        """Computes every held value that is pending: somebody has asked.
+        """Computes every held pending value, because one of them was read.
 
-        A loop that asks in every iteration gets whole iterations, however long they are: the list
-        is cut only where it grows well beyond what was pending when somebody last asked.
+        A loop that reads a value in every iteration gets programs of whole iterations, however
+        long: the list is cut only once it grows well beyond its length at the last read.
         """
         asked = self._cut_off + len(self.nodes)
         self._run(None)
@@ -137,14 +137,14 @@ class Pending(Builder):
         self._cut_off = 0
 
     def _run(self, count: int | None) -> None:
-        """Computes every held value of the first `count` pending nodes; of all nodes if it is None.
+        """Computes every held value of the first `count` pending nodes, or of all if it is None.
 
         The list is emptied only after the values are stored, so an interrupt loses nothing. Nodes
-        that an interrupt adds in the meantime come after these, and stay.
+        that an interrupt adds meanwhile come after these, and stay.
         """
         thread = threading.get_ident()
         if self.worker == thread:
-            return  # who asks has what it wants made by itself
+            return  # the reader then computes its value alone
         if thread == self.thread:
             with self.lock:
                 self._run_as(thread, count)
@@ -159,15 +159,16 @@ class Pending(Builder):
             self.worker = None
 
     def alone(self, work: Callable[[bool], T]) -> T:
-        """What `work` returns, done while no other thread runs the list, if that comes soon; `work`
-        is told. A signal handler may have struck the thread that runs its own list, and wait for
-        what this thread holds, such as the lock of all Variables: each would wait for the other."""
+        """Runs `work` while no other thread runs this list, if the lock is free soon; `work`
+        receives whether it is. A signal handler may have interrupted the thread that is running its
+        own list and now wait for a lock that this thread holds, such as the lock of all Variables:
+        waiting longer would deadlock."""
         if threading.get_ident() == self.thread:
             with self.lock:
                 return work(True)
         held: list[bool] = []
         try:
-            # One call of C: no interrupt falls between the two.
+            # One call into C: no interrupt can fall between acquiring and recording it.
             _exhaust(map(held.append, map(self.lock.acquire, (True,), (_PATIENCE,))))
             return work(held[0])
         finally:
@@ -201,7 +202,7 @@ class Pending(Builder):
                 keeper.let_go()
 
     def _fail_dependents(self) -> None:
-        """Values computed from one that failed have failed too, and are no longer pending."""
+        """Marks values computed from a failed one as failed, and no longer pending."""
         for node in self.nodes[:]:
             failures = (getattr(x, "buffer", None) for x in node.inputs)
             failure = next((x for x in failures if type(x) is Failure), None)
@@ -212,7 +213,7 @@ class Pending(Builder):
 
 
 def _last_like(nodes: Sequence[Node], node: Node) -> int:
-    """The last position of the instruction that made `node`; 0 if there is none after it."""
+    """The last position of the instruction that created `node`; 0 if none comes after it."""
     for position in range(len(nodes) - 1, 0, -1):
         if _is_like(nodes[position], node):
             return position
@@ -220,7 +221,7 @@ def _last_like(nodes: Sequence[Node], node: Node) -> int:
 
 
 def _first_like(nodes: Sequence[Node], node: Node) -> int:
-    """The first position of the instruction that made `node`."""
+    """The first position of the instruction that created `node`."""
     return next(i for i, other in enumerate(nodes) if _is_like(other, node))
 
 
@@ -250,7 +251,7 @@ class _Batch:
         return self._wires, tuple(self.held)
 
     def keep_only(self, value: Tensor) -> None:
-        """Counts one value as held, and no other."""
+        """Treats one value as held, and no other."""
         self.held = [self._slots[id(value)]]
 
     def outputs(self) -> Sequence[Any]:
@@ -282,7 +283,7 @@ class _Batch:
 
     def _find_held(self, pending: Sequence[Node]) -> list[int]:
         uses = self._uses
-        for node in pending[len(self.nodes) :]:  # what waits behind a cut counts as a holder
+        for node in pending[len(self.nodes) :]:  # nodes after a cut count as holders
             for x in node.inputs:
                 slot = self._slots.get(id(x))
                 if slot is not None and slot >= 0:
@@ -301,12 +302,12 @@ class _Batch:
         kept.provenance.remember(self.nodes, self.inputs, self.values)
         for slot, buffer in zip(self.held, outputs, strict=True):
             value = self.values[slot]
-            if value.node is not None:  # another thread may have computed it: it has its bits
+            if value.node is not None:  # another thread may have computed it, with the same bits
                 set_buffer(value, buffer)
 
     def release(self) -> None:
-        """Drops at once the values that nobody holds, and what they were computed from: a node and
-        its outputs refer to each other, and buffers must not wait for the garbage collector.
+        """Drops unheld values and their operands at once: a node and its outputs form a cycle, and
+        buffers must not wait for the garbage collector.
         """
         if len(self.held) == len(self.values):
             return
@@ -338,8 +339,8 @@ class _Batch:
             return builder.finish([env[self.values[slot]] for slot in held])
 
     def _run_one_by_one(self) -> None:
-        """After a failure: each held value by itself, from what it needs; those that fail keep
-        their error."""
+        """After a failure, computes each held value separately, with only the nodes that it needs;
+        those that fail keep their error."""
         for slot in self.held:
             value = self.values[slot]
             try:
@@ -352,28 +353,28 @@ class _Batch:
                 set_buffer(value, buffer)
 
 
-#: What runs a graph, effects included: set by the floor of effects.
+#: Compiles a graph to something that runs it with its effects; the floor of effects sets it.
 _runners: list[Callable[[Graph], Any]] = [backend.program]
 
 
 def set_program_maker(make: Callable[[Graph], Any]) -> None:
-    """Called once, by what runs graphs with effects."""
+    """Called once, by the code that runs graphs with effects."""
     _runners[:] = [make]
 
 
 def program_of(graph: Graph) -> Any:
-    """What computes a graph: called with the buffers of its inputs, it returns those of its
+    """The callable that computes a graph: from the buffers of its inputs to those of its
     outputs."""
     return _runners[0](graph)
 
 
 def held_positions(values: list[Tensor], uses: list[int], baseline: int) -> list[int]:
-    """Positions of the tensors that have more references than pending nodes account for."""
+    """Positions of the tensors with more references than the pending nodes account for."""
     return [i for i, y in enumerate(values) if getrefcount(y) > uses[i] + baseline]
 
 
 def _calibrated() -> int:
-    """References of a tensor that only its node and a batch have, as `held_positions` sees it."""
+    """References to a tensor held only by its node and a batch, as `held_positions` counts them."""
     node = Node(None, (), here(), None)  # type: ignore[arg-type]
     node.outputs = (pending_tensor(None, node),)  # type: ignore[arg-type]
     values = list(node.outputs)
@@ -401,7 +402,7 @@ class _Programs:
         return self._kept.get(key)
 
     def setdefault(self, key: Any, kept: _Kept) -> _Kept:
-        """What is kept by a key: `kept`, if no other thread was faster."""
+        """The entry for a key: `kept`, unless another thread was faster."""
         found = self._kept.setdefault(key, kept)
         self.compiled += found is kept
         return found
@@ -416,7 +417,7 @@ def compiled_count() -> int:
 
 
 def device_buffer(tensor: Tensor) -> Any:
-    """The buffer of a tensor, made and on the device. Raises what failed."""
+    """The buffer of a tensor, computed if need be and on the device. Raises an earlier failure."""
     try:
         buffer = tensor.buffer
     except AttributeError:
@@ -432,22 +433,22 @@ def device_buffer(tensor: Tensor) -> Any:
 
 
 def _sent(tensor: Tensor) -> Any:
-    """The buffer of a value that is on the host, or in a file: of the latter each device may have a
-    part."""
+    """The buffer of a value that is on the host or in a file; from a file, each device may read
+    only its part."""
     divide = getattr(tensor.host, "sent", None)
     return backend.put(host_value(tensor)) if divide is None else divide()
 
 
 def host_value(tensor: Tensor) -> Any:
-    """The array of a tensor that is on the host; one that stands in a file is read now."""
+    """The array of a tensor on the host; one in a file is read now."""
     if not isinstance(tensor.host, np.ndarray | np.generic):
         tensor.host = tensor.host.read()
     return tensor.host
 
 
 def program_input(tensor: Tensor) -> Any:
-    """What a program at top level takes for a tensor that has a value. Small host arrays stay on
-    the host, since most are numbers that are used once."""
+    """The argument that a top-level program takes for a tensor with a value. Small host arrays stay
+    on the host, since most are numbers that are used once."""
     try:
         buffer = tensor.buffer
     except AttributeError:
@@ -461,7 +462,7 @@ def program_input(tensor: Tensor) -> Any:
 
 
 def run_failure(error: Exception, source: Source) -> Exception:
-    """The error of a program that could not run, with the user's line."""
+    """The error of a program that failed to run, with the user's line."""
     is_deleted = isinstance(error, RuntimeError) and "deleted" in str(error)
     if type(error).__name__ != "JaxRuntimeError" and not is_deleted:
         return error
@@ -484,7 +485,7 @@ def raise_failures(buffers: Iterable[Any]) -> None:
 
 
 def materialise(tensor: Tensor) -> None:
-    """Computes the value of `tensor` if needed. Raises the error of a computation that failed."""
+    """Computes the value of `tensor` if needed. Raises the error of a failed computation."""
     node = tensor.node
     if node is not None:
         builder = node.builder
@@ -492,15 +493,15 @@ def materialise(tensor: Tensor) -> None:
             refuse_value(tensor)
         assert isinstance(builder, Pending)
         builder.evaluate()
-        if tensor.node is not None:  # the list is being run, or the value was judged dead
+        if tensor.node is not None:  # the list is running, or the value was judged dead
             _recompute(tensor)
     if type(getattr(tensor, "buffer", None)) is Failure:
         raise tensor.buffer.error
 
 
 def _recompute(tensor: Tensor) -> None:
-    """Computes a value from its node and the nodes that it needs, without the list: no value is
-    ever lost. At worst the thread whose list it is computes the same beside it."""
+    """Computes a value from its node and that node's dependences, without the list: no value is
+    ever lost. At worst the list's own thread computes the same value concurrently."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
     builder.alone(lambda _: _compute_alone(tensor))
@@ -528,8 +529,8 @@ def _needed_nodes(tensor: Tensor) -> list[Node]:
 
 
 def buffer_alone(tensor: Tensor) -> Any:
-    """The buffer of a pending tensor, whose nodes stay pending. What it is computed from is not
-    kept, whoever holds it: so it may be larger than the memory of one device."""
+    """The buffer of a pending tensor, whose nodes stay pending. Its operands are not kept, even if
+    they are held, so together they may exceed the memory of one device."""
     builder = tensor.node.builder  # type: ignore[union-attr]
     assert isinstance(builder, Pending)
 
@@ -544,10 +545,10 @@ def buffer_alone(tensor: Tensor) -> Any:
 
 
 class _Released(tuple):
-    """Weak references in place of the outputs of a node that has run and seemed unneeded."""
+    """Weak references that replace the outputs of a node that has run and seemed unneeded."""
 
     def restored(self, node: Node) -> tuple[Tensor, ...]:
-        """The outputs, with new tensors for those that are gone."""
+        """The outputs, with new tensors in place of dead ones."""
         types = node.op.output_types(node.inputs)
         found = (reference() for reference in self)
         pairs = zip(found, types, strict=True)
@@ -580,7 +581,7 @@ def refuse_value(
     *,
     kind: type[TraceError] = TraceError,
 ) -> NoReturn:
-    """Raises the TraceError for a value that a graph tensor does not have."""
+    """Raises the TraceError for reading a value of a graph tensor."""
     builder = None if tensor.node is None else tensor.node.builder
     if builder is not None and not builder.is_open:
         refuse_leaked(tensor)
@@ -593,7 +594,7 @@ def refuse_value(
 
 
 def refuse_leaked(tensor: Tensor) -> NoReturn:
-    """Raises the SignatureError for a tensor used outside of the trace that made it."""
+    """Raises the SignatureError for a tensor used outside the trace that created it."""
     where = "a @tg.function that was traced"
     fix = "return it from the function, and use the returned value"
     if tensor.node is not None and getattr(tensor.node.builder, "is_region", False):
@@ -611,7 +612,7 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
 
 
 def _argument_fix(tensor: Tensor) -> str:
-    """The repair where a Python function that a program calls uses a tensor that was traced."""
+    """The fix where a Python function called by a program uses a tensor from a trace."""
     if not builder_of_thread().top_level.is_of_host_call:  # type: ignore[attr-defined]
         return ""
     frame = user_frame()
@@ -623,10 +624,10 @@ def _argument_fix(tensor: Tensor) -> str:
 
 @contextlib.contextmanager
 def in_host_call(pending: Builder | None = None) -> Iterator[None]:
-    """A context for a Python function that a program calls: this thread has a pending list of its
-    own there, since the list it had may be what is being run. Nothing outside records it.
+    """A context for a Python function that a program calls: inside, this thread has a fresh pending
+    list, since its usual one may be running. Nothing outside records its nodes.
 
-    `pending` is the list of an earlier call, whose recording continues.
+    `pending` is the list of an earlier call whose recording continues.
     """
     where = builder_of_thread()
     builder, top_level = where.builder, where.top_level

@@ -1,7 +1,7 @@
-"""What values were made of, once they have let go of their nodes: so that a None can be explained.
+"""What values were computed from, after they drop their nodes: explains why a gradient is None.
 
-Nothing here keeps a value alive, and no chain of values: each remembers a bounded number of weak
-references, and what stands for a Variable itself.
+Nothing here keeps a value or a chain of values alive: each value remembers a bounded number of weak
+references, and the tensors that represent Variables.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tracegraph.control_passes.dataflow import Flows
 from tracegraph.core.source import Source, here, next_moment, ours_by_file, place_of_thread
 from tracegraph.ir.tensor import Graph, Node, Tensor
 
-#: How many of the tensors that it was made of a value remembers, the nearest first.
+#: How many of its ancestors a value remembers, the nearest first.
 _LIMIT = 32
-#: Where programs have more results than this, each remembers fewer.
+#: In programs with more results than this, each result remembers fewer.
 _FEW_RESULTS, _LOWER_LIMIT = 16, 8
-#: How many calls of a function are noted at first, and again once a tape was opened.
+#: How many calls of a function are recorded at first, and again after a tape is opened.
 _CALLS_NOTED = 100
-#: Frames between the user's and `here` that are ours: the call, and its note.
+#: Frames of ours between the user's and `here`: the call, and its recording.
 _FRAMES = 3
 _place = place_of_thread()
 
 
 class _TopLevelTapes:
-    """Whether tapes were ever opened at top level, where alone they see values of calls, and what
-    waits for the first one: objects with a method `note_again`."""
+    """Whether a tape was ever opened at top level, the only place where tapes see the results of
+    calls; and the objects that wait for the first one, each with a method `note_again`."""
 
     def __init__(self) -> None:
         self.were_opened = False
         self.waiting: WeakSet[Any] = WeakSet()
 
     def open(self) -> None:
-        """Notes that a tape is opened at top level."""
+        """Records that a tape is opened at top level."""
         if not self.were_opened:
             self.were_opened = True
             for waiting in list(self.waiting):
@@ -49,9 +49,9 @@ TOP_LEVEL_TAPES = _TopLevelTapes()
 
 
 class Provenance:
-    """What a value was made of: weak references, and the tensors that stand for Variables.
+    """What a value was computed from: weak references, and the tensors that represent Variables.
 
-    `read_at` is where the last of the Variables was used, if there is one.
+    `read_at` is where the last of the Variables was read, if any.
     """
 
     __slots__ = ("read_at", "tensors")
@@ -62,7 +62,7 @@ class Provenance:
 
 
 class Assignment(NamedTuple):
-    """What a Variable was given, where and when."""
+    """What was assigned to a Variable, where and when."""
 
     value: ref[Tensor]
     source: Source
@@ -70,19 +70,19 @@ class Assignment(NamedTuple):
 
 
 def remember_assignment(handle: Tensor, value: Tensor) -> Assignment:
-    """Notes what the Variable that a handle stands for was given last."""
+    """Records the last assignment to the Variable that `handle` represents."""
     found = Assignment(ref(value), here(), next_moment())
     handle._assigned = found
     return found
 
 
 def last_assignment(handle: Tensor) -> Assignment | None:
-    """What the Variable was given last, before tapes were opened too."""
+    """The last assignment to the Variable, even from before tapes were opened."""
     return getattr(handle, "_assigned", None)
 
 
 class _Array:
-    """Stands for an argument that is not a tensor."""
+    """Stands in for an argument that is not a tensor."""
 
     _provenance = Provenance((), None)
 
@@ -91,9 +91,9 @@ ARRAY = _Array()
 
 
 class Callee:
-    """A function that was called: its body, and the inputs of it that follow the arguments.
+    """A function that was called: its body, and the inputs of it after the arguments.
 
-    `takes_variables` says whether Variables among them are arguments themselves.
+    `takes_variables` says whether Variables among them are themselves arguments.
     """
 
     __slots__ = ("__weakref__", "calls_left", "graph", "rest", "takes_variables")
@@ -108,20 +108,20 @@ class Callee:
         self.graph = ref(graph)
         self.rest = (*handles, *map(ref, captures))
         self.takes_variables = takes_variables
-        #: How many calls are to be noted yet on the hot path.
+        #: How many more calls to record on the hot path.
         self.calls_left = _CALLS_NOTED
 
     def note_again(self) -> None:
-        """Notes as many calls as at first."""
+        """Records as many more calls as at first."""
         self.calls_left = _CALLS_NOTED
 
     def note(self, arguments: Sequence[Any], results: Sequence[Tensor], frame: FrameType) -> None:
-        """Notes for the results of a call by `frame` what `remember` does, on the hot path.
+        """On the hot path, records for the results of a call by `frame` what `remember` would.
 
-        It is asked while `calls_left` is not 0: it costs an eighth of a short call, so it is done
-        for the first calls, and once more after the first tape was opened at top level.
+        Called while `calls_left` is not 0: recording costs an eighth of a short call, so only the
+        first calls are recorded, and again that many after the first tape opens at top level.
         """
-        self.calls_left = max(self.calls_left - 1, 0)  # threads may count one call twice
+        self.calls_left = max(self.calls_left - 1, 0)  # threads may double-count a call
         if not self.calls_left and not TOP_LEVEL_TAPES.were_opened:
             TOP_LEVEL_TAPES.waiting.add(self)
         code = frame.f_code
@@ -131,8 +131,8 @@ class Callee:
         self.remember(arguments, results, at)
 
     def remember(self, arguments: Sequence[Any], results: Sequence[Tensor], at: Any) -> None:
-        """Notes for the results of a call where it was, and what it was given. `at` is a Source, or
-        a tuple of what one is made of."""
+        """Records for the results of a call its place and its arguments. `at` is a Source, or the
+        tuple of arguments to build one from."""
         inputs = []
         for x in arguments:
             provenance = getattr(x, "_provenance", None)
@@ -142,7 +142,7 @@ class Callee:
             y._provenance = self, inputs, place
 
     def provenance_of(self, inputs: Sequence[Any], place: int) -> tuple[Any, ...]:
-        """What the result at a place was made of."""
+        """What the result at a position was computed from."""
         inputs = (*inputs, *self.rest)
         graph = self.graph()
         if graph is not None:
@@ -152,13 +152,13 @@ class Callee:
 
 
 def variable_read_by(x: Tensor) -> Tensor | None:
-    """What stands for the Variable that a tensor is a read of, if it is one."""
+    """The tensor that represents the Variable that x was read from, if any."""
     provenance = getattr(x, "_provenance", None)
     return provenance if type(provenance) is Tensor else None
 
 
 def provenance_of(x: Tensor) -> tuple[Any, ...] | None:
-    """What a value that has no node was made of, as far as it is known."""
+    """What a value without a node was computed from, as far as it is known."""
     provenance = getattr(x, "_provenance", None)
     if provenance is None:
         return None
@@ -171,17 +171,18 @@ def provenance_of(x: Tensor) -> tuple[Any, ...] | None:
 
 
 def was_not_noted(x: Tensor) -> bool:
-    """Whether a value is the result of a call that was not one of the first."""
+    """Whether a value is the result of a call that was not recorded, as it was not among the
+    first."""
     return x.node is None and not hasattr(x, "_provenance") and not hasattr(x, "_source")
 
 
 def comes_of_variable(x: Tensor) -> bool:
-    """Whether a value that has no node is that of a Variable, or was made of one."""
+    """Whether a value without a node was read or computed from a Variable."""
     return Tensor in map(type, provenance_of(x) or ())
 
 
 def place_of_last_read(x: Tensor) -> Source | None:
-    """Where the last of the Variables was used that such a value was made of."""
+    """Where the last of the Variables that such a value was computed from was read."""
     provenance = getattr(x, "_provenance", None)
     if type(provenance) is Provenance:
         return provenance.read_at
@@ -201,7 +202,7 @@ def _flat(entries: Iterable[Any]) -> Iterator[Any]:
 
 
 def _beyond(x: Any, provenance: Any) -> Any:
-    """What is remembered of a tensor and, since it may be gone soon, of what it was made of."""
+    """What is remembered of a tensor and, since it may soon be gone, of its own ancestors."""
     kind = type(provenance)
     if kind is Tensor:
         return provenance
@@ -213,8 +214,8 @@ def _beyond(x: Any, provenance: Any) -> Any:
 
 
 class _ResultProvenance(NamedTuple):
-    """Of a result: what it was made of, picked from the entries of all slots, and the positions
-    of those with that of the node that took each, the last node first."""
+    """For a result: what it was computed from, picked from the entries of all slots; and the
+    positions of those entries, each with that of the node that used it, the last node first."""
 
     slot: int
     pick: Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -222,9 +223,9 @@ class _ResultProvenance(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What follows from a structure and from the reads in it: the values and the inputs that
-    results were made of, and the provenance of each result. `read_at` has, for the positions
-    of entries that are Variables, the node that took the last of them, for each result."""
+    """What follows from a structure and the reads in it: the values and inputs that results were
+    computed from, and the provenance of each result. `read_at` maps positions of entries that are
+    Variables to the node that used the last of them, for each result."""
 
     values: list[int]
     inputs: list[int]
@@ -233,10 +234,10 @@ class _Found(NamedTuple):
 
 
 class ProvenanceMap:
-    """For the results of a program, by which of its slots each was made: the inputs, which count
-    down from -1, and the values that somebody holds.
+    """For each result of a program, the slots it was computed from: inputs, numbered down from -1,
+    and held values.
 
-    It follows from the structure of the program, and from which values are reads of Variables.
+    It depends only on the program's structure and on which values are reads of Variables.
     """
 
     def __init__(
@@ -246,21 +247,21 @@ class ProvenanceMap:
         self._inputs = [slots for slots, _ in wires]
         self._makers = [place for place, (_, count) in enumerate(wires) for _ in range(count)]
         self._held = held
-        #: The values among which reads of Variables may be.
+        #: The values that may be reads of Variables.
         self._copies = copies
         self._known: dict[tuple[int, ...], _Found] = {}
 
     def remember(
         self, nodes: Sequence[Node], inputs: Sequence[Tensor], values: Sequence[Tensor]
     ) -> None:
-        """Notes for the results what they were made of, before they let go of their nodes."""
+        """Records what the results were computed from, before they drop their nodes."""
         copies = self._copies
         reads = tuple([i for i in copies if variable_read_by(values[i]) is not None])
         found = self._known.get(reads) or self._find(reads)
         tensors = [values[i] for i in found.values]
         tensors += [inputs[i] for i in found.inputs]
         entries = []
-        for x in tensors:  # in every run of a loop that is not decorated
+        for x in tensors:  # hot: every run of an undecorated loop
             provenance = getattr(x, "_provenance", None)
             entries.append(ref(x) if provenance is None else _beyond(x, provenance))
         kinds = [*map(type, entries)]
@@ -291,9 +292,9 @@ class ProvenanceMap:
     def _behind(
         self, slot: int, ends: Container[int], reads: Container[int], limit: int
     ) -> list[tuple[int, int]]:
-        """Slots that a value was made of, each with the node that took it, the nearest first."""
+        """Slots that a value was computed from, each with the node that used it, nearest first."""
         found, waiting, seen = [], [slot], {slot}
-        for y in waiting:  # it grows meanwhile
+        for y in waiting:  # grows during the loop
             node = self._makers[y]
             for x in self._inputs[node]:
                 if x in seen:
@@ -312,7 +313,7 @@ _node = operator.itemgetter(1)
 
 
 def _last_takers(found: _Found, handles: tuple[int, ...]) -> list[int | None]:
-    """For each result the last node that took one of the Variables."""
+    """For each result the last node that used one of the Variables."""
     own = set(handles)
     last = [next((node for i, node in x.takers if i in own), None) for x in found.results]
     found.read_at[handles] = last
@@ -320,7 +321,7 @@ def _last_takers(found: _Found, handles: tuple[int, ...]) -> list[int | None]:
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """What picks the items at the places, as a tuple."""
+    """A function that picks the items at `places`, as a tuple."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     return lambda items: tuple([items[i] for i in places])

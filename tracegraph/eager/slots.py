@@ -1,12 +1,12 @@
-"""The slots of Variables: read, computed with and stored in one piece.
+"""The slots of Variables: reading them, computing and storing are one atomic step.
 
-A slot holds an array of the device, a Tensor whose value is not made yet, or the number of a row of
-a stack, in which a rolled program keeps Variables of one type together. Other threads are kept
-away by a lock. Signal handlers and finalizers are not, since they run on the thread that they
-interrupt; but Python starts them between its own instructions only. So what must be one piece is
-one call of C, made of iterators that C runs: it takes the values, runs the program and stores the
-results within one instruction. An interrupt falls before it or behind it, may read and assign what
-it likes, and nothing is lost.
+A slot holds a device array, a Tensor whose value is still pending, or the index of a row of a
+stack, in which a rolled program keeps Variables of one type together. A lock keeps other threads
+out. It cannot keep out signal handlers and finalizers, which run on the thread that they interrupt;
+but Python starts them only between its own instructions. So an atomic step is a single call into C,
+built of iterators that C runs: it reads the values, runs the program and stores the results within
+one instruction. An interrupt strikes before or after it, may read and assign freely, and nothing
+is lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Slot:
 
     __slots__ = ("buffer", "place")
 
-    #: An array of the device, a Tensor whose value is not made yet, or a StackRow.
+    #: A device array, a Tensor whose value is pending, or a StackRow.
     buffer: Any
-    #: The device that keeps it, or a `MemoryPlace`; None for the device that has computed it.
+    #: The device that keeps it, or a `MemoryPlace`; None for the device that computed it.
     place: Any
 
     def __init__(self, buffer: Any = None) -> None:
@@ -44,8 +44,8 @@ class Slot:
 
 
 class MemoryPlace:
-    """Memory that keeps the value of a slot beside that in which programs compute: its kind, and
-    the device; None for those that have computed the value."""
+    """Memory outside that in which programs compute, where a slot keeps its value: its kind, and
+    the device; None for the devices that computed the value."""
 
     __slots__ = ("device", "kind")
 
@@ -55,8 +55,8 @@ class MemoryPlace:
 
 
 class StackRow:
-    """What a slot holds whose value is a row of what the slot `stack` holds now. Whoever asks for
-    the value by itself gives it a buffer of its own: see `own_content`."""
+    """The content of a slot whose value is a row of the current content of the slot `stack`. Code
+    that needs the value alone first moves it to its own buffer: see `own_content`."""
 
     __slots__ = ("row", "stack")
 
@@ -65,11 +65,11 @@ class StackRow:
 
 
 class _Given:
-    """How often a slot was given what is not a buffer, so that a run need not look at all its
-    Variables each time. A run that it misleads fails, and looks then."""
+    """Counts assignments of non-buffers to slots, so that a run need not check all of its Variables
+    every time. A run that this misleads fails, and then checks."""
 
     pending = 0
-    #: How many slots were given a `MemoryPlace`, so that a run need not look for one.
+    #: How many slots were given a `MemoryPlace`; while none, runs need not look for one.
     memory_places = 0
 
 
@@ -82,12 +82,12 @@ _exhaust = deque(maxlen=0).extend
 
 
 def note_pending() -> None:
-    """Called before a slot is given what is not a buffer, or one on other devices."""
+    """Called before a slot is set to a non-buffer, or to a buffer on other devices."""
     _given.pending += 1
 
 
 def contents_of(slots: Iterable[Slot]) -> list[Any]:
-    """What the slots hold, buffers or Tensors, all at one moment."""
+    """A consistent snapshot of the contents of the slots, buffers or Tensors."""
     slots = list(slots)
     while True:
         contents = list(map(get_buffer, slots))
@@ -98,20 +98,20 @@ def contents_of(slots: Iterable[Slot]) -> list[Any]:
 
 
 def own_content(slot: Slot) -> Any:
-    """What the slot holds, after it got a buffer of its own if its value was in a stack."""
+    """The content of the slot, moved to its own buffer first if it was in a stack."""
     while True:
         content = slot.buffer
         if type(content) is not StackRow:
             return content
         stack, whole = content.stack, content.stack.buffer
         own = backend.row(whole, content.row)
-        # A step that an interrupt makes in between gives the stack another buffer.
+        # A step by an interrupt in between would give the stack another buffer.
         if store_together_if_same((slot,), (own,), (slot, stack), (content, whole)):
             return own
 
 
 def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
-    """The contents on the devices that keep those of the slots; what is not made yet stays so."""
+    """The contents moved to the devices of their slots; pending values stay pending."""
     return [
         content if slot.place is None or type(content) is Tensor else _kept(content, slot.place)
         for slot, content in zip(slots, contents, strict=True)
@@ -125,12 +125,12 @@ def _kept(buffer: Any, place: Any) -> Any:
 
 
 def store(slots: Sequence[Slot], contents: Iterable[Any]) -> None:
-    """Stores contents in slots, all at one moment."""
+    """Stores contents in slots, atomically."""
     _exhaust(map(_put, slots, placed(slots, contents)))
 
 
 def store_if_same(slot: Slot, old: Any, new: Any) -> bool:
-    """Stores `new` in the slot if it holds `old`; whether it did."""
+    """Stores `new` in the slot if it holds `old`; returns whether it did."""
     (new,) = placed((slot,), (new,))
     is_same = map(is_, (old,), map(get_buffer, (slot,)))
     return bool(list(map(_put, compress((slot,), is_same), (new,))))
@@ -139,7 +139,7 @@ def store_if_same(slot: Slot, old: Any, new: Any) -> bool:
 def store_together_if_same(
     slots: Sequence[Slot], contents: Iterable[Any], known: Sequence[Slot], olds: Sequence[Any]
 ) -> bool:
-    """Stores contents in slots if the slots `known` hold `olds`, all at one moment; whether it
+    """Atomically stores contents in slots if the slots `known` hold `olds`; returns whether it
     did."""
     contents = placed(slots, contents)
     is_same = map(all, (map(is_, olds, map(get_buffer, known)),))
@@ -148,14 +148,15 @@ def store_together_if_same(
 
 
 def materialised_content(slot: Slot, tensor: Tensor) -> Any:
-    """The buffer of a tensor that the slot holds, which takes its place. Raises what failed."""
+    """Replaces a tensor that the slot holds by its buffer, and returns that. Raises an earlier
+    failure."""
     buffer = device_buffer(tensor)
     store_if_same(slot, tensor, buffer)
     return buffer
 
 
 def materialise_slots(slots: Sequence[Slot]) -> None:
-    """Makes the values of the slots exist. Raises what failed."""
+    """Computes the pending values of the slots. Raises an earlier failure."""
     while has_unmade(slots):
         for slot in slots:
             content = own_content(slot)
@@ -164,12 +165,12 @@ def materialise_slots(slots: Sequence[Slot]) -> None:
 
 
 def has_unmade(slots: Iterable[Slot]) -> bool:
-    """Whether a slot holds what is not a buffer."""
+    """Whether any slot holds something other than a buffer."""
     return not _UNMADE.isdisjoint(map(type, map(get_buffer, slots)))
 
 
 def gathered(slots: Sequence[Slot]) -> list[Any]:
-    """The buffers of the slots, all at one moment."""
+    """A consistent snapshot of the buffers of the slots."""
     while True:
         materialise_slots(slots)
         buffers = contents_of(slots)
@@ -178,26 +179,26 @@ def gathered(slots: Sequence[Slot]) -> list[Any]:
 
 
 class Step:
-    """A program that reads Variables, runs, and stores new values in some of them, as one piece.
+    """A program that reads Variables, runs, and stores new values in some of them, atomically.
 
     It takes buffers, the values of the Variables that it reads, and further buffers, in this order.
-    Of its outputs those at `stored` are the new values of the Variables that it assigns.
+    Its outputs at `stored` are the new values of the Variables that it assigns.
     """
 
     __slots__ = ("_are_unshared", "_looked_at", "_members", "_new_values", "_rows", "program")
 
     def __init__(self, program: Any, stored: slice) -> None:
         self.program = program
-        #: Variables that the program takes in stacks, and the rows that they are then.
+        #: Variables that the program takes in stacks, and their rows in them.
         self._members: list[Slot] = []
         self._rows: list[StackRow] = []
         self._new_values = itemgetter(stored)
-        #: Whether nobody else holds the buffers to overwrite, by the sum of their references; None
-        #: where none is overwritten.
+        #: Tests by the sum of their reference counts whether the buffers to overwrite are unshared;
+        #: None if the program overwrites none.
         self._are_unshared: Callable[[int], bool] | None = None
         if program.donated:
             self._are_unshared = (_COUNT * (stored.stop - stored.start)).__eq__
-        #: When the Variables were looked at last, and all had buffers: see `_Given`.
+        #: When the Variables were last checked and all had buffers: see `_Given`.
         self._looked_at = -1
         if stored.start < stored.stop:
             program.keep()
@@ -209,7 +210,7 @@ class Step:
         rest: Sequence[Any],
         assigned: Sequence[Slot],
     ) -> tuple[Any, ...]:
-        """The outputs. Raises the error of an argument that failed before, or LoweringError."""
+        """The outputs. Raises the error of an argument that failed earlier, or LoweringError."""
         program = self.program
         is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
         if is_moved or program.has_run_in is not program.life or program.may_be_left:
@@ -220,7 +221,7 @@ class Step:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
             self._settle(variables, buffers)
-            # On the mesh of the program, or on another one, for which it has begun anew.
+            # On the program's mesh, or on another one, for which it has been reset.
             given = program.brought(buffers) if program.has_run else buffers
             return self.run(given, variables, rest, assigned)
         with state_lock:
@@ -229,9 +230,9 @@ class Step:
                     self._look_at(variables)
                     if not program.has_run:
                         return self.run(buffers, variables, rest, assigned)
-                # `stores` runs the program and stores its results when it is exhausted; `found`
-                # has the outputs then: none, and nothing was run, if somebody beyond a Variable
-                # holds a buffer that the program would overwrite, or a Variable left its stack.
+                # Exhausting `stores` runs the program and stores its results; `found` then has the
+                # outputs. It stays empty, and nothing was run, if a buffer to overwrite is shared
+                # with anything beyond its Variable, or a Variable has left its stack.
                 found: dict[int, tuple[Any, ...]] = {}
                 arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
                 if self._are_unshared is not None:
@@ -257,7 +258,7 @@ class Step:
                 _unshare(assigned)
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
-        """Makes the values of the Variables exist on the devices of the program; notes when."""
+        """Computes the Variables' pending values, on the program's devices; records when."""
         self._gather_stacks()
         now = _given.pending
         materialise_slots(variables)
@@ -268,8 +269,8 @@ class Step:
         """Gathers the rows of the stacks that the program takes."""
 
     def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
-        """Where several devices run the program, Variables that are on one move to all of them: a
-        later run then has the same kind of arrays as the first."""
+        """If several devices run the program, moves Variables from one device to all of them, so
+        that later runs see the same kind of arrays as the first."""
         contents = contents_of(variables)
         _move(variables, contents, self.program.moves_to((*others, *contents)))
 
@@ -280,12 +281,12 @@ class Step:
         rest: Sequence[Any],
         assigned: Sequence[Slot],
     ) -> tuple[Any, ...] | None:
-        """The first run compiles, which takes time and runs Python, where interrupts may fall and
-        other threads go on: it is given copies of what it would overwrite. None if a Variable was
-        assigned meanwhile, so that the results do not count."""
+        """The first run. It compiles, which takes time and runs Python, where interrupts may strike
+        and other threads continue, so it gets copies of what it would overwrite. None if a Variable
+        was assigned meanwhile and the results do not count."""
         with state_lock:
             self._gather_stacks()
-            materialise_slots(variables)  # what is pending cannot move
+            materialise_slots(variables)  # pending values cannot move
             self._settle(variables, buffers)
             state = gathered(variables)
         given = list(state)
@@ -312,9 +313,9 @@ class Step:
         rest: Sequence[Any],
         assigned: Sequence[Slot],
     ) -> dict[int, tuple[Any, ...]]:
-        """The outputs, where the error is one of the moment; none to try once more."""
+        """The outputs, if the error was transient; none to retry."""
         if has_unmade(variables):
-            self._look_at(variables)  # an interrupt assigned what is not made yet
+            self._look_at(variables)  # an interrupt assigned a pending value
             return {}
         raise_failures((*buffers, *rest))
         if backend.is_exhausted(error):
@@ -324,26 +325,26 @@ class Step:
         is_elsewhere = is_elsewhere or self.program.is_movable(error, inputs)
         if not is_elsewhere and not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
-        # The frames of what failed hold the buffers, so they are not given away, but copied; to one
-        # device, or to the mesh of the program, where they were on several.
+        # The failed call's frames still hold the buffers, so these are copied instead of donated;
+        # to one device, or to the program's mesh if they were on several.
         outputs = self._run_first(buffers, variables, rest, assigned)
         return {} if outputs is None else {0: outputs}
 
 
 def _move(slots: Iterable[Slot], contents: Iterable[Any], mesh: Any) -> None:
-    """Moves to a mesh what one device has of these contents. If it is None, what is on some mesh
-    comes from there: those are states of generators, which no program follows."""
+    """Moves contents on one device to a mesh. If `mesh` is None, moves contents off any mesh: those
+    are states of generators, which no program follows."""
     for slot, content in zip(slots, contents):
         if type(content) is Tensor:
             continue
         moved = backend.off_mesh(content) if mesh is None else backend.whole_on(content, mesh)
         if moved is not content:
-            note_pending()  # steps that ran before had it elsewhere
+            note_pending()  # steps that ran before saw it elsewhere
             store_if_same(slot, content, moved)
 
 
 def take_off_mesh(slot: Slot) -> None:
-    """Lets the value of a slot be one of this process alone, if it is there."""
+    """Moves the value of a slot off its mesh, to this process alone, if all of it is here."""
     content = slot.buffer
     if type(content) is Tensor and content.node is None:
         content = materialised_content(slot, content)
@@ -352,14 +353,14 @@ def take_off_mesh(slot: Slot) -> None:
 
 
 def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
-    """Where several devices run a graph, Variables that are on one move to all of them: see
-    `Step._settle`. `slots` are those that inputs stand for, by position; `buffers` those of all
-    inputs, whatever they have for these."""
+    """If several devices run a graph, moves Variables from one device to all of them: see
+    `Step._settle`. `slots` are those that inputs represent, by position; `buffers` are those of all
+    inputs, with any placeholders for these."""
     if not slots:
         return
     variables = [*slots.values()]
     with state_lock:
-        materialise_slots(variables)  # what is pending cannot move
+        materialise_slots(variables)  # pending values cannot move
         contents = contents_of(variables)
         given = [*buffers]
         for place, content in zip(slots, contents):
@@ -370,7 +371,7 @@ def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> N
 def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a program that stores nothing.
 
-    Raises the error of the argument that failed before, or a LoweringError.
+    Raises the error of an argument that failed earlier, or a LoweringError.
     """
     try:
         return program(*arguments)
@@ -382,20 +383,20 @@ def run_program(program: Any, arguments: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _unshare(slots: Sequence[Slot]) -> None:
-    """Gives each slot whose buffer somebody else holds a copy of its own."""
+    """Gives each slot whose buffer is shared its own copy."""
     for slot in slots:
         content = slot.buffer
-        # Held by the slot, by `content` and by the call.
+        # Referenced by the slot, by `content` and by the call.
         if type(content) not in _UNMADE and getrefcount(content) > 3:
             store_if_same(slot, content, backend.copy(content))
 
 
-#: The key of the outputs that a run finds, and the name under which slots keep their contents.
+#: The key of a run's outputs in `found`, and the attribute in which slots keep their content.
 _FIRST, _BUFFER = (0,), repeat("buffer")
 
 
 def _calibrated() -> int:
-    """References that `Step` counts of a buffer that its slot and the arguments hold alone."""
+    """References that `Step` counts for a buffer held only by its slot and the arguments."""
     slot = Slot()
     slot.buffer = object()
     arguments = map(tuple, (map(get_buffer, (slot,)),))

@@ -1,9 +1,9 @@
 """Steps whose programs take Variables in stacks.
 
 A rolled program reads the kernels of twelve layers as the rows of one buffer, and stores them as
-one, so nothing is copied from step to step. The slots of the Variables hold the numbers of their
-rows meanwhile. A Variable that is read by itself, or assigned, gets a buffer of its own, and the
-next step gathers the rows anew.
+one, so nothing is copied between steps. Meanwhile the slots of the Variables hold the indices of
+their rows. Reading or assigning a single Variable moves it to its own buffer, and the next step
+gathers the rows again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracegraph.eager.slots import (
 
 
 class StackedStep(Step):
-    """A step that takes some Variables by themselves, and behind them groups in stacks."""
+    """A step that takes some Variables individually, followed by groups of them in stacks."""
 
     __slots__ = ("_assigned", "_groups", "_places", "_slots")
 
@@ -35,11 +35,11 @@ class StackedStep(Step):
         groups: Sequence[Sequence[Slot]],
         assigned: Sequence[int],
     ) -> None:
-        """`assigned` are places among those taken: first the kept Variables, then the stacks."""
+        """`assigned` are positions among the Variables taken: first those kept, then the stacks."""
         super().__init__(program, stored)
         self._groups = groups
         self._places = assigned
-        # Both lists change in place: a run holds them while it looks for the stacks.
+        # Both lists change in place: a run holds them while it gathers the stacks.
         self._slots = [*kept, *(Slot() for _ in groups)]
         self._assigned = [self._slots[i] for i in assigned]
 
@@ -61,8 +61,8 @@ class StackedStep(Step):
 
 
 def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
-    """The stack whose rows the slots are, in their order, and the rows. They become that if they
-    are not."""
+    """The stack whose rows are the slots, in order, and the rows. Gathers them into a new stack if
+    they are not rows of one."""
     while True:
         contents = [slot.buffer for slot in members]
         stack = _common_stack(contents)
@@ -77,7 +77,7 @@ def _stack_of(members: Sequence[Slot]) -> tuple[Slot, list[StackRow]]:
 
 
 def _common_stack(contents: Sequence[Any]) -> Slot | None:
-    """The stack of which the contents are all rows, in their order."""
+    """The stack whose rows the contents all are, in order."""
     first = contents[0]
     if type(first) is not StackRow or first.stack.buffer.shape[0] != len(contents):
         return None

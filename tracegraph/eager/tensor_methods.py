@@ -1,4 +1,4 @@
-"""Asking a tensor for its value: numpy, bool, float, printing. Installed on `Tensor` here."""
+"""Reading a tensor's value: numpy, bool, float, printing. Installed on `Tensor` here."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tracegraph.ir.tensor import Tensor, host_tensor
 
 
 def is_symbolic(tensor: Tensor) -> bool:
-    """Whether the tensor belongs to a graph, so that it has no value now."""
+    """Whether the tensor belongs to a graph, and so has no value now."""
     node = tensor.node
     return node is not None and (node.builder is None or not node.builder.is_top_level)
 
 
 def host_array(tensor: Tensor) -> np.ndarray:
-    """The value as a NumPy array that must not be written to, its rows one after another."""
+    """The value as a read-only NumPy array in row-major order."""
     materialise(tensor)
     buffer = getattr(tensor, "buffer", None)
     array = host_value(tensor) if buffer is None else _fetched(buffer, tensor)
@@ -46,7 +46,7 @@ def host_array(tensor: Tensor) -> np.ndarray:
 
 
 def gathered_array(tensor: Tensor) -> np.ndarray:
-    """`host_array` of a tensor that processes may share: then all of them must call this."""
+    """`host_array` of a tensor that may be sharded over processes: all of them must call this."""
     materialise(tensor)
     if not _parts_here(tensor):
         return host_array(tensor)
@@ -54,7 +54,7 @@ def gathered_array(tensor: Tensor) -> np.ndarray:
 
 
 def _parts_here(tensor: Tensor) -> str:
-    """What this process holds of a made value: "4 parts of 8", or "" for all of it."""
+    """What this process holds of a computed value: "4 parts of 8", or "" for all of it."""
     buffer = getattr(tensor, "buffer", None)
     if buffer is None or buffer.is_fully_addressable or buffer.is_fully_replicated:
         return ""
@@ -73,16 +73,16 @@ def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
             f"tg.distribute.Layout(mesh, {[None] * tensor.ndim}))",
         )
     try:
-        buffer.block_until_ready()  # JAX ends the process where NumPy reads a failed buffer
+        buffer.block_until_ready()  # JAX aborts the process if NumPy reads a failed buffer
         return np.asarray(buffer)
-    except RuntimeError as error:  # the program that makes it ran on after the call
+    except RuntimeError as error:  # the program that computes it was still running
         if is_of_interrupt(error):
             raise
         raise run_failure(error, tensor.source) from None
 
 
 def numpy(self: Tensor) -> Any:
-    """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
+    """The value as a new NumPy array; a NumPy scalar for a tensor without axes.
 
     Raises TraceError while tracing.
     """
@@ -94,7 +94,7 @@ def numpy(self: Tensor) -> Any:
 
 
 def item(self: Tensor) -> Any:
-    """The one element as a Python number. Raises ValueError for another number of elements."""
+    """The only element as a Python number. Raises ValueError unless there is exactly one."""
     return _element(self, ".item()", "")
 
 
@@ -106,14 +106,14 @@ def _asked(tensor: Tensor, how: str, fix: str = "") -> np.ndarray:
 
 
 def tell_tapes(tensor: Tensor, how: str) -> None:
-    """Tells what records that a value goes to NumPy, or to Python, and `how` it was asked for."""
+    """Tells recorders that a value leaves for NumPy or Python, and `how` it was read."""
     for recorder in current().recorders:
         recorder.leave(tensor, how)
 
 
-#: How a Python `if` asks. It decides what is computed, and computes nothing itself.
+#: How a Python `if` reads a value. It decides what is computed, and computes nothing itself.
 BOOL = "a Python bool"
-#: How `tg.numpy_function` asks, which says that it has no gradient.
+#: How `tg.numpy_function` reads one; its own message says that it has no gradient.
 HOST_CALL = "tg.numpy_function"
 
 
@@ -128,14 +128,14 @@ _INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.functi
 _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
-#: Say why code of the user's was not converted to decide by tensors, if it was not; what converts
-#: is on a floor above.
+#: Functions that say why the user's code was not converted to branch on tensors, if it was not; the
+#: converter is on a higher floor.
 why_not_converted: list[Callable[[CodeType], str]] = []
 
 
 def _with_reason(fix: str) -> str:
-    """The repair where Python asks for a number of a graph, with the reason why the function was
-    not converted, or one that it is defined in."""
+    """The fix where Python needs a number from a graph tensor, with the reason why the function, or
+    one that encloses it, was not converted."""
     name = None
     for code in (frame.f_code for frame in user_frames()):
         if name is None or name.startswith(f"{code.co_qualname}.<locals>."):
@@ -157,11 +157,11 @@ def _bool(self: Tensor) -> bool:
 
 
 class OneElementError(ShapeError, TypeError):
-    """A ShapeError where Python raises TypeError: a number was asked of many elements."""
+    """A ShapeError where Python raises TypeError: many elements were read as one number."""
 
 
 def _element(tensor: Tensor, how: str, fix: str = _NUMBER_FIX) -> Any:
-    """The one element, as Python has it."""
+    """The only element, as a Python scalar."""
     array = _asked(tensor, how, fix)
     if array.size != 1:
         fail(
@@ -236,7 +236,7 @@ def _repr(self: Tensor) -> str:
 
 def value_repr(tensor: Tensor) -> str:
     """The value in the text of a tensor or Variable; where other processes hold parts of it, how
-    many are here."""
+    many parts are here."""
     materialise(tensor)
     parts = _parts_here(tensor)
     if parts:
@@ -254,39 +254,39 @@ def _format(self: Tensor, spec: str) -> str:
 
 def device(self: Tensor) -> str:
     """The device that holds the value, such as '/job:localhost/replica:0/task:0/device:CPU:0';
-    several of them with commas in between. While tracing it is the usual one."""
+    several are separated by commas. While tracing, the default device."""
     return default_device() if is_symbolic(self) else device_of(device_buffer(self))
 
 
 def default_device() -> str:
-    """The device that values are put on."""
+    """The device on which values are created."""
     return device_of(backend.put(np.zeros((), np.float32)))
 
 
 def device_of(buffer: Any) -> str:
-    """The names of the devices that hold a buffer, with commas in between."""
+    """The names of the devices that hold a buffer, separated by commas."""
     return ", ".join(backend.device_names(buffer))
 
 
 def memory_kind(self: Tensor) -> str | None:
-    """The memory that holds the value, as JAX calls it: "device" or "pinned_host"; None while
+    """The memory that holds the value, in JAX's terms: "device" or "pinned_host"; None while
     tracing, and where JAX does not know."""
     return None if is_symbolic(self) else backend.memory_kind(device_buffer(self))
 
 
 def layout(self: Tensor) -> Any:
-    """How the value is divided among the devices of a mesh; None if it is on one device."""
+    """How the value is sharded over the devices of a mesh; None if it is on one device."""
     return backend.layouts().layout_of(self)
 
 
 def _to_device(self: Tensor, device: Any, /, *, stream: Any = None) -> Tensor:
-    """The tensor itself, which is on that device. Raises ValueError for another one."""
+    """The tensor itself if it is on that device; otherwise raises ValueError."""
     check_device("to_device", device)
     return self
 
 
 def check_device(op: str, device: Any) -> None:
-    """Raises ValueError for a device on which tensors cannot be put; None stands for any."""
+    """Raises ValueError for a device that tensors cannot be moved to; None stands for any."""
     if device is None or device == default_device():
         return
     fail(

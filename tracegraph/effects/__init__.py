@@ -1,1 +1,1 @@
-"""Prints, checks and calls of Python: how a trace has them, and how a run makes them."""
+"""Prints, checks and calls of Python: how a trace represents them, and how a run performs them."""

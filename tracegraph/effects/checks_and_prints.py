@@ -60,7 +60,7 @@ def _checked_summarize(summarize: Any) -> int:
 
 
 def _stream_data(stream: Any) -> Any:
-    """A stream as the graph holds it: by name, if it has one that outlives the process."""
+    """A stream as the graph stores it: by name, if it has one that outlives the process."""
     if stream is None or stream is sys.stderr:
         return "stderr"
     if stream is sys.stdout:
@@ -79,8 +79,8 @@ def _stream_data(stream: Any) -> Any:
 
 
 def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str = "") -> None:
-    """Raises InvalidArgumentError if `condition`, one truth value, does not hold: at once at top
-    level, at every call in a function. What is assigned before it stays, what comes later does not.
+    """Raises InvalidArgumentError if `condition`, one truth value, does not hold: immediately at
+    top level, in every call of a function. Assignments before it stay; nothing after it happens.
     """
     condition = as_tensor(condition)
     tensors = [as_tensor(x) for x in operands]

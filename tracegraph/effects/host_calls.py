@@ -1,4 +1,4 @@
-"""Calls of Python functions: in a trace, and how programs make them."""
+"""Calls of Python functions: how traces record them, and how programs perform them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def host_call(
     types: Sequence[TensorType],
     is_differentiable: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Appends a call of a Python function of arrays to the trace, after the effects before it."""
+    """Appends a call of a Python function of arrays to the trace, ordered after earlier effects."""
     trace = current()
-    # What comes after a check that fails does not happen.
+    # Nothing after a failed check may happen.
     gate = (trace.all_hold,) if isinstance(trace, Trace) and trace.all_hold is not None else ()
     op = HostCall(function, tuple(types), is_differentiable, bool(gate))
     if not isinstance(trace, Trace):
@@ -58,13 +58,13 @@ class HostFunction:
     def run(
         self, arrays: Sequence[np.ndarray], forward: Any = None, keeps: bool = False
     ) -> tuple[Sequence[Tensor], Any]:
-        """The results for a run of the program, and what derivatives take of it, if `keeps`.
-        `forward` is what the call kept that this is a derivative of."""
+        """The results for a run of the program and, if `keeps`, what derivatives need of it.
+        `forward` is what the call kept that this one is a derivative of."""
         raise NotImplementedError
 
 
 class _Plain(HostFunction):
-    """A function without derivatives, or the data that names one of ours."""
+    """A function without derivatives, or the data that names one of our functions."""
 
     def __init__(self, function: Callable[..., Any] | tuple[Any, ...]) -> None:
         is_ours = isinstance(function, tuple)
@@ -77,7 +77,7 @@ class _Plain(HostFunction):
 
 
 class _OfFirstProcess(HostFunction):
-    """A function without results in a process that leaves it to the first one."""
+    """A function without results, in a process that leaves the call to the first process."""
 
     def run(
         self, arrays: Sequence[np.ndarray], forward: Any = None, keeps: bool = False
@@ -86,7 +86,7 @@ class _OfFirstProcess(HostFunction):
 
 
 class _Runner:
-    """What is called for a host call of the user's line `source`; see `ops.effect.HostRunner`."""
+    """The callable behind a host call at the user's line `source`; see `ops.effect.HostRunner`."""
 
     def __init__(self, op: HostCall, source: Source) -> None:
         self._op = op
@@ -122,9 +122,10 @@ class _Runner:
 
 
 class _Iterations:
-    """The calls of a Python function in all iterations of the parallel loops around it, in order.
+    """The calls of a Python function in all iterations of the enclosing parallel loops, in order.
 
-    What the `first` call made may be known, and what the calls made that it is the derivative of.
+    The call of the `first` iteration may be known, and so may the calls that these are derivatives
+    of.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class _Iterations:
     def run(
         self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, ...] | None:
-        """The results; None where checks kept it from all calls, and nothing tells open sizes."""
+        """The results; None if checks prevented all calls, so that open sizes remain unknown."""
         if not loops:
             return self._once(arrays)
         (count, flags), *inner = loops
@@ -170,7 +171,7 @@ class _Iterations:
     def _stacked(
         self, rows: Sequence[tuple[np.ndarray, ...] | None]
     ) -> tuple[np.ndarray, ...] | None:
-        """The results of the iterations; an iteration that made no call has zeros."""
+        """The results of the iterations, stacked; zeros for an iteration that made no call."""
         made = [row for row in rows if row is not None]
         if not made:
             return None
@@ -204,17 +205,17 @@ class _Iterations:
         results, kept = self._function.run(arrays[op.is_gated :], forward, self._keeps)
         self.kept.append(kept)
         return tuple(
-            # Where no rank is declared, the shape is compared behind the call.
+            # Where no rank is declared, the shape is compared after the call.
             host_array(y) if i in op.undeclared else _checked(y, type, self._source)
             for i, (y, type) in enumerate(zip(results, op.types, strict=True))
         )
 
     def _kept_by_forward(self) -> Any:
-        """What the call kept that this one is the derivative of; None where it is not known."""
+        """What the call kept that this one is a derivative of; None if unknown."""
         forward = self._forward
         if forward is None:
             return None
-        if not forward.sizes and forward.kept:  # called once, and differentiated in a loop
+        if not forward.sizes and forward.kept:  # one call, differentiated inside a loop
             return forward.kept[0]
         place = len(self.kept)
         is_same_loop = forward.sizes == _sizes(self._op) and place < len(forward.kept)
@@ -227,8 +228,8 @@ def _sizes(op: HostCall) -> tuple[Any, ...]:
 
 @contextmanager
 def _own_top_level() -> Iterator[None]:
-    """A context for Python functions that programs call: they compute at a top level of their own,
-    and no tape or accumulator outside sees them."""
+    """A context for Python functions called by programs: they compute at their own top level, and
+    no tape or accumulator outside sees them."""
     with in_host_call(), init_scope(), recorded_call():
         yield
 
@@ -250,7 +251,7 @@ def _checked(result: Tensor, type: TensorType, source: Source) -> np.ndarray:
     return array
 
 
-#: Host functions that graphs hold as data, by name.
+#: Host functions that graphs store as data, by name.
 _FUNCTIONS: dict[str, Callable[..., Callable[..., Any]]] = {
     "print": Template,
     "stop": lambda: tuple,
@@ -261,7 +262,7 @@ set_host_runner(_Runner)
 
 
 def declared_type(spec: TensorSpec) -> TensorType:
-    """The type that `Tout` gives; what it leaves open gets a name, which each run gives a value."""
+    """The type that `Tout` declares; open parts get names, whose values each run determines."""
     if spec.shape.rank is None:
         return TensorType(spec.dtype, ShapeVariable(current().new_size_name()))
     sizes = [Dim.named(n) if isinstance(n, str) else n for n in spec.shape]
@@ -270,8 +271,8 @@ def declared_type(spec: TensorSpec) -> TensorType:
 
 
 def declare_result(x: Tensor, shape: TensorShape) -> bool:
-    """Declares the shape of a result of a Python function that `Tout` left out, or of that result
-    in another dtype, if nothing has used it yet: each call checks it. Returns whether it could."""
+    """Declares the shape that `Tout` omitted of a Python function's result, or of a cast of it, if
+    nothing has used it yet: each call checks it. Returns whether that was possible."""
     if not isinstance(x.type.shape, ShapeVariable) or shape.rank is None:
         return False
     return not current().is_top_level and _declared(x, shape, None)

@@ -1,5 +1,5 @@
-"""What a procedure is made of: the programs of its parts, the pieces of a run in which parts are
-computed, and Variables stored, together, and the branches and loops that are run from Python."""
+"""The elements of a procedure: the programs of its parts; the pieces of a run, which compute parts
+and store Variables atomically; and the branches and loops that run from Python."""
 
 from __future__ import annotations
 
@@ -30,54 +30,54 @@ if TYPE_CHECKING:
     from tracegraph.effects.procedure import Run
     from tracegraph.padding.padded import Padded
 
-#: How many programs of one part are kept: one for each of the last sizes.
+#: How many programs to keep per part: one for each of the latest sizes.
 _MOST_PROGRAMS = 128
 
 
 class DoesNotFit(Exception):
-    """Something is longer than it would be with padding."""
+    """A size exceeds its padded size."""
 
 
 class Stopped(Exception):
-    """A check failed, and what comes now does not happen: the rest of a run. `error` is what the
-    check raises, where it stands in a branch or a loop."""
+    """A check failed, and the rest of the run does not happen. `error` is the check's error, if it
+    is inside a branch or a loop."""
 
     error: Exception | None = None
 
 
 class PartProgram:
-    """A part, and its programs: one, or one for the sizes that are known when it begins."""
+    """A part and its programs: a single one, or one for each set of sizes known when it begins."""
 
     def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
         self._part = part
         self._make = make
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
-        #: Whether sizes in it are known only when it begins.
+        #: Whether some of its sizes are known only when it begins.
         self._has_sizes = bool(part.names) or not part.graph.is_static
         #: The sizes that are read when it ends, by name.
         self._sizes = [(str(node.op.attributes[0]), node) for node in part.sizes]
         self.effects = part.effects
 
     def programs(self) -> list[Any]:
-        """Its programs: those so far, where they are for sizes that runs find."""
+        """Its programs; if they depend on sizes that runs find, those compiled so far."""
         if self._has_sizes:
             return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
         return [self._only_program] if self._part.outputs else []
 
     def reads(self, run: Run) -> list[tuple[Tensor, Slot]]:
-        """What has the value of a Variable at the beginning of the part, and the Variable."""
+        """The tensors that take a Variable's value at the start of the part, with the Variables."""
         found = list(run.variables.items()) if self._is_first else []
         for node in self._part.loads:
             slot = run.slot(node.inputs[1])
-            if slot is None:  # in a parallel loop: the value that its body was given
+            if slot is None:  # in a parallel loop: the value that its body received
                 run.env[node.outputs[0]] = run.value(variable_input(node.inputs[1]))
             else:
                 found.append((node.outputs[0], slot))
         return found
 
     def compute(self, run: Run) -> None:
-        """Runs the program of the part, and reads the sizes that it gives."""
+        """Runs the part's program, and reads the sizes that it computes."""
         part = self._part
         if part.outputs:
             buffers = [run.value(x) for x in part.inputs]
@@ -105,7 +105,7 @@ class PartProgram:
 
     @functools.cached_property
     def _only_program(self) -> Any:
-        """The program of a part all of whose sizes are known."""
+        """The program of a part whose sizes are all known."""
         with backend.compiling:
             return self._make(self._part.graph)
 
@@ -133,32 +133,32 @@ class PartProgram:
 
 
 class Piece:
-    """What a run does between two calls that may look at Variables: it reads Variables, computes,
-    prints, and stores all together. Where another thread or a signal handler assigned one of them
-    meanwhile, all is computed anew, and nothing is printed twice."""
+    """The work of a run between two calls that may observe Variables: it reads Variables, computes,
+    prints, and stores everything atomically. If another thread or a signal handler assigned one of
+    them meanwhile, it recomputes everything, and prints nothing twice."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         #: Parts, and the effects between them.
         self._steps: list[PartProgram | Node] = []
-        #: The Variables that were read, and the values that they had.
+        #: The Variables that were read, and their values at that time.
         self._known: list[Slot] = []
         self._olds: list[Any] = []
-        #: What Variables get.
+        #: The values to store in Variables.
         self._stores: list[tuple[Any, Slot]] = []
-        #: Prints that wait for what is stored, and so show what was computed last.
+        #: Prints deferred until the stores, so that they show what was computed last.
         self._prints: list[Node] = []
-        #: Whether it is computed anew.
+        #: Whether it is recomputing.
         self.is_silent = False
 
     def take(self, step: PartProgram | Node) -> None:
-        """Runs a part, or makes an effect that looks at no Variable. Where a check failed, what was
-        assigned before it is stored, and the run stops."""
+        """Runs a part, or performs an effect that observes no Variable. If a check failed, stores
+        what was assigned before it and stops the run."""
         self._steps.append(step)
         if isinstance(step, Node) and is_print(step):
             self._prints.append(step)
             return
-        if not isinstance(step, Node) or step.op.regions:  # what was to be printed comes first
+        if not isinstance(step, Node) or step.op.regions:  # earlier prints come first
             self._print()
         stop = self._stop_of(step)
         while stop is not None:
@@ -168,7 +168,7 @@ class Piece:
             stop = self._stop_anew()
 
     def end(self, final_stores: Sequence[tuple[Tensor, Slot]] = ()) -> None:
-        """Stores, and prints what is left."""
+        """Stores everything, and performs the remaining prints."""
         run, stop = self._run, None
         while True:
             final = [(run.output(y), slot) for y, slot in final_stores] if stop is None else []
@@ -180,7 +180,7 @@ class Piece:
             raise stop
 
     def store(self, run: Run, node: Node) -> None:
-        """Notes what a node of a run stores."""
+        """Records what a node of a run stores."""
         slot = run.slot(node.inputs[1])
         assert slot is not None, f"{node} stores in what stands for no Variable"
         self._stores.append((run.output(node.inputs[2]), slot))
@@ -193,7 +193,7 @@ class Piece:
             return store_together_if_same(slots, new, self._known, self._olds)
 
     def _stop_anew(self) -> Stopped | None:
-        """Computes all anew, up to a check that fails."""
+        """Recomputes everything, up to a check that fails."""
         self._known, self._olds, self._stores, self.is_silent = [], [], [], True
         stops = (self._stop_of(step) for step in self._steps)
         found = next((stop for stop in stops if stop is not None), None)
@@ -201,7 +201,7 @@ class Piece:
         return found
 
     def _stop_of(self, step: PartProgram | Node) -> Stopped | None:
-        """Runs a part, or makes an effect. Returns what stops the run there, if a check failed."""
+        """Runs a part, or performs an effect. If a check failed, returns what stops the run."""
         try:
             if isinstance(step, PartProgram):
                 self._compute(step)
@@ -229,35 +229,35 @@ class Piece:
 
 
 def is_print(node: Node) -> bool:
-    """Whether it is a call that prints, among effects that look at no Variable."""
+    """Whether it is a call that prints, among effects that observe no Variable."""
     return isinstance(node.op, HostCall) and node.op.function != STOP
 
 
 def shows_state(node: Node) -> bool:
-    """Whether Python functions are called that may look at Variables."""
+    """Whether it calls Python functions that may observe Variables."""
     if isinstance(node.op, HostCall):
         return node.op.sees_variables
     return any(has_calls_that_see(region.graph) for region in node.op.regions)
 
 
 def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[TensorType, ...]:
-    """The types that values have: Python functions have chosen the sizes that were open. What a run
-    that ended before did not compute has None, and keeps its type."""
+    """The types of the actual values: Python functions have chosen the sizes that were open. A
+    value that an aborted run did not compute is None, and keeps its type."""
     return tuple(
         t if t.is_static or b is None else t.with_shape(tuple(b.shape))
         for t, b in zip(types, buffers, strict=True)
     )
 
 
-# Branches and loops with effects: each region is run by itself, so that effects are made in the
+# Branches and loops with effects: each region runs separately, so that effects can happen in the
 # middle of it.
 
-#: Runs a region for the values of its inputs, which are those of the op from some place on.
+#: Runs a region on the values of its inputs, which are those of the op from some position on.
 RunRegion = Callable[[Graph, Sequence[Any], int], Sequence[Any]]
 
 
 def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
-    """The values of the outputs of a branch or a loop, for those of its inputs."""
+    """The outputs of a branch or a loop, from the values of its inputs."""
     if isinstance(op, Branch):
         return run(op.known_branch(np.asarray(values[0])), values[1:], 1)
     if isinstance(op, Scan):
@@ -294,7 +294,7 @@ def _repeated(op: While | RecordedWhile, values: Sequence[Any], run: RunRegion) 
 
 
 def _whole(op: Loop, values: Sequence[Any], made: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """What the steps made beside the states, each output in one array of a row for each step."""
+    """The per-step outputs of a loop, each stacked into one array with a row for each step."""
     places = range(len(op.body.outputs) - op.states)
     if not made:
         return [_no_rows(op, values, place) for place in places]
@@ -313,7 +313,8 @@ def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _no_rows(op: Loop, values: Sequence[Any], place: int) -> np.ndarray:
-    """The rows of no step: sizes that the run knows, and 0 for those that a step would choose."""
+    """The rows of zero steps: with the sizes that the run knows, and 0 for those that a step would
+    choose."""
     formal = op.body.input_types
     pairs = zip(formal, values)
     known = [x if x is TOKEN else type_of_array(backend.on_host(value)) for x, value in pairs]

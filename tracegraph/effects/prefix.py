@@ -1,9 +1,9 @@
-"""The beginning of a call that is being traced, run while the rest of it is not known yet.
+"""Running the beginning of a call while the rest of it is still being traced.
 
-Where the shape of what a Python function returns is not declared, tracing cannot go on without
-calling it. The program is cut there: what stands before the call is run, once and for good, with
-its prints, its calls and its assignments, and then the function is called. The finished trace takes
-the results that are known and does what is left: see `procedure.Record`.
+If a Python function does not declare the shape of its result, tracing cannot continue without
+calling it. The program is cut there: everything before the call runs, once and for good, with its
+prints, calls and assignments, and then the function is called. The finished trace takes the results
+that are known and does the rest: see `procedure.Record`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracegraph.tracing.trace import Trace, report_first_failure
 
 
 def traces_around(trace: Trace) -> list[Trace]:
-    """The traces that are open around a trace, the outermost first, and the trace itself."""
+    """The open traces around a trace, outermost first, followed by the trace itself."""
     found = [trace]
     while isinstance(found[-1].outer, Trace):
         found.append(found[-1].outer)
@@ -37,13 +37,13 @@ def traces_around(trace: Trace) -> list[Trace]:
 
 
 def calls_before(trace: Trace) -> int:
-    """How many calls of Python functions stand before this point of the call."""
+    """How many calls of Python functions precede this point of the call."""
     return sum(_count_calls(node) for x in traces_around(trace) for node in x.nodes)
 
 
 def has_shapes_found(body: Graph, trace: Trace, record: Record | None) -> bool:
-    """Whether a body that would be called at this point of the call has the shapes that its Python
-    functions returned already."""
+    """Whether a body called at this point would have the shapes that its Python functions have
+    already returned."""
     if record is None or not record.shapes:
         return True
     return _has_shapes_found(body, record, calls_before(trace))
@@ -63,7 +63,7 @@ def _has_shapes_found(body: Graph, record: Record, place: int) -> bool:
 
 
 def _covers(shape: TensorShape, other: TensorShape) -> bool:
-    """Whether all tensors of the other shape are of this one."""
+    """Whether every tensor of shape `other` also has shape `shape`."""
     if shape.rank is None or other.rank != shape.rank:
         return shape.rank is None
     return all(type(m) is not int or m == n for m, n in zip(shape, other, strict=True))
@@ -79,11 +79,11 @@ def _count_calls(node: Node) -> int:
 def results_of_call(
     trace: Trace, op: HostCall, inputs: Sequence[Tensor], record: Record
 ) -> Sequence[np.ndarray]:
-    """What the Python function of `op` returns in the call that is being traced, which all traces
-    around `trace` belong to. The effects that stand before it are made, and noted in `record`.
-    Raises the error of a check before it that fails."""
+    """The results of `op`'s Python function in the call being traced, to which all traces around
+    `trace` belong. The effects before it are performed and recorded in `record`. Raises the error
+    of a failed check before it."""
     place = calls_before(trace)
-    if place < len(record.made):  # the function is traced once more
+    if place < len(record.made):  # the function is being traced again
         return record.made[place].results
     around = traces_around(trace)
     prefix = _Prefix(around)
@@ -104,20 +104,20 @@ def results_of_call(
 
 
 class _Prefix(Builder):
-    """The nodes of traces, one inside the other, as those of one graph."""
+    """The nodes of nested traces, as nodes of a single graph."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
         super().__init__("prefix")
         self._traces = traces
-        #: The inputs that stand for Variables.
+        #: The inputs that represent Variables.
         self.variables: dict[Tensor, Variable] = {}
         self._handles: dict[int, Tensor] = {}
         self._outside: dict[Tensor, Tensor] = {}
         self._env: dict[Tensor, Tensor] = {}
 
     def graph(self, outputs: Sequence[Tensor]) -> Graph:
-        # A trace may have to read a Variable for the one inside it, which is a node more, and one
-        # more Variable that is read of the trace around it: so the innermost comes first.
+        # A trace may have to read a Variable for the one inside it, which adds a node, and a
+        # Variable to the reads of the trace around it: so the innermost comes first.
         pairs = list(zip(self._traces, self._traces[1:]))
         given = [
             {id(v): outer.value_of(v.passed()) for v in inner.variables}
@@ -137,7 +137,7 @@ class _Prefix(Builder):
         return START if x.type is TOKEN else device_buffer(self._outside[x])
 
     def _enter(self, trace: Trace, values: dict[int, Tensor]) -> None:
-        """Gives the inputs of a trace what they stand for."""
+        """Binds the inputs of a trace to what they represent."""
         assert trace.actual is not None
         for x, actual in zip(trace.arguments, trace.actual, strict=True):
             given = self._of(actual)
@@ -160,7 +160,7 @@ class _Prefix(Builder):
             self._env[trace.token_input] = self.input(TOKEN, "token") if known is None else known
 
     def _of(self, tensor: Tensor) -> Tensor:
-        """A tensor of one of the traces, or of the top level."""
+        """Maps a tensor of one of the traces, or of the top level, to this graph."""
         found = self._env.get(tensor)
         if found is None:
             found = self._env[tensor] = self.input_like(tensor)

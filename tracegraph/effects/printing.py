@@ -16,14 +16,15 @@ from tracegraph.errors import TraceError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
-#: Stands for a tensor while a structure is made into text: no text of a user has it.
+#: Stands in for a tensor while a structure is formatted: no text of a user's contains it.
 _HOLE = f"<{os.urandom(16).hex()}>"
-#: Significant digits that are tried: the fewer ones if they give the value back.
+#: Significant digits to try: the fewer, if they round-trip.
 _DIGITS = {True: (15, 17), False: (6, 9)}
 
 
 class _Hole:
-    """Stands for a value in the text of a structure, and notes the value when it is shown: so the
+    """Stands in for a value in the text of a structure, and records the value when formatted: so
+    the
     values are in the order of the text."""
 
     def __init__(self, value: Any, shown: list[Any]) -> None:
@@ -36,8 +37,8 @@ class _Hole:
 
 
 def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, ...], list[Any]]:
-    """The text around the tensors, Variables and arrays of `inputs`, one piece more than there
-    are of them, and they themselves."""
+    """The text pieces around the tensors, Variables and arrays in `inputs`, one more than there are
+    values, and the values themselves."""
     found: list[Any] = []
 
     def hole(leaf: Any) -> Any:
@@ -51,12 +52,12 @@ def template_of(inputs: Sequence[Any], sep: str, end: str) -> tuple[tuple[str, .
 
 
 class AppendedFile:
-    """A file that is printed to. No string stands for it: a graph that was read from a text names
-    the file, and does not write to it."""
+    """A file that prints append to. No string can stand for it: a graph parsed from text names the
+    file but does not write to it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        #: What the text of a graph calls it.
+        #: Its name in the text of a graph.
         self.__qualname__ = f"file://{path}"
 
     def write(self, text: str) -> None:
@@ -64,7 +65,7 @@ class AppendedFile:
             file.write(text)
 
     def flush(self) -> None:
-        """Each text is written at once."""
+        """Does nothing: each text is written immediately."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AppendedFile) and other._path == self._path
@@ -108,7 +109,8 @@ def _write(text: str, stream: Any) -> None:
 
 
 def value_text(array: np.ndarray, summarize: int) -> str:
-    """An array as TensorFlow prints it: numbers as short as they are exact, rows below each other,
+    """An array as TensorFlow prints it: numbers as short as exactness allows, one row below
+    another,
     and only the first and last elements of long axes.
 
     >>> value_text(np.array([[1.0, 0.5], [2.0, 4.0]]), 3)

@@ -1,5 +1,5 @@
-"""Graphs that are cut: their parts run one after the other. In between Python makes the effects,
-and reads the sizes that the next part is compiled for."""
+"""Graphs that are cut: their parts run one after another. Between them Python performs the effects
+and reads the sizes for which the next part is compiled."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_funct
 from tracegraph.passes.specialise import bind_sizes, specialise
 from tracegraph.tracing.trace import CheckReport
 
-#: What a check of a range has: the smallest and the largest number, and the two bounds.
+#: The operands of a range check: the smallest and the largest number, and the two bounds.
 _RANGE_OPERANDS = 4
-#: The value of a token: it orders effects, and says nothing.
+#: The value of a token, which orders effects and carries no information.
 START = np.zeros((), np.bool_)
 
 
 class _Token(np.ndarray):
-    """The value of a token behind a call of a Python function: it brings what that call made to
-    those of its derivatives."""
+    """The value of a token after a call of a Python function: it carries what that call kept to the
+    calls of its derivatives."""
 
     made: Made
 
@@ -66,15 +66,15 @@ def _token(made: Made) -> _Token:
     return token
 
 
-#: For a size the one that programs are compiled for, if it is another one.
+#: Maps a size to the one that programs are compiled for, or to None if that is the size itself.
 BucketOf: TypeAlias = Callable[[int], "int | None"]
 
 
 class Procedure:
-    """A graph that is cut, ready to run: called with the buffers of its inputs, it returns those
-    of its outputs, as a program does."""
+    """A graph that is cut, ready to run: like a program, it maps the buffers of its inputs to those
+    of its outputs."""
 
-    #: A run may end at any cut, so nothing is given away.
+    #: A run may end at any cut, so no buffer is donated.
     donated = ()
 
     def __init__(
@@ -83,15 +83,15 @@ class Procedure:
         bucket_of: BucketOf | None = None,
         make: Callable[[Graph], Any] = backend.program,
     ) -> None:
-        """`bucket_of` gives for a size that is read the one that the parts behind are compiled for,
-        or None where they are for the size itself. Where there are effects it is not asked. `make`
-        gives the program of a graph."""
+        """`bucket_of` maps a size read at run time to the one that later parts are compiled for, or
+        to None if they are compiled for the size itself. It is not used if there are effects.
+        `make` compiles a graph."""
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         _tell_assigned(self.split, graph)
         self._parts = [PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
-        #: The tokens behind calls whose derivatives are called, here or by who takes the outputs.
+        #: The tokens after calls whose derivatives are called, here or by users of the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
         effects = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
@@ -101,7 +101,8 @@ class Procedure:
         return self.run(buffers, {}, [])
 
     def programs(self) -> list[Any]:
-        """The programs of the parts, those that are compiled for sizes as far as runs found any."""
+        """The programs of the parts; of those that depend on sizes found by runs, the ones so
+        far."""
         return [program for part in self._parts for program in part.programs()]
 
     def run(
@@ -112,12 +113,12 @@ class Procedure:
         record: Record | None = None,
         is_tracing: bool = False,
     ) -> tuple[Any, ...]:
-        """The buffers of the outputs, for those of the inputs. Where a check fails that a
-        Python function stands behind, the run ends there: what comes later has None for a buffer.
+        """Maps the buffers of the inputs to those of the outputs. If a check fails that precedes a
+        Python function, the run ends there: everything later has None for a buffer.
 
-        - `variables`: the Variables that inputs stand for, by position; such inputs have no buffer.
+        - `variables`: the Variables that inputs represent, by position; such inputs have no buffer.
         - `assigned`: positions of outputs, and the Variables that get their values at the end.
-        - `record`: what was done already; while the call is being traced, what is done is added.
+        - `record`: what was done already; while the call is being traced, the run adds to it.
         """
         graph = self.split.graph
         settle(graph, buffers, variables)
@@ -142,9 +143,10 @@ class Procedure:
     def run_region(
         self, buffers: Sequence[Any], handles: Mapping[Tensor, Slot], piece: Piece | None
     ) -> Sequence[Any]:
-        """The buffers of the outputs, for those of all inputs: of a region of a branch or a loop.
-        `handles` are the Variables that inputs stand for, `piece` is what it is a part of, if its
-        calls do not look at Variables. Raises what stops the run around it."""
+        """Runs a region of a branch or a loop: maps the buffers of all inputs to those of the
+        outputs. `handles` are the Variables that inputs represent; `piece` is the piece that the
+        region is part of, if its calls do not observe Variables. Raises whatever stops the
+        enclosing run."""
         graph = self.split.graph
         run = Run({}, None, False, self._kept)
         run.handles = dict(handles)
@@ -160,7 +162,7 @@ class Procedure:
         return tuple(map(run.value, graph.outputs))
 
     def _error_of_check(self, run: Run) -> Exception | None:
-        """The error of the first check that has failed."""
+        """The error of the first check that failed."""
         for node in self.split.graph.nodes:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
             if flag is not None and not np.asarray(flag):
@@ -174,8 +176,8 @@ class Procedure:
         return None
 
     def _run_parts(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
-        """Runs the parts and makes their effects. What is read and what is stored between two
-        calls that may look at Variables is one piece."""
+        """Runs the parts and performs their effects. All reads and stores between two calls that
+        may observe Variables form one piece."""
         piece = Piece(run)
         for part in self._parts:
             piece.take(part)
@@ -189,7 +191,7 @@ class Procedure:
         piece.end(final_stores)
 
     def _run_within(self, run: Run, piece: Piece) -> None:
-        """Runs the parts of a region inside a piece, which stores what they store."""
+        """Runs the parts of a region inside a piece, which collects their stores."""
         for part in self._parts:
             part.compute(run)
             for node in part.effects:
@@ -199,8 +201,8 @@ class Procedure:
                     run.make(node, piece)
 
     def _compute_and_store(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
-        """Computes all parts, and stores when the last one has run; anew where a Variable was
-        assigned meanwhile, since no effect was made that would be made twice."""
+        """Computes all parts, and stores once the last one has run; recomputes if a Variable was
+        assigned meanwhile, which is safe since no effect would happen twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
         run.bucket_of = self._bucket_of
         while True:
@@ -209,7 +211,7 @@ class Procedure:
             try:
                 for part in self._parts:
                     part.compute(run)
-            except DoesNotFit:  # this run is computed at its sizes themselves
+            except DoesNotFit:  # compute this run at its exact sizes
                 run.bucket_of = None
                 continue
             if not final_stores or _stored(run, final_stores, known, olds):
@@ -217,9 +219,9 @@ class Procedure:
 
 
 def _tell_assigned(split: SplitGraph, graph: Graph) -> None:
-    """Notes for each part which of its outputs become values of Variables, as `graph`, which was
-    split, knows it for the end of a run: where several devices run it, they come out as they came
-    in."""
+    """Records for each part which of its outputs become values of Variables, as the original
+    `graph` knows it for the end of a run: on several devices, Variables then leave with the
+    sharding that they arrived with."""
     assigned = {split.graph.outputs[place] for place, _ in graph.cache.get(ASSIGNED, ())}
     stores = [x for part in split.parts for x in part.effects if isinstance(x.op, Store)]
     assigned.update(node.inputs[2] for node in stores)
@@ -246,18 +248,18 @@ class Run:
         kept: frozenset[Tensor],
     ) -> None:
         self.env: dict[Tensor, Any] = {}
-        #: The Variables that inputs stand for: those that are read when the run begins, and all.
+        #: The Variables that inputs represent: those read when the run begins, and all.
         self.variables = variables
         self.handles = variables
         self._record = record
-        #: How many calls of Python functions were made before the run, and were passed by it.
+        #: How many calls of Python functions were made before the run, which skips them.
         self._made = 0 if record is None else len(record.made)
         self._count = 0
         self._is_recording = is_recording
         self._kept = kept
         #: The open sizes that Python functions chose, and those that were read, by name.
         self._sizes: dict[str, Any] = {}
-        #: What those that were read are padded to.
+        #: The padded values of those that were read.
         self._padded_sizes: dict[str, int] = {}
         self.bucket_of: BucketOf | None = None
         if is_recording and record is not None:
@@ -267,8 +269,8 @@ class Run:
         return self.env.get(tensor, START) if tensor.type is TOKEN else self.env[tensor]
 
     def output(self, tensor: Tensor) -> Any:
-        """The value of an output, on the device: one that is an input may be an array of NumPy.
-        It has no padding."""
+        """The unpadded value of an output, on the device: if it is also an input, its value may be
+        a NumPy array."""
         value = self.value(tensor)
         if tensor.type is TOKEN:
             return value
@@ -280,7 +282,7 @@ class Run:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether what comes now was done while the call was traced."""
+        """Whether the next effects were already performed while the call was traced."""
         return self._count < self._made
 
     def size(self, name: str) -> int:
@@ -288,11 +290,11 @@ class Run:
         return self._sizes[name]
 
     def padded_size(self, name: str) -> int:
-        """What a size that was read is padded to."""
+        """The padded value of a size that was read."""
         return self._padded_sizes[name]
 
     def read_size(self, name: str, node: Node) -> None:
-        """Reads the size of this name from the value that a node takes."""
+        """Reads the size of this name from the value of a node's operand."""
         number = int(np.asarray(self.value(node.inputs[0])))
         if number < 0:
             fail(
@@ -306,7 +308,7 @@ class Run:
         self._sizes[name], self._padded_sizes[name] = number, bucket or number
 
     def slot(self, handle: Tensor) -> Slot | None:
-        """The Variable that the operand of an effect stands for."""
+        """The Variable that an effect's operand represents."""
         return self.handles.get(variable_input(handle))
 
     def values_of(self, variables: Sequence[Slot]) -> list[Any]:
@@ -320,23 +322,23 @@ class Run:
             return gathered(variables)
 
     def call(self, node: Node) -> None:
-        """Calls the Python function of a node, but for a call that was made before."""
+        """Calls the Python function of a node, unless that call was already made."""
         op = node.op.substitute(self._sizes) if self._sizes else node.op
         assert isinstance(op, HostCall)
         if op.ends_runs and not np.all(self.value(operands(node)[0])):
             raise Stopped
-        if op.function == STOP:  # it is not a call of the user's, and none that was made before
+        if op.function == STOP:  # it is not a user's call, nor one made before
             return
         made: Made | None = None
         if self.is_repeated and op.is_ordered:
             assert self._record is not None
             made = self._record.made[self._count]
-        if made is None or op.loops:  # of a parallel loop the first iteration was made
+        if made is None or op.loops:  # of a parallel loop, only the first iteration was made
             arrays = [backend.on_host(self.value(x)) for x in operands(node)]
             forward = getattr(self.env.get(node.inputs[0]), "made", None)
             keeps = node.outputs[0] in self._kept
             made = host_function(op, node.source).run(arrays, made, forward, keeps)
-        if made is None:  # no iteration was made, so nothing tells the sizes of the results
+        if made is None:  # no iteration made its call, so the results' sizes are unknown
             raise Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
         if node.outputs[0] in self._kept:
@@ -348,15 +350,15 @@ class Run:
             self._sizes.update(bind_sizes(types, [*map(type_of_array, made.results)]))
 
     def make(self, node: Node, piece: Piece | None) -> None:
-        """Makes an effect that stores nothing. `piece` is what it is a part of, if it does not look
-        at Variables."""
+        """Performs an effect that stores nothing. `piece` is the piece that it is part of, if it
+        does not observe Variables."""
         if isinstance(node.op, HostCall):
             self.call(node)
         else:
             self._interpret(node, piece)
 
     def _interpret(self, node: Node, piece: Piece | None) -> None:
-        """Runs a branch or a loop with effects, but for one that was run before."""
+        """Runs a branch or a loop with effects, unless it already ran."""
         if self.is_repeated:
             assert self._record is not None
             results = self._record.made[self._count].results
@@ -384,8 +386,8 @@ class Run:
             self._record.add(Made(results), list(self.variables.values()))
 
     def _note(self, node: Node, op: HostCall, made: Made) -> None:
-        """Notes a call that was made, and raises ResultShapeError for shapes that are not those
-        of the trace."""
+        """Records a call that was made, and raises ResultShapeError for shapes that differ from
+        those of the trace."""
         place = self._count
         self._count += 1
         record = self._record
@@ -425,7 +427,7 @@ def _on_device(value: Any) -> Any:
 
 
 def _common_shape(one: TensorShape, other: TensorShape) -> TensorShape:
-    """The shape that two are of, with None for sizes that differ."""
+    """The most specific shape that covers both, with None for sizes that differ."""
     if one.rank is None or one.rank != other.rank:
         return TensorShape(None)
     pairs = zip(one, other, strict=True)
@@ -453,14 +455,14 @@ def _stored(
     known: Sequence[Slot],
     olds: Sequence[Any],
 ) -> bool:
-    """Stores in one piece if the Variables in `known` still have the values that were read."""
+    """Stores atomically if the Variables in `known` still have the values that were read."""
     slots, new = [slot for _, slot in stores], [run.output(y) for y, _ in stores]
     with state_lock:
         return store_together_if_same(slots, new, known, olds)
 
 
 def program_of(graph: Graph) -> Any:
-    """What computes a graph: a program, or a procedure where it is cut."""
+    """The callable that computes a graph: a program, or a procedure if it is cut."""
     return Procedure(graph) if graph.cuts_runs else backend.program(graph)
 
 

@@ -1,4 +1,4 @@
-"""What a call at top level did while it was traced, and the record of the call of this thread."""
+"""The effects of a top-level call while it was traced, and the record of this thread's call."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tracegraph.ops.effect import Made
 
 
 class Record:
-    """What a call at top level did while it was traced: its first effects, up to some call of a
-    Python function whose results had to be seen for tracing to go on.
+    """The effects that a top-level call performed while it was traced: the first ones, up to a call
+    of a Python function whose results tracing needed to continue.
 
-    The run of the finished trace takes these results, and does what is left.
+    The run of the finished trace takes these results and does the rest.
     """
 
     def __init__(self) -> None:
@@ -26,31 +26,31 @@ class Record:
         #: By the number of calls before and the Variable: its value then.
         self._values: dict[tuple[int, int], Any] = {}
         #: By the number of calls before: the shapes that results of undeclared rank have had, with
-        #: None for sizes that differed. They are those of the call where they are traced again.
+        #: None for sizes that differed. A new trace of the call uses them.
         self.shapes: dict[int, list[TensorShape]] = {}
 
     def add(self, made: Made, variables: Sequence[Slot]) -> None:
-        """Notes a call that was made, and the values of Variables behind it."""
+        """Records a call that was made, and the values of Variables after it."""
         self.made.append(made)
         self.note_values(variables)
 
     def note_values(self, variables: Sequence[Slot]) -> None:
-        """Notes the values of Variables after the calls so far."""
+        """Records the values of Variables after the calls so far."""
         with state_lock:
             values = gathered(variables)
         for variable, value in zip(variables, values, strict=True):
             self._values.setdefault((len(self.made), id(variable)), value)
 
     def values(self, count: int, variables: Sequence[Slot]) -> list[Any]:
-        """The values that Variables had after so many calls; those of Variables that were met
-        later, which nothing takes, are those now."""
+        """The values that Variables had after `count` calls; for Variables first seen later, whose
+        values nothing takes, the current ones."""
         pairs = zip(variables, gathered(variables), strict=True)
         return [self._values.get((count, id(variable)), now) for variable, now in pairs]
 
 
 class ResultShapeError(InvalidArgumentError):
-    """A Python function returned another shape than was traced, where none is declared. `record`
-    has what was done up to there, so that tracing again can go on from it."""
+    """A Python function whose result shape is undeclared returned another shape than was traced.
+    `record` holds what was done up to there, so that a new trace can continue from it."""
 
     record: Record
 
@@ -64,14 +64,14 @@ _call = _Call()
 
 
 def current_record() -> Record | None:
-    """The record of the call that this thread makes; None outside of calls."""
+    """The record of this thread's call; None outside of calls."""
     return _call.record
 
 
 @contextmanager
 def recorded_call(record: Record | None = None) -> Iterator[None]:
-    """A context for a call at top level: what it traces and runs. It begins with no effects, or
-    with those that a `record` has."""
+    """A context for a call at top level, its tracing and its run. It starts without effects, or
+    with those in `record`."""
     before, _call.record = _call.record, record or Record()
     try:
         yield

@@ -1,1 +1,1 @@
-"""How a traced body runs: its program and step, padded, rolled, searched for a nan, or in JAX."""
+"""How a traced body runs: as a program or step, padded, rolled, searched for nan, or in JAX."""

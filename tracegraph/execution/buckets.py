@@ -1,4 +1,4 @@
-"""Bucket sizes: open sizes are padded to few, so that few programs serve them all."""
+"""Bucket sizes: open sizes are padded to a few values, so that few programs serve them all."""
 
 from __future__ import annotations
 
@@ -43,21 +43,22 @@ if TYPE_CHECKING:
 
 
 class Buckets:
-    """The sizes that open ones are padded to."""
+    """The sizes to which open sizes are padded."""
 
     def __init__(self, sizes: Any) -> None:
-        """`sizes` is "powers_of_two", or positive integers. Raises SignatureError for others."""
-        # An array compares each of its elements.
+        """`sizes` is "powers_of_two" or positive integers. Raises SignatureError for anything
+        else."""
+        # Comparing an array would compare each of its elements.
         is_doubling = isinstance(sizes, str) and sizes == "powers_of_two"
         self._sizes = None if is_doubling else _checked(sizes)
 
     @property
     def option(self) -> Any:
-        """The sizes as they may be given again: an iterator ends, an array may change."""
+        """The sizes in a form that can be passed again: an iterator ends, an array may change."""
         return "powers_of_two" if self._sizes is None else self._sizes
 
     def of(self, size: int) -> int | None:
-        """The smallest bucket that holds `size`; None if there is none."""
+        """The smallest bucket that fits `size`; None if there is none."""
         if self._sizes is None:
             return 1 << max(size - 1, 0).bit_length()
         place = bisect.bisect_left(self._sizes, size)
@@ -92,15 +93,15 @@ def _refuse(sizes: Any) -> NoReturn:
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """How a call with arguments of certain types runs."""
+    """How a call runs for arguments of certain types."""
 
     execution: Execution
-    #: The types of the arguments with padding, and the layouts that are declared for them.
+    #: The padded types of the arguments, and their declared layouts.
     padded: tuple[TensorType, ...]
     layouts: Sequence[Layout | None]
     #: The true sizes, which the program takes after the arguments.
     sizes: tuple[np.ndarray, ...]
-    #: The types of the results; open are the sizes that the run finds, which are `found`.
+    #: The types of the results; sizes that only the run finds stay open, and are listed in `found`.
     results: tuple[TensorType, ...]
     found: tuple[str, ...]
 
@@ -125,7 +126,7 @@ class Bucketing:
         options: RunOptions,
         layouts: Sequence[Layout | None] = (),
     ) -> None:
-        """`layouts` are those that are declared for the arguments; none without any."""
+        """`layouts` are the declared layouts of the arguments; empty if there are none."""
         self._traced, self._layouts = traced, layouts
         self._buckets = buckets
         self._options = options
@@ -137,9 +138,9 @@ class Bucketing:
         self._plans: Memo[tuple[TensorType, ...], _Plan | None] = Memo()
 
     def plan(self, arguments: Sequence[Tensor], variables: Sequence[Variable]) -> _Plan | None:
-        """How the call is to run; None if it runs as it is, since some size is above all buckets,
-        or must be a certain number. Raises ShapeError for sizes that do not fit the trace, and for
-        a body that padding would change."""
+        """How to run the call; None to run it unpadded, because some size exceeds all buckets or
+        must be a certain number. Raises ShapeError for sizes that do not fit the trace, and for a
+        body that padding would change."""
         types = input_types(self._traced, [x.type for x in arguments], variables)
         if types in self._plans:
             return self._plans[types]
@@ -162,7 +163,7 @@ class Bucketing:
         wide: dict[str, Any] = dict(true)
         for name in names:
             size = self._buckets.of(true[name])
-            if size is None or true[name] == 0:  # nothing could be repeated
+            if size is None or true[name] == 0:  # there would be no element to repeat
                 return None
             wide[name] = size
         if not _all_grow(self._padded, true, wide):
@@ -177,7 +178,7 @@ class Bucketing:
         return _Plan(execution, tuple(given), self._layouts, sizes, cut, self._found)
 
     def _without_layouts(self) -> Graph:
-        """The graph of the trace; it is with padding that devices must divide a size."""
+        """The trace's graph without layouts; only padded sizes must be divisible among devices."""
 
         def change(node: Node, op: Op) -> Op:
             return IDENTITY if isinstance(op, WithLayout) else op
@@ -185,7 +186,7 @@ class Bucketing:
         return rewritten(self._traced.graph, change)
 
     def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
-        """The program for padded inputs of these types; None for types that it cannot have."""
+        """The program for padded inputs of these types; None if there can be none."""
         assert self._padded is not None
         found = self._executions.get(types)
         if found is None:
@@ -210,7 +211,7 @@ class Bucketing:
 
 
 def _names_found(traced: Traced) -> tuple[str, ...]:
-    """The open sizes of results that no input has: those that a run finds."""
+    """The open sizes of results that no input has: a run finds them."""
     types = traced.graph.output_types[: traced.result_count]
     shapes = [type.shape for type in types if isinstance(type.shape, tuple)]
     used = {name for shape in shapes for size in shape for name in dim_names(size)}
@@ -218,7 +219,7 @@ def _names_found(traced: Traced) -> tuple[str, ...]:
 
 
 def _telling(graph: Graph, place: int, names: Sequence[str]) -> Graph:
-    """The graph with one more output for each size that a run finds, its number, at `place`."""
+    """The graph with one more output at `place` for each size that a run finds: its value."""
     if not names:
         return graph
     with Builder(graph.name) as builder:
@@ -230,7 +231,7 @@ def _telling(graph: Graph, place: int, names: Sequence[str]) -> Graph:
 
 
 def _checks(traced: Traced, kept: Sequence[int]) -> Iterator[CheckReport]:
-    """The checks of a body, without the operands that are not among the outputs that are kept."""
+    """The checks of a body, without operands that are not among the kept outputs."""
     place = traced.first_check
     for report in traced.checks:
         operands = range(place + 1, place + 1 + report.operand_count)
@@ -245,8 +246,8 @@ def _all_grow(found: Padded, true: Mapping[str, Any], wide: Mapping[str, Any]) -
 
 
 def _padded_buffer(x: Tensor, type: TensorType) -> Any:
-    """The value of an argument with its last elements repeated. That is done by NumPy: a program
-    that does it would be one for each size."""
+    """The value of an argument, padded by repeating its last elements. NumPy does this: a compiled
+    program for it would be one per size."""
     if x.type is type:
         return device_buffer(x)
     array = gathered_array(x)
@@ -259,7 +260,7 @@ def _padded_buffer(x: Tensor, type: TensorType) -> Any:
 
 
 def _cut(y: Tensor, type: TensorType) -> Tensor:
-    """A result without padding."""
+    """A result with its padding cut off."""
     if y.type is type:
         return y
     return host_tensor(type, np.ascontiguousarray(gathered_array(y)[tuple(map(slice, type.shape))]))

@@ -1,4 +1,4 @@
-"""Running a traced body: as one program at top level, as a call node while tracing."""
+"""Runs a traced body: as one program at top level, as a call node while tracing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tracegraph.eager.layouts import Layout
     from tracegraph.rolling.roll import Rolled
 
-#: Looks at a run: the body, its graph with known sizes, the inputs and the outputs.
+#: Inspects a run: the body, its graph with known sizes, the inputs and the outputs.
 LookAt = Callable[[Traced, Graph, Sequence[Any], Sequence[Any]], None]
 
 #: A smaller graph has too few nodes to be worth a loop.
@@ -59,11 +59,11 @@ _FEWEST_NODES = 200
 
 
 class Execution:
-    """A traced body at concrete types, compiled: what the hot path of a call holds."""
+    """A traced body compiled for concrete types: what the hot path of a call holds."""
 
-    #: Whether the buffers of the Variables that a run assigns are overwritten.
+    #: Whether a run may overwrite the buffers of the Variables that it assigns.
     may_overwrite = True
-    #: Whether Python looks at what a run returned.
+    #: Whether Python inspects the results of a run.
     looks_at_results = False
 
     def __init__(
@@ -83,12 +83,12 @@ class Execution:
         self._are_types_known = all(type.is_static for type in self.result_types)
         self.callee = self.callee_with(traced.variables)
         self._stored = slice(traced.result_count, traced.result_count + len(traced.assigned))
-        #: Where the graph is cut: what runs its parts.
+        #: Runs the parts of a graph that is cut.
         self._procedure: Procedure | None = None
         if self.graph.cuts_runs:
             bucket_of = None if options.buckets is None else options.buckets.of
             self._procedure = Procedure(self.graph, bucket_of, self._made)
-        #: Whether there is neither state nor a check nor a cut nor an interrupt to see to.
+        #: Whether there is no state, check, cut or possible interrupt to handle.
         self.is_simple = not (
             traced.variables
             or traced.checks
@@ -103,22 +103,23 @@ class Execution:
 
     @property
     def compile_seconds(self) -> float | None:
-        """How long the whole graph took to compile as one program; None if it was not."""
+        """How long the whole graph took to compile as one program; None if it is not compiled."""
         program = vars(self).get("program")
         return None if program is None else program.compile_seconds
 
     @property
     def is_of_saved_model(self) -> bool:
-        """Whether the program was taken from beside a saved model."""
+        """Whether the program was loaded from beside a saved model."""
         program = vars(self).get("program")
         return program is not None and program.is_of_saved_model
 
     @functools.cached_property
     def rolled(self) -> Rolled | None:
-        """What runs in place of the graph, where blocks of it repeat and one for all pays."""
+        """The rolled form that runs in place of the graph, if blocks of it repeat and a loop
+        pays."""
         is_whole = self.may_overwrite and not (self._is_cut or self.graph.may_never_end)
         always = self._roll == "always"
-        # A loop hides from a budget what its blocks keep.
+        # In a loop, a memory budget cannot see what each block keeps.
         is_asked = self._budget is None and (always or self._may_pay_to_roll)
         if not (is_whole and is_asked):
             return None
@@ -131,13 +132,13 @@ class Execution:
 
     @functools.cached_property
     def program(self) -> Any:
-        """The whole graph as one program of the compiler."""
+        """The whole graph compiled as one program."""
         if self.rolled is not None:
             places = self.rolled.assigned if COUNTS_ARE_TRUSTED else ()
             donated = [self.traced.argument_count + i for i in places]
             return self._made(self.rolled.graph, donated)
         donated = [self.traced.argument_count + i for i in self.traced.assigned]
-        # What may never end can be left, so it is not given what it would overwrite.
+        # A run that may never end can be abandoned, so it gets no buffers to overwrite.
         if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
             donated = []
         if not donated and self._budget is None:
@@ -145,22 +146,23 @@ class Execution:
         return self._made(_pruned(self.graph), donated)
 
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
-        """The program of a graph, which keeps to the budget."""
+        """The program of a graph, within the memory budget."""
         if self._budget is None:
             return _compiled(graph, donated)
         return opened("tracegraph.memory_budgets.search").fitted(graph, donated, self._budget)
 
     def notes(self) -> list[str]:
-        """What is told of the loops in the program that the graph does not have."""
+        """Notes on the loops in the program that the graph does not have."""
         found = [] if self.rolled is None else self.rolled.notes()
         if self._budget is None and has_while_gradients(self.graph):
-            # A budget decides when it is known what a program needs.
+            # A budget decides only once the program's needs are known.
             graph = dead_code(self.graph) if self.rolled is None else self.rolled.graph
             found += opened("tracegraph.memory_budgets.stacked_whiles").stacking_notes(graph)
         return found
 
     def memory(self) -> Any:
-        """What the programs of a run need, and what of a graph they keep: see `MemoryTable`."""
+        """The memory that the programs of a run need, and the values that they keep: see
+        `MemoryTable`."""
         programs = [self.program] if self._procedure is None else self._procedure.programs()
         return opened("tracegraph.memory_budgets.table").memory_table(programs, self._budget)
 
@@ -173,7 +175,7 @@ class Execution:
         return stacked_step(found, self.traced, self.program)
 
     def device_costs(self) -> Any:
-        """What a run costs each of several devices; see `views.devices.DeviceCosts`."""
+        """The cost of a run on each of several devices; see `views.devices.DeviceCosts`."""
         traced = self.traced
         if self._is_cut:
             fail(
@@ -191,7 +193,7 @@ class Execution:
         return backend.device_costs(program, given, traced.result_count)
 
     def step_alone(self) -> Step | None:
-        """The step, where it is all there is to a run; what it takes after the Variables are the
+        """The step, if a run consists of nothing else and, after the Variables, takes only the
         captured tensors."""
         traced = self.traced
         is_alone = bool(traced.variables) and not (traced.checks or self._is_cut)
@@ -214,7 +216,7 @@ class Execution:
         record: Record | None = None,
     ) -> list[Tensor]:
         """The result tensors, from the buffers of the arguments and the Variables of this call.
-        `record` has what was done while the call was traced."""
+        `record` holds what was done while the call was traced."""
         traced = self.traced
         rest: tuple[Any, ...] = ()
         if traced.captures or traced.has_token:
@@ -239,7 +241,7 @@ class Execution:
         rest: Sequence[Any],
         assigned: Sequence[Variable],
     ) -> Sequence[Any]:
-        """The outputs of the program, of which the Variables have theirs by then."""
+        """The outputs of the program; the Variables have been assigned theirs by then."""
         if variables:
             return self._step.run(buffers, variables, rest, assigned)
         return run_program(self.program, (*buffers, *rest))
@@ -269,19 +271,19 @@ class Execution:
 
 
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
-    """Lets what stands for Variables in the Python functions of a trace mean those of this call."""
+    """Binds a trace's stand-ins, in its Python functions, to the Variables of this call."""
     for own, given in zip(traced.variables, variables, strict=True):
         if own is not given:
             own.stand_for(given)
 
 
 def report_checks(traced: Traced, outputs: Sequence[Any]) -> None:
-    """Raises the error of the first check whose flag among the outputs is false."""
+    """Raises the error of the first check whose flag in the outputs is false."""
     report_first_failure(traced.checks, iter(outputs[traced.first_check :]))
 
 
 def laid_out_buffers(buffers: Sequence[Any], layouts: Sequence[Layout | None]) -> list[Any]:
-    """The buffers of arguments, each with the layout that is declared for it."""
+    """The buffers of arguments, each in its declared layout."""
     return [
         buffer
         if layout is None or backend.has_sharding(buffer, layout.sharding)
@@ -293,7 +295,8 @@ def laid_out_buffers(buffers: Sequence[Any], layouts: Sequence[Layout | None]) -
 def input_types(
     traced: Traced, types: Sequence[TensorType], variables: Sequence[Variable]
 ) -> tuple[TensorType, ...]:
-    """The types of all inputs of a call: those of the arguments, and of the Variables now."""
+    """The types of all inputs of a call: those of the arguments, and the Variables' current
+    ones."""
     rest = [x.type for x in traced.graph.inputs[traced.argument_count :]]
     for i, variable in enumerate(variables):
         if not variable.tensor_type.is_static:
@@ -308,9 +311,9 @@ def run_recorded(
     record: Record | None = None,
     look: LookAt | None = None,
 ) -> list[Tensor]:
-    """Runs at top level while tapes record: the forward form, recorded as one call node. `record`
-    has what was done while the call was traced. `look` is given the body with known sizes, and what
-    the program took and returned, before Variables are assigned."""
+    """Runs at top level while tapes record: runs the forward form, recorded as one call node.
+    `record` holds what was done while the call was traced. `look` receives the body with known
+    sizes, and the program's inputs and outputs, before Variables are assigned."""
     types = input_types(traced, [x.type for x in arguments], variables)
     plain = specialise(traced.graph, types)
     forward = forward_form(plain)
@@ -336,9 +339,9 @@ def run_and_record(
     record: Record | None,
     look: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
-    """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of
-    `op`, whose outputs are of the `types`. Returns the inputs, the outputs and the place of it.
-    `look` is given what a program took and returned, before Variables are assigned."""
+    """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of `op`
+    whose outputs have the `types`. Returns the inputs, the outputs and the user's place. `look`
+    receives the program's inputs and outputs before Variables are assigned."""
     builder = current()
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
@@ -396,8 +399,8 @@ def note_call(
 
 
 def _forward_program(plain: Graph, forward: Graph) -> Any:
-    """What computes a forward form. Where its residuals are inputs and outputs of the plain body,
-    the plain program gives them, so nothing is compiled again."""
+    """The callable that computes a forward form. If its residuals are inputs and outputs of the
+    plain body, the plain program provides them, so nothing is compiled again."""
     if forward.cuts_runs:
         return Procedure(forward)
     places = repeats(forward, len(plain.outputs))
@@ -413,12 +416,12 @@ def _forward_program(plain: Graph, forward: Graph) -> Any:
 
 
 def program_of(graph: Graph) -> Any:
-    """The program of a graph that keeps its inputs, made once."""
+    """The program of a graph that does not overwrite its inputs, created once."""
     return graph.cached("program", lambda: _compiled(_pruned(graph)))
 
 
 def _compiled(graph: Graph, donated: Sequence[int] = ()) -> Any:
-    """The program of a graph, whose loops stack what their gradients read, where that pays."""
+    """The program of a graph, whose loops stack what their gradients read where that pays."""
     if has_while_gradients(graph):
         stacked_whiles = opened("tracegraph.memory_budgets.stacked_whiles")
         graph = stacked_whiles.with_stacked_whiles(graph).assigning_as(graph)
@@ -430,20 +433,20 @@ def _node_count(graph: Graph) -> int:
 
 
 def _pruned(graph: Graph) -> Graph:
-    """The graph without what nothing depends on; it knows what is assigned, as the graph does."""
+    """The graph without dead code, with its record of assignments kept."""
     return dead_code(graph).assigning_as(graph)
 
 
 def run_nested(
     traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
 ) -> list[Tensor]:
-    """Appends the body as a call node to the graph that is being built."""
+    """Appends the body as a call node to the graph under construction."""
     append = functools.partial(call, with_own_sizes(traced.graph))
     return append_call(append, traced, arguments, variables)
 
 
 def _run_at_once(name: str, call: Callable[[], Any]) -> Any:
-    """What a call at top level returns, which is traced and run as that of a function."""
+    """The result of a call at top level, traced and run as a function would be."""
 
     def traced_call() -> tuple[Traced, Results]:
         with CallTrace(name) as trace:
@@ -464,11 +467,11 @@ def append_call(
     arguments: Sequence[Tensor],
     variables: Sequence[Variable],
 ) -> list[Tensor]:
-    """Appends a call of the body of `traced` to what is being built, and takes state and effects
-    on from there: variables, token and checks. Returns the results. At top level there are none
-    of the effects that a token orders: see `run_recorded`.
+    """Appends a call of the body of `traced` to the graph under construction, and takes over its
+    state and effects: variables, token and checks. Returns the results. At top level there are no
+    token-ordered effects: see `run_recorded`.
 
-    `append` is given the inputs, and returns all outputs of the body.
+    `append` receives the inputs and returns all outputs of the body.
     """
     trace, shows_state = prepare_effects(traced)
     inputs = (*arguments, *map(Variable.read_value, variables), *traced.captures)
@@ -490,8 +493,8 @@ def append_call(
 
 
 def prepare_effects(traced: Traced) -> tuple[Trace | None, bool]:
-    """Prepares what is being traced, if anything is, for the effects of a body. Returns the trace,
-    and whether calls in the body see the state, which the trace has stored for them."""
+    """Prepares the current trace, if any, for the effects of a body. Returns the trace, and whether
+    calls in the body see the state, which the trace has stored for them."""
     trace = current_trace()
     shows_state = trace is not None and has_calls_that_see(traced.graph)
     if trace is not None and shows_state:

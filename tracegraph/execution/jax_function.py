@@ -1,4 +1,4 @@
-"""A traced function as a plain function of JAX, which JAX's transformations take like their own."""
+"""A traced function as a plain function of JAX that JAX's transformations accept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Binding(NamedTuple):
-    """A call as a trace takes it: the tensors and the Variables that it is given."""
+    """A call as a trace takes it: its tensors and its Variables."""
 
     concrete: ConcreteFunction
     arguments: Sequence[Tensor]
@@ -37,14 +37,14 @@ class Binding(NamedTuple):
 def jax_function(
     bind: Callable[[tuple[Any, ...], dict[str, Any]], Binding], like: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """A function of JAX arrays that calls what `bind` finds for its arguments, and looks like
-    `like`."""
+    """A function of JAX arrays, with the signature of `like`, that calls the trace that `bind`
+    finds for its arguments."""
 
     @api_boundary
     @functools.wraps(like)
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _with_tensors(args, kwargs)
-        with backend.outside_of_traces():  # what is traced and read here belongs to no program
+        with backend.outside_of_traces():  # traces and reads here belong to no program
             concrete, arguments, variables = bind(args, kwargs)
             graph = pure_graph(concrete, may_print=True)
             values = [*map(device_buffer, arguments), *constants(concrete, variables)]
@@ -60,12 +60,12 @@ def jax_function(
     return call
 
 
-#: What the token is at the start.
+#: The initial value of the token.
 _START = False
 
 
 def _with_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments with tensors that hold JAX's arrays, be they tracers, in place of those."""
+    """The arguments with JAX arrays, tracers included, replaced by tensors that hold them."""
     leaves, structure = nest.flatten_structure((args, kwargs))
     places = [i for i, leaf in enumerate(leaves) if _is_tensor(leaf)]
     arrays = [backend.strong(leaves[i]) for i in places]
@@ -75,7 +75,7 @@ def _with_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _is_tensor(leaf: Any) -> bool:
-    """Whether a leaf is an array of JAX with a type of ours, not a key of random numbers, say."""
+    """Whether a leaf is a JAX array with one of our types, unlike a random key, say."""
     if not backend.is_jax_array(leaf):
         return False
     try:
@@ -86,15 +86,15 @@ def _is_tensor(leaf: Any) -> bool:
 
 
 def constants(concrete: ConcreteFunction, variables: Sequence[Variable]) -> list[Any]:
-    """The values now of the Variables and the captured tensors, in the order of the graph."""
+    """The current values of the Variables and the captured tensors, in the order of the graph."""
     with state_lock:
         state = gathered(variables)
     return [*state, *map(device_buffer, concrete.traced.captures)]
 
 
 def pure_graph(concrete: ConcreteFunction, may_print: bool) -> Graph:
-    """The graph of the results, and of the prints if there may be some. Raises TraceError for
-    anything else that a call does beside returning its results."""
+    """The graph of the results, and of the prints if `may_print`. Raises TraceError for
+    anything else that a call does besides returning its results."""
     graph = concrete.traced.graph.cached(("pure", may_print), lambda: _pure(concrete, may_print))
     assert isinstance(graph, Graph)
     return graph
@@ -133,7 +133,7 @@ def check_is_one_program(name: str, graph: Graph) -> None:
 
 
 def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> NoReturn:
-    """Refuses the assignment of this number, to the Variable at this place."""
+    """Refuses this assignment, by number, to the Variable at this position."""
     traced = concrete.traced
     variable = traced.variables[place]
     is_random = variable.is_random_state
@@ -156,7 +156,7 @@ def _refuse_assignment(concrete: ConcreteFunction, number: int, place: int) -> N
 
 
 def _made_at(graph: Graph, output: int) -> Source | None:
-    """Where an output was made, be it in a graph that is called; None for one that is an input."""
+    """Where an output was created, even inside a called graph; None if it is an input."""
     found = None
     y = graph.outputs[output]
     while not any(x is y for x in graph.inputs):
@@ -171,7 +171,7 @@ def _made_at(graph: Graph, output: int) -> Source | None:
 
 
 def _place_of(concrete: ConcreteFunction) -> Source:
-    """Where a function was defined; the caller, for one that was loaded."""
+    """Where a function was defined; the caller, for a loaded one."""
     place = concrete.request.signature.place
     return here() if is_ours(place.file) else place
 

@@ -1,8 +1,8 @@
-"""`locate_numerics`: a plain program that says whether its results are finite, and a search for the
-node to blame where they are not.
+"""`locate_numerics`: a plain program that reports whether its results are finite, and a search for
+the node to blame if they are not.
 
-The search runs the same graph once more from the inputs of the call, part after part. Branches and
-loops on the way are run from Python, one step after the other, so that it finds the step too.
+The search reruns the same graph from the inputs of the call, part by part. Branches and loops on
+the path run from Python, one step after another, so that it can also name the step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIX = "keep the operands where the result is finite; tg.print shows their value
 
 
 def with_located_numerics(traced: Traced) -> Traced:
-    """The body with one more output: whether its results and the new values of Variables are
+    """The body with one more output: whether its results and the Variables' new values are
     finite."""
     graph = search.with_finite_check(traced.graph, traced.result_count + len(traced.assigned))
     return dataclasses.replace(traced, graph=graph)
@@ -48,9 +48,9 @@ def with_located_numerics(traced: Traced) -> Traced:
 def raise_if_wrong(
     traced: Traced, graph: Graph, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> None:
-    """Raises NumericsError where the flag among the outputs says that a result is not finite, and a
+    """Raises NumericsError if the flag among the outputs says that a result is not finite, and a
     node or an input is to blame. `graph` is that of `traced` with known sizes, and `inputs` are
-    what it was run with."""
+    those of the run."""
     if not bool(outputs[len(graph.outputs) - 1]):
         results = graph.outputs[: traced.result_count + len(traced.assigned)]
         found = _Search().blamed(Graph(graph.name, graph.inputs, graph.nodes, results), inputs)
@@ -59,8 +59,8 @@ def raise_if_wrong(
 
 
 class LocatedExecution(Execution):
-    """An execution whose results are looked at before Variables are assigned; so nothing that the
-    run was given is overwritten."""
+    """An execution whose results are inspected before Variables are assigned, so a run overwrites
+    none of its inputs."""
 
     may_overwrite = False
     looks_at_results = True
@@ -95,8 +95,8 @@ class LocatedExecution(Execution):
 
 @dataclasses.dataclass(frozen=True)
 class _Blame:
-    """A node, or an input, with the values of its operands, and the steps of the loops around it,
-    the outermost first."""
+    """A node or an input, with the values of its operands, and the steps of the enclosing loops,
+    outermost first."""
 
     culprit: Node | Tensor
     operands: tuple[Any, ...]
@@ -104,21 +104,21 @@ class _Blame:
 
 
 class _Found(Exception):
-    """Ends the run of a loop or a branch in whose midst the node was found."""
+    """Ends the run of a loop or a branch once the node inside it is found."""
 
     def __init__(self, blame: _Blame) -> None:
         self.blame = blame
 
 
 class _Search:
-    """Runs graphs once more; keeps the programs of those that it runs often."""
+    """Reruns graphs; keeps the programs of those that it runs often."""
 
     def __init__(self) -> None:
         self._programs: dict[Graph, Callable[..., Any]] = {}
         self._opened: dict[Graph, tuple[Graph, list[search.Part]]] = {}
 
     def blamed(self, graph: Graph, values: Sequence[Any]) -> _Blame | None:
-        """What is to blame for outputs of `graph` that are not finite; None if nothing is."""
+        """What is to blame for non-finite outputs of `graph`; None if nothing is."""
         if graph not in self._opened:
             opened = search.opened(graph)
             self._opened[graph] = opened, [*search.parts(opened)]
@@ -140,7 +140,7 @@ class _Search:
     def _operands(
         self, node: Node, parts: Sequence[search.Part], known: dict[Tensor, Any]
     ) -> list[Any]:
-        """The values of the operands of a node."""
+        """The values of a node's operands."""
         missing = [x for x in dict.fromkeys(node.inputs) if x not in known]
         if missing:
             nodes = next(part.nodes for part in parts if node in part.nodes)
@@ -183,11 +183,11 @@ class _Search:
 
 
 def _state(value: Any) -> int:
-    """FINITE, INFINITE or NAN of a value that is known."""
+    """FINITE, INFINITE or NAN for a known value."""
     array = backend.on_host(value)
     if array.dtype.kind in "biu":
         return FINITE
-    if array.dtype.kind not in "fc":  # one of the small types that NumPy does not know
+    if array.dtype.kind not in "fc":  # a small float type that NumPy does not know
         array = array.astype(np.float32)
     return int(not np.isfinite(array).all()) + int(np.isnan(array).any())
 

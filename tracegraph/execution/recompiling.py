@@ -1,4 +1,4 @@
-"""The sizes that one trace was compiled for, and a warning when they are many."""
+"""The sizes that one trace was compiled for, and a warning when there are many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tracegraph.core.shapes import Dim, ShapeVariable
 from tracegraph.core.types import TensorType
 from tracegraph.errors import warn
 
-#: The warning comes when a trace is compiled for so many different sizes, once.
+#: A trace compiled for this many different sizes triggers the warning, once.
 _MOST = 5
 _FIX = (
     'Pad them to few sizes with tg.function(bucket_sizes="powers_of_two"), or call it with fixed '
@@ -21,15 +21,15 @@ _FIX_OF_BUCKETS = (
 
 
 class Recompiling:
-    """Notes the sizes that the program of one trace is compiled for.
+    """Records the sizes that the program of one trace is compiled for.
 
-    A trace with open sizes serves all of them, but XLA compiles each again.
+    A trace with open sizes serves all of them, but XLA compiles each one separately.
     """
 
     def __init__(
         self, name: str, formal: Sequence[TensorType], names: Sequence[str], has_buckets: bool
     ) -> None:
-        """`formal` are the types that the inputs of the trace are declared with."""
+        """`formal` are the declared types of the trace's inputs."""
         self._name = name
         self._fix = _FIX_OF_BUCKETS if has_buckets else _FIX
         self._formal = tuple(formal)
@@ -37,7 +37,7 @@ class Recompiling:
         self._seen: list[tuple[TensorType, ...]] = []
 
     def compiles(self, types: Sequence[TensorType]) -> None:
-        """Notes that a program is needed for inputs of these types; warns if it is the fifth."""
+        """Records that inputs of these types need a program; warns at the fifth."""
         types = tuple(types)
         if len(self._seen) >= _MOST or types in self._seen:
             return
@@ -53,7 +53,7 @@ class Recompiling:
         warn(text)
 
     def _sizes(self) -> list[str]:
-        """What was seen of each axis that is open, or of each shape whose rank is."""
+        """The sizes seen for each open axis, or the shapes for each input of open rank."""
         found = []
         for place, (formal, name) in enumerate(zip(self._formal, self._names)):
             shapes = [types[place].shape for types in self._seen]

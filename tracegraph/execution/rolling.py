@@ -14,9 +14,9 @@ from tracegraph.tracing.trace import Traced
 
 
 def rolled_body(traced: Traced, graph: Graph, always: bool) -> Rolled | None:
-    """The graph of a body, whose sizes are known, with loops for blocks that repeat; None where
-    there are none, where they do not pay, and where devices share the work: what is bound to a
-    device stays there. `always` asks for loops that do not pay, too."""
+    """The graph of a body, whose sizes are known, with loops for repeated blocks; None if there are
+    none, if they do not pay, or if devices share the work: a value bound to a device stays there.
+    `always` also takes loops that do not pay."""
     if any(map(_is_bound, traced.variables)) or _has_layouts(graph):
         return None
     may_stack = all(v.tensor_type.is_static and not v.is_stand_in for v in traced.variables)
@@ -26,7 +26,7 @@ def rolled_body(traced: Traced, graph: Graph, always: bool) -> Rolled | None:
 
 
 def stacked_step(found: Rolled, traced: Traced, program: Any) -> StackedStep:
-    """What runs the program of a rolled body that takes Variables in stacks."""
+    """The step that runs the program of a rolled body that takes Variables in stacks."""
     kept = [traced.variables[i] for i in found.kept]
     groups = [[traced.variables[i] for i in rows] for rows in found.stacks]
     stored = slice(traced.result_count, traced.result_count + len(found.assigned))
@@ -34,7 +34,7 @@ def stacked_step(found: Rolled, traced: Traced, program: Any) -> StackedStep:
 
 
 def _is_bound(slot: Slot) -> bool:
-    """Whether the value of a slot is divided among devices, or kept on one of them."""
+    """Whether a slot's value is sharded over devices, or kept on a particular one."""
     devices = getattr(slot.buffer, "devices", None)
     return slot.place is not None or (devices is not None and len(devices()) > 1)
 

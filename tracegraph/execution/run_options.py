@@ -1,4 +1,4 @@
-"""What the decorator of a function says of the programs that run it."""
+"""The decorator's options for the programs that run a function."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """How the traces of a function become programs."""
+    """How the traces of a function are compiled to programs."""
 
-    #: What sizes of arguments, and those that runs find, are padded to.
+    #: Bucket sizes to which the sizes of arguments, and those that runs find, are padded.
     buckets: Buckets | None = None
-    #: The bytes that a program may take beside its inputs and outputs.
+    #: The bytes that a program may use beyond its inputs and outputs.
     memory_budget: int | None = None
-    #: Whether results are looked at, and the node is found that makes the first nan.
+    #: Whether to inspect results and find the node that makes the first nan.
     locate_numerics: bool = False
-    #: Whether blocks that repeat run as loops: where that pays, never, or wherever they do.
+    #: Whether repeated blocks run as loops: if it pays, never, or always.
     roll: Roll = "auto"
 
     def of_trace(self, traced: Traced) -> RunOptions:
-        """Those of one trace. What has effects, or is padded, cannot be run once more as it was
+        """The options of one trace. A body that has effects or is padded cannot be rerun unchanged
         to find a nan: there `locate_numerics` is off, and checks in the graph watch every run."""
         locates = self.locate_numerics and self.buckets is None and not traced.has_effects
         return dataclasses.replace(self, locate_numerics=locates)

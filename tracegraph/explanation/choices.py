@@ -1,7 +1,7 @@
 """What a run chose: the branches that it took, and the loops that it entered.
 
-A program returns results alone, so what decided inside of it is computed once more, from the values
-that the ops at top level were given.
+A program returns only results, so the deciding values inside it are computed once more, from the
+inputs of the ops at top level.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 
-#: A loop of more steps is taken to choose everything.
+#: A loop of more steps is assumed to choose everything.
 _MOST_STEPS = 256
 
 #: The values of the inputs of an op or of a graph.
@@ -30,8 +30,8 @@ Values = Sequence[Any]
 
 
 class RegionRun(NamedTuple):
-    """A region of an op in one run of the op, and what its graph was given each time that it ran,
-    where that is known."""
+    """A region of an op in one run of the op, and the inputs of its graph each time that it ran, if
+    they are known."""
 
     region: Region
     has_run: bool
@@ -39,13 +39,13 @@ class RegionRun(NamedTuple):
 
 
 class Choices:
-    """What the ops of a run chose."""
+    """The choices of the ops in a run."""
 
     def __init__(self, flows: Flows) -> None:
         self._flows = flows
 
     def flow_of_nodes(self, known: Mapping[Any, Values]) -> dict[int, Flow]:
-        """What flowed through nodes that were given values, by their identity."""
+        """The flow through nodes with known input values, by identity."""
         return {id(node): self._flow(node.op, values) for node, values in known.items()}
 
     def _flow(self, op: Op, values: Values) -> Flow:
@@ -66,12 +66,12 @@ class Choices:
 
 
 def _together(masks: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """What reaches each output in one of several runs."""
+    """What reaches each output in any of several runs."""
     return tuple(functools.reduce(operator.or_, column) for column in zip(*masks, strict=True))
 
 
 def can_choose(op: Op) -> bool:
-    """Whether a run of an op, or of what it calls, may leave out a region."""
+    """Whether a run of an op, or of a graph it calls, may skip a region."""
     return op.leaves_out_regions or any(_has_choices(region.graph) for region in op.regions)
 
 
@@ -80,7 +80,7 @@ def _has_choices(graph: Graph) -> bool:
 
 
 def region_runs(op: Op, values: Values) -> Iterator[RegionRun]:
-    """The regions of an op that was given `values`."""
+    """The regions of an op, run with `values` as inputs."""
     types = _types_of(values)
     for region, has_run in zip(op.regions, op.regions_run(values, computed), strict=True):
         given = [values[i] for i in region.inputs]
@@ -95,11 +95,11 @@ def region_runs(op: Op, values: Values) -> Iterator[RegionRun]:
 
 
 class _TooManyError(Exception):
-    """A loop has more steps than are looked at."""
+    """A loop has more steps than are examined."""
 
 
 def _steps(op: Scan | While, values: Values) -> Sequence[Values] | None:
-    """What the body of a loop was given in each step, where something in it chooses."""
+    """The inputs of a loop's body in each step, if anything in it chooses."""
     if not _has_choices(op.body) or not (isinstance(op, While) or isinstance(op.length, int)):
         return None
     steps: list[Values] = []
@@ -119,8 +119,8 @@ def _steps(op: Scan | While, values: Values) -> Sequence[Values] | None:
 
 
 def values_inside(graph: Graph, values: Values) -> dict[Node, Values]:
-    """The nodes of a graph that choose, with the values of their inputs; but for those that do more
-    than compute, which must not be done again."""
+    """The nodes of a graph that choose, with the values of their inputs, except nodes that do more
+    than compute, which must not be repeated."""
     nodes = [node for node in graph.nodes if can_choose(node.op) and not node.op.has_effects]
     wanted = dict.fromkeys(x for node in nodes for x in node.inputs)
     needed = dead_code(graph.with_outputs(tuple(wanted)))
@@ -131,7 +131,7 @@ def values_inside(graph: Graph, values: Values) -> dict[Node, Values]:
 
 
 def computed(graph: Graph, values: Values) -> Values:
-    """The outputs of a graph, by a program."""
+    """The outputs of a graph, computed by a program."""
     return program_of(specialise(graph, _types_of(values)))(*values) if graph.outputs else ()
 
 

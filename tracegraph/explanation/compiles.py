@@ -10,15 +10,15 @@ from typing import Any
 from tracegraph.eager import backend
 from tracegraph.errors import counted
 
-#: The name of what is computed outside of functions.
+#: The name of computations outside functions.
 _TOP_LEVEL = "top_level"
-#: Of so many values that differ a text shows all.
+#: Up to this many differing values, a text shows all.
 _SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class CompileRow:
-    """The programs of one name and line: how many, how long they took, what differed, the repair.
+    """The programs of one name and line: how many, how long they took, what differed, the fix.
 
     `name` is that of the function; `change` and `fix` are empty for a single program.
     """
@@ -39,7 +39,7 @@ class CompileRow:
 
 
 class CompileExplanation:
-    """The programs that were compiled, the dearest first; its text is a table."""
+    """The programs that were compiled, the slowest first; its text is a table."""
 
     def __init__(self, rows: Sequence[CompileRow]) -> None:
         self.rows = tuple(rows)
@@ -71,7 +71,7 @@ def _row(name: str, place: str, found: Sequence[Any]) -> CompileRow:
 
 
 def _change(name: str, found: Sequence[Any]) -> tuple[str, str]:
-    """What differs among the programs of one line, and what to do."""
+    """What differs among the programs of one line, and what to do about it."""
     counts = [x.nodes for x in found]
     types = [", ".join(map(str, x.types)) for x in found]
     is_loop = name == _TOP_LEVEL

@@ -1,9 +1,9 @@
-"""Why a gradient is None: the way from the source to the target, and where it breaks.
+"""Why a gradient is None: the path from the source to the target, and where it breaks.
 
-A value reaches the target along a path of nodes. The first of them that the tape did not follow,
-or whose rule has no derivative for what the path brings, is the break. Where there is no path at
-all, what the tape remembers of the values that left to NumPy and came back, and of what was made
-outside of its block, tells why.
+A value reaches the target along a path of nodes. The break is the first node that the tape did not
+follow, or whose rule has no derivative for what the path brings. If there is no path at all, the
+explanation comes from what the tape remembers of values that left to NumPy and came back, and of
+values computed outside its block.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import Trace
 
-#: Of a path that is longer than this, the text shows the ends.
+#: If a path is longer than this, the text shows its ends.
 _SHOWN = 20
 
 #: A node, or what is remembered of one.
@@ -68,11 +68,11 @@ class Explanation:
       "recording_stopped", "not_recorded", "stop_gradient", "dtype", "no_derivative",
       "no_gradient", "custom_gradient", "assigned", "overwritten", "numpy", "branch_not_taken",
       "loop_not_run", "unused" and "unconnected".
-    - `text`: what happened, the line, and what to do; `str()` gives it.
+    - `text`: what happened, the line, and what to do; the result of `str()`.
     - `source`: the line of the break, with its `file` and `line`.
-    - `path`: the lines from the source of the gradient up to the break.
-    - `is_zero`: whether there is a gradient, which is 0 since a branch of the graph was not taken,
-      or a loop ran 0 times.
+    - `path`: the lines from the source of the gradient to the break.
+    - `is_zero`: whether a gradient exists but is 0, because a branch of the graph was not taken or
+      a loop ran 0 times.
     """
 
     reason: str
@@ -100,7 +100,8 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True)
 class TapeRecord:
-    """What a tape knows: its history, the nodes that it follows, and whom it watches."""
+    """What a tape knows: its history, the nodes that it follows, and the tensors that it
+    watches."""
 
     history: History
     followed: Sequence[Node | RememberedNode]
@@ -109,12 +110,13 @@ class TapeRecord:
     builder: Builder
 
 
-#: Who saw an entry being recorded: the tape, which followed it or passed it by, or nobody.
+#: How the tape saw an entry: it followed it, passed it by, or did not see it at all.
 _FOLLOWED, _PASSED, _UNSEEN = range(3)
 
 
 class _Edge(NamedTuple):
-    """One step of a path: by which input it enters a node, and by which output it leaves."""
+    """One step of a path: the input by which it enters a node, and the output by which it
+    leaves."""
 
     node: Entry
     entry: int
@@ -122,30 +124,30 @@ class _Edge(NamedTuple):
 
 
 class _Window:
-    """By whom each value was made, and the paths along them.
+    """Which entry computed each value, and the paths along these entries.
 
-    A number stands for a tensor, which may be gone. Large graphs have as many numbers as nodes, so
-    walks keep numbers alone: objects would wake the garbage collector.
+    An integer stands for a tensor, which may be gone. Large graphs have as many numbers as nodes,
+    so walks keep only integers: objects would trigger the garbage collector.
     """
 
     def __init__(self, flows: Flows, outermost: dict[int, Tensor]) -> None:
         self.flows = flows
         self._outermost = outermost
-        #: Entries by standing, in the order in which they were recorded.
+        #: Entries by standing, in the order of recording.
         self.entries: list[list[Entry]] = [[], [], []]
-        #: What is not followed, by the identity of the entry.
+        #: Inputs that are not followed, by the identity of the entry.
         self._unfollowed: dict[int, int] = {}
         self._makers: dict[int, Entry] = {}
-        #: What weak references stand for: it must not go, and change its number, meanwhile.
+        #: Referents of weak references: they must stay alive, or their numbers could change.
         self._held: list[Tensor | None] = []
-        #: What flowed in one run through what chose then, by the identity of the entry.
+        #: The flow in one run through entries that chose, by the identity of the entry.
         self._in_run: Mapping[int, Flow] = {}
 
     @staticmethod
     def of_record(record: TapeRecord, flows: Flows) -> _Window:
         window = _Window(flows, _outermost(record.builder))
         history = record.history
-        # What stands later in this order is known better.
+        # Later ones in this order are known better.
         window._add(history.unseen, _UNSEEN)
         window._add(history.with_assigned(history.all_passed()), _PASSED)
         window._add(history.with_assigned(record.followed), _FOLLOWED)
@@ -164,7 +166,7 @@ class _Window:
         return window
 
     def in_run(self, flows: Mapping[int, Flow]) -> _Window:
-        """The same entries, where some let through what they did in one run."""
+        """The same entries, where some have the flow of one particular run."""
         window = copy.copy(self)
         window._in_run = flows
         return window
@@ -183,7 +185,7 @@ class _Window:
                     makers[number(y)] = entry
 
     def number(self, x: Any) -> int:
-        """What stands for a tensor, or for one that is gone."""
+        """The number that stands for a tensor, even for one that is gone."""
         if type(x) is ref:
             found = x()
             if found is None:
@@ -196,11 +198,11 @@ class _Window:
         return self._unfollowed.get(id(entry), _FOLLOWED)
 
     def maker(self, y: int) -> Entry | None:
-        """What made a value, as far as it is known."""
+        """The entry that computed a value, if it is known."""
         return self._makers.get(y)
 
     def look_back(self, x: Any) -> bool:
-        """Adds what made a value that the tape did not see being made, if that is known."""
+        """Adds the entry that computed a value unseen by the tape, if it is known."""
         tensor: Tensor | None = x() if type(x) is ref else x
         if tensor is None:
             return False
@@ -210,7 +212,7 @@ class _Window:
         self._add([step], _UNSEEN)
         return True
 
-    # What flows.
+    # Flow.
 
     def flow(self, entry: Entry) -> Flow:
         found = self._in_run.get(id(entry))
@@ -225,7 +227,7 @@ class _Window:
         return self.flows.of(entry.op, entry.input_types, entry.output_types)
 
     def _place(self, entry: Entry, y: int) -> int:
-        """Which output of an entry a value is."""
+        """The position of a value among the outputs of an entry."""
         outputs = entry.outputs
         return 0 if len(outputs) == 1 else list(map(self.number, outputs)).index(y)
 
@@ -247,11 +249,11 @@ class _Window:
         return [x for i, x in enumerate(inputs) if derivatives >> i & 1]
 
     def broken_at(self, path: Sequence[int]) -> int | None:
-        """The first step of a path along which the derivative does not go."""
+        """The first step of a path that the derivative does not pass."""
         for place, (x, y) in enumerate(itertools.pairwise(path)):
             entry = self._makers[y]
             fed = self._derivatives(entry, y)
-            # Mostly it is all that the entry takes.
+            # In most cases these are all inputs of the entry.
             if fed is not entry.inputs and x not in map(self.number, fed):
                 return place
         return None
@@ -261,8 +263,8 @@ class _Window:
     def _behind(
         self, target: Any, source: int | None, feeding: Callable[[Entry, int], Sequence[Any]]
     ) -> dict[int, int]:
-        """What reaches the target by what is `feeding`, the nearest first, up to the source; for
-        each the value that it was found by."""
+        """The values that reach the target through `feeding`, nearest first, up to the source; each
+        with the value from which it was found."""
         makers, number, outer = self._makers, self.number, self._outermost
         last = number(target)
         ahead, waiting = {last: last}, [last]
@@ -270,7 +272,7 @@ class _Window:
             return ahead
         if last not in makers:
             self.look_back(target)
-        for y in waiting:  # it grows meanwhile
+        for y in waiting:  # grows during the loop
             entry = makers.get(y)
             if entry is None:
                 continue
@@ -288,19 +290,19 @@ class _Window:
         return ahead
 
     def path(self, source: int, target: Any) -> list[int] | None:
-        """The shortest way that values take from the source to the target: what is on it."""
+        """The shortest path of values from the source to the target."""
         return _way_from(source, self.ancestors(target, source))
 
     def derivative_path(self, source: int, target: Any) -> list[int] | None:
-        """The shortest way that derivatives take."""
+        """The shortest path of derivatives."""
         return _way_from(source, self._behind(target, source, self._derivatives))
 
     def along(self, path: Sequence[int]) -> list[Entry]:
-        """The entries that a path goes through, one less than it has values."""
+        """The entries along a path, one fewer than its values."""
         return [self._makers[y] for y in path[1:]]
 
     def edge(self, path: Sequence[int], place: int) -> _Edge:
-        """How a path goes through the entry at a place."""
+        """How a path passes through the entry at a position."""
         x, y = path[place], path[place + 1]
         node = self._makers[y]
         fed = next(z for z in self._values(node, y) if self.number(z) == x)
@@ -311,7 +313,8 @@ class _Window:
         return [entry.source for entry in self.along(path)]
 
     def last_unseen(self, path: Sequence[int], place: int) -> int:
-        """The last place in a row, from this one on, that the tape did not see; -1 for none."""
+        """The last of consecutive positions, from this one on, that the tape did not see; -1 if
+        none."""
         last = -1
         for i in range(place, len(path) - 1):
             if self.standing(self._makers[path[i + 1]]) != _UNSEEN:
@@ -320,7 +323,7 @@ class _Window:
         return last
 
     def inside(self, edge: _Edge) -> tuple[_Window, list[int]]:
-        """The way through a region of an op, from where an edge enters it to where it leaves."""
+        """The path through a region of an op, from where an edge enters it to where it leaves."""
         assert edge.node.op is not None
         for region in edge.node.op.regions:
             window = _Window.of_region(region, self.flows)
@@ -333,8 +336,8 @@ class _Window:
     def left_out(
         self, path: Sequence[int], choices: Choices, known: Mapping[Any, Values]
     ) -> _LeftOut | None:
-        """The region on a path of derivatives that a run left out; `known` has the entries that
-        chose, with what they were given."""
+        """The region on a path of derivatives that a run skipped; `known` has the entries that
+        chose, with their inputs."""
         place = self.in_run(choices.flow_of_nodes(known)).broken_at(path)
         if place is None:
             return None
@@ -354,12 +357,12 @@ class _Window:
         return None
 
     def ancestors(self, target: Any, source: int | None = None) -> dict[int, int]:
-        """What the target is made of, the nearest first, itself included; the search ends at the
-        source."""
+        """The values that the target was computed from, nearest first, itself included; the search
+        ends at the source."""
         return self._behind(target, source, self._values)
 
     def descendants(self, source: int) -> set[int]:
-        """What is made of a value, itself included."""
+        """The values computed from a value, itself included."""
         takers, number = self._takers, self.number
         found, waiting = {source}, [source]
         while waiting:
@@ -380,7 +383,7 @@ class _Window:
         return takers
 
     def users(self, source: int) -> Iterator[Entry]:
-        """What the tape saw that takes the source."""
+        """The entries that the tape saw that take the source."""
         number, is_plain = self.number, not self._outermost
         for entry in itertools.chain(self.entries[_FOLLOWED], self.entries[_PASSED]):
             for x in entry.inputs:
@@ -391,7 +394,7 @@ class _Window:
 
 @dataclasses.dataclass(frozen=True)
 class _LeftOut:
-    """A region that a run left out: the node that did, the lines up to it, and those inside that
+    """A region that a run skipped: the node that did, the lines up to it, and those inside it that
     derivatives would have passed."""
 
     node: Entry
@@ -404,7 +407,7 @@ class _LeftOut:
 
 
 def _ends_inside(region: Region, edge: _Edge) -> tuple[int, Tensor] | None:
-    """What an edge enters a region by, as a number, and what it leaves by."""
+    """The number by which an edge enters a region, and the tensor by which it leaves."""
     if edge.entry not in region.inputs or edge.exit not in region.outputs:
         return None
     entry = region.graph.inputs[region.inputs.index(edge.entry)]
@@ -412,7 +415,7 @@ def _ends_inside(region: Region, edge: _Edge) -> tuple[int, Tensor] | None:
 
 
 def _way_from(x: int, ahead: dict[int, int]) -> list[int] | None:
-    """The way from a value to where a search began, if it came so far."""
+    """The path from a value to where a search started, if it got that far."""
     if x not in ahead:
         return None
     path = [x]
@@ -423,8 +426,8 @@ def _way_from(x: int, ahead: dict[int, int]) -> list[int] | None:
 
 
 def _outermost(builder: Builder | None) -> dict[int, Tensor]:
-    """By the tensors of a trace that stand for something outside: what they stand for in the
-    end."""
+    """For the tensors of a trace that represent something outside: what they ultimately
+    represent."""
     found: dict[int, Tensor] = {}
     while isinstance(builder, Trace):
         found.update((id(inner), outer) for outer, inner in builder.captures.items())
@@ -448,7 +451,7 @@ def explain(
 ) -> Explanation:
     """Why the gradient of the targets with respect to a source is None, or that it is not.
 
-    A target is what the user gave and the tensor that stands for it; `x` stands for the source.
+    A target is the user's object and the tensor that represents it; `x` represents the source.
     """
     window = _Window.of_record(record, Flows())
     cases = [_Case(record, window, y, source, x) for _, y in targets]
@@ -461,7 +464,7 @@ def explain(
 
 @dataclasses.dataclass(frozen=True)
 class _Reason:
-    """A reason, what it says of the line, and the repair."""
+    """A reason, what it says about the line, and the fix."""
 
     word: str
     because: str
@@ -484,12 +487,12 @@ class _Case:
 
     @functools.cached_property
     def made_of(self) -> dict[int, int]:
-        """What the target is made of, the nearest first, up to the source."""
+        """The values that the target was computed from, nearest first, up to the source."""
         return self._window.ancestors(self._target, self._x)
 
     @functools.cached_property
     def path(self) -> list[int] | None:
-        """How values take their way from the source to the target."""
+        """The path of values from the source to the target."""
         return _way_from(self._x, self.made_of)
 
     @functools.cached_property
@@ -506,7 +509,7 @@ class _Case:
         return f"{name!r}" if name else f"the tensor {self._given.type}"
 
     def connected(self) -> Explanation | None:
-        """That the two are connected, if they are."""
+        """The explanation that the two are connected, if they are."""
         types = self._source.dtype, self._target.dtype
         if not all(dtype.is_differentiable for dtype in types):
             return None
@@ -526,7 +529,8 @@ class _Case:
         return Explanation("connected", text, place, lines)
 
     def _zero(self, path: list[int]) -> Explanation | None:
-        """That the gradient is 0, since the run left out what would have passed it on."""
+        """The explanation that the gradient is 0, because the run skipped what would have passed it
+        on."""
         window, record = self._window, self._record
         entries = window.entries[_FOLLOWED]
         if not record.builder.is_top_level or not any(can_choose(x.op) for x in entries if x.op):
@@ -560,7 +564,8 @@ class _Case:
     def _broken(self, path: list[int]) -> Explanation:
         window, place = self._window, self.broken_at
         assert place is not None
-        # Of what the tape did not see, the last in a row: the tape saw it next, or was given it.
+        # Of consecutive entries unseen by the tape, the last: its result was seen next, or was
+        # given.
         place = max(place, window.last_unseen(path, place))
         lines, edge = window.lines(path[: place + 2]), window.edge(path, place)
         standing = window.standing(edge.node)
@@ -584,7 +589,7 @@ class _Case:
         return self._told(reason, source, lines)
 
     def _outside(self, source: Source, lines: Sequence[Source]) -> Explanation:
-        """What was made outside of what the tape recorded."""
+        """The explanation of values computed outside what the tape recorded."""
         return self._told(_outside_reason(self._record.history, source), source, lines)
 
     def _unwatched(self, path: list[int]) -> Explanation:
@@ -600,7 +605,7 @@ class _Case:
         return self._told(self._unwatched_reason(), place, [place])
 
     def _place_of_first(self, path: list[int]) -> Source | None:
-        """Where a Variable is read that a path starts from."""
+        """Where a Variable that a path starts from is read."""
         if not isinstance(self._given, Variable) or len(path) < 2:
             return None
         is_read = isinstance(self._window.edge(path, 0).node.op, Read)
@@ -652,12 +657,13 @@ class _Case:
         return next(places, self._target.source if self._target.source.line else here())
 
     def _arrived(self) -> list[Crossing]:
-        """What came from NumPy and became the target."""
+        """The values that came from NumPy and led to the target."""
         number, made_of = self._window.number, self.made_of
         return [x for x in self._record.history.arrived if number(x.tensor) in made_of]
 
     def _by_numpy(self) -> Explanation | None:
-        """That what the source became went to NumPy, and what came back became the target."""
+        """The explanation that values from the source went to NumPy, and values from NumPy led to
+        the target."""
         back = self._arrived()
         if not back:
             return None
@@ -697,7 +703,8 @@ class _Case:
         return self._told(_Reason("unconnected", because + "".join(common), fix), place, (first,))
 
     def _branch_not_taken(self, nodes: Sequence[Entry]) -> Explanation | None:
-        """That a decision on which the target depends left out what reads the source."""
+        """The explanation that a decision affecting the target left out code that reads the
+        source."""
         made = max((node.source.moment for node in nodes), default=-1)
         for decision in reversed(self._record.history.decisions.values()):
             point = branch_point_at(decision.source)
@@ -714,7 +721,7 @@ class _Case:
         return None
 
     def _may_change_target(self, point: BranchPoint, decision: Decision) -> bool:
-        """Whether a decision that came after the target was made lies between names of it."""
+        """Whether a branch of a decision made after the target was computed mentions it."""
         branches = (*point.left_out_if_true, *point.left_out_if_false)
         names = (x for part in branches for x in ast.walk(part))
         values = (_value_of(x, decision.names) for x in names)
@@ -722,11 +729,11 @@ class _Case:
         return any(isinstance(x, Tensor) and self._window.number(x) == self._y for x in tensors)
 
     def _left_out(self, point: BranchPoint, decision: Decision) -> Sequence[ast.AST]:
-        """What a decision left out; nothing where it was made in both ways."""
+        """The code that a decision left out; nothing if it went both ways."""
         if decision.outcomes:
             is_clear = len(decision.outcomes) == 1
             return point.left_out(True in decision.outcomes) if is_clear else ()
-        # By a number: what was recorded in the branches tells.
+        # Decided by a number: infer the outcome from what was recorded in the branches.
         branches = point.left_out_if_true, point.left_out_if_false
         has_run = [self._has_run(branch, decision.source) for branch in branches]
         for branch, is_run, is_other_run in zip(branches, has_run, reversed(has_run), strict=True):
@@ -735,13 +742,13 @@ class _Case:
         return ()
 
     def _has_run(self, branch: Sequence[ast.AST], place: Source) -> bool:
-        """Whether something was recorded in a branch of the code of a place."""
+        """Whether anything was recorded in a branch of the code at a place."""
         sources = (entry.source for entry in itertools.chain(*self._window.entries))
         places = {source.offset: source for source in sources if source.code is place.code}
         return any(is_inside(part, x) for x in places.values() for part in branch)
 
     def _is_of_source(self, name: ast.AST, decision: Decision) -> bool:
-        """Whether a name stood for the source, or for what was made of it."""
+        """Whether a name referred to the source, or to a value computed from it."""
         if not _is_loaded(name):
             return False
         value = _value_of(name, decision.names)
@@ -799,8 +806,9 @@ class _Case:
 
 
 def _place_of_read(window: _Window, path: Sequence[int], place: int) -> Source:
-    """Where a Variable is read: the step at `place`, or where a function uses it that is called
-    there and reads it by itself. A path that enters a function at once has the place -1."""
+    """Where a Variable is read: the step at `place`, or, if a function called there reads it
+    directly, where that function uses it. A path that enters a function at once has the place
+    -1."""
     source = window.along(path)[max(place, 0)].source
     while place + 2 < len(path):
         call = window.edge(path, place + 1)
@@ -819,7 +827,7 @@ def _place_of_read(window: _Window, path: Sequence[int], place: int) -> Source:
 
 
 def _without_repeats(lines: Iterable[Source]) -> tuple[Source, ...]:
-    """The lines that are known, each once where it follows upon itself."""
+    """The known lines, without consecutive repeats."""
     places: dict[Any, tuple[Any, ...]] = {}
     kept: list[Source] = []
     last = None
@@ -834,7 +842,7 @@ def _without_repeats(lines: Iterable[Source]) -> tuple[Source, ...]:
 
 
 def _shown(path: Sequence[Source]) -> Iterator[str]:
-    """The lines as texts show them: of many, those at the ends."""
+    """The lines as texts show them; only the ends if there are many."""
     if len(path) <= _SHOWN:
         yield from map(str, path)
         return
@@ -845,12 +853,12 @@ def _shown(path: Sequence[Source]) -> Iterator[str]:
 
 
 def _has_body(op: Any) -> bool:
-    """Whether the body of an op tells why its derivative breaks."""
+    """Whether the body of an op explains why its derivative breaks."""
     return bool(op.regions) and op.chosen_gradient is None
 
 
 def _outside_reason(history: History, source: Source) -> _Reason:
-    """Why the tape did not record what was made at that moment."""
+    """Why the tape did not record a value created at that moment."""
     cause = "reset" if history.is_after_reset else "before"
     for span in history.spans:
         if source.moment < span.start:
@@ -860,8 +868,7 @@ def _outside_reason(history: History, source: Source) -> _Reason:
 
 
 def _chosen_by(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Values]]:
-    """The entries that may leave out what they hold, with the values that they were given, as far
-    as these are still there."""
+    """The entries that may skip a region, with their input values, as far as these still exist."""
     for entry in entries:
         if entry.op is None or not can_choose(entry.op) or entry.op.has_effects:
             continue
@@ -871,7 +878,7 @@ def _chosen_by(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Values]]:
 
 
 def _left_out_reason(found: _LeftOut) -> _Reason:
-    """Why a gradient is 0 in a run that left out a region."""
+    """Why a gradient is 0 in a run that skipped a region."""
     line = next((x for x in found.inside if x.line), None)
     user = "that returns it" if line is None else f"that uses it, at {line},"
     if found.is_loop:
@@ -886,7 +893,7 @@ def _branch_reason(line: Source) -> _Reason:
 
 
 def _computes(part: ast.AST) -> bool:
-    """Whether code would have been recorded, had it run: calls may be recorded elsewhere."""
+    """Whether code would have been recorded if it had run: calls may be recorded elsewhere."""
     return any(isinstance(node, ast.BinOp | ast.UnaryOp | ast.AugAssign) for node in ast.walk(part))
 
 
@@ -895,7 +902,7 @@ def _is_loaded(node: ast.AST) -> bool:
 
 
 def _value_of(node: ast.AST, names: Mapping[str, ref[Any]]) -> Any:
-    """What a name, or an attribute of what it stands for, was; None if that is not known."""
+    """The value of a name, or of an attribute of its value, at the time; None if unknown."""
     if isinstance(node, ast.Attribute):
         return getattr(_value_of(node.value, names), "__dict__", {}).get(node.attr)
     found = names.get(node.id) if isinstance(node, ast.Name) else None
@@ -943,7 +950,7 @@ def _dtype_reason(tensor: Any, what: str) -> _Reason:
 
 
 def _reason_of(edge: _Edge, standing: int) -> _Reason:
-    """Why the derivative does not go along an edge that the tape saw."""
+    """Why the derivative does not pass an edge that the tape saw."""
     node, op = edge.node, edge.node.op
     assert op is not None
     made = node.output_types if isinstance(node, RememberedNode) else types_of_outputs(node)
@@ -961,7 +968,7 @@ def _reason_of(edge: _Edge, standing: int) -> _Reason:
 
 
 def _python_calls(entry: Entry) -> Iterator[Source]:
-    """Where an entry calls Python functions, be it in its bodies."""
+    """Where an entry calls Python functions, even in its bodies."""
     op = entry.op
     if isinstance(op, HostCall) and callable(op.function):
         yield entry.source
@@ -975,7 +982,7 @@ def _rule_reason(op: Op, standing: int) -> _Reason:
         return _Reason("no_gradient", because, "register a gradient that returns a tensor")
     if op.chosen_gradient is not None:
         name = op.regions[0].graph.name
-        name = "<lambda>" if name == "lambda_" else name  # as graphs may be called
+        name = "<lambda>" if name == "lambda_" else name  # the name that graphs use
         because = f"the custom gradient of {name} returns None for it"
         return _Reason("custom_gradient", because, "return a gradient for this argument")
     if standing == _PASSED:
@@ -998,11 +1005,11 @@ _FROM_HOST = _Reason(
 )
 
 
-# A name that was a Variable, and is a tensor now.
+# A name that referred to a Variable and now refers to a tensor.
 
 
 def _is_overwritten(tensor: Tensor) -> bool:
-    """Whether the statement that made a tensor gave it the name that a Variable had."""
+    """Whether the statement that created a tensor rebound the name of a Variable to it."""
     statement = statement_at(tensor.source)
     if statement is None or _rebound_name(statement) is None:
         return False
@@ -1013,9 +1020,9 @@ def _is_overwritten(tensor: Tensor) -> bool:
 
 
 def _reads_variable(node: Node, statement: ast.stmt) -> bool:
-    """Whether a Variable is read among the nodes of a statement that lead to one of them."""
+    """Whether the nodes of a statement that lead to one of them include a read of a Variable."""
     waiting, seen = [node], {node}
-    for node in waiting:  # it grows meanwhile
+    for node in waiting:  # grows during the loop
         if any(map(_is_read, node.inputs)):
             return True
         before = {x.node for x in node.inputs if x.node is not None} - seen
@@ -1030,7 +1037,7 @@ def _is_read(x: Tensor) -> bool:
 
 
 def _rebound_name(statement: ast.stmt | None) -> str | None:
-    """The name that a statement assigns and reads at once, as `x = x + 1` does."""
+    """The name that a statement both assigns and reads, as `x = x + 1` does."""
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
         return None
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
@@ -1040,7 +1047,7 @@ def _rebound_name(statement: ast.stmt | None) -> str | None:
 
 
 def _parts(target: ast.expr) -> Iterator[ast.expr]:
-    """What a statement assigns, one by one."""
+    """The targets that a statement assigns, one by one."""
     if isinstance(target, ast.Tuple | ast.List):
         for part in target.elts:
             yield from _parts(part)

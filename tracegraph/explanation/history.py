@@ -1,8 +1,8 @@
-"""What a tape remembers beside the nodes that it follows, so that a None can be explained.
+"""What a tape remembers besides the nodes that it follows, so that a None can be explained.
 
-Nodes that the tape saw and did not follow are kept as they are while they are pending, which costs
-next to nothing, and as `RememberedNode`s from then on: those hold no tensor, since a tensor
-that is held is materialised.
+Nodes that the tape saw but did not follow are kept unchanged while they are pending, which costs
+almost nothing, and as `RememberedNode`s from then on: those hold no tensors, since a held tensor is
+materialised.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor, get_type
 from tracegraph.ops.effect import Read
 
-#: A tape forgets the oldest of the nodes that it did not follow when there are more of them.
+#: Beyond this number, a tape forgets the oldest nodes that it did not follow.
 _LIMIT = 1 << 16
 #: How many values that went to NumPy, or came from there, a tape remembers.
 _CROSSINGS = 1 << 10
 
 
 class RememberedNode:
-    """A node as it is remembered: its tensors are weak references, which stand for them.
+    """A node as it is remembered, with weak references in place of its tensors.
 
-    Where only the ends are known, of a value that was computed and let go of its node, there is
-    no `op`. What stands for a Variable is held, since it has no value.
+    If only its ends are known, because a value was computed and dropped its node, there is no `op`.
+    Tensors that represent Variables are held, since they have no value.
     """
 
     __slots__ = ("assigned_at", "input_types", "inputs", "op", "output_types", "outputs", "source")
 
-    #: Of the read of a Variable: where it was given what is read, if that is known.
+    #: For the read of a Variable: where the value was assigned, if that is known.
     assigned_at: Source | None
 
     op: Op | None
@@ -58,7 +58,7 @@ class RememberedNode:
         self.output_types = types_of_outputs(node)
 
     def reading(self, assignment: Assignment) -> RememberedNode:
-        """The same read of a Variable, with the value that was assigned as what it takes."""
+        """The same read of a Variable, with the assigned value as its input."""
         step = copy.copy(self)
         step.inputs = (assignment.value, self.inputs[1])
         step.assigned_at = assignment.source
@@ -66,7 +66,7 @@ class RememberedNode:
 
     @staticmethod
     def between(inputs: tuple[Any, ...], output: Tensor, source: Source) -> RememberedNode:
-        """A step from inputs, or what is known of them, to a value that has no node any more."""
+        """A step from inputs, or what is known of them, to a value that no longer has a node."""
         step = RememberedNode.__new__(RememberedNode)
         step.op, step.source, step.assigned_at = None, source, None
         step.inputs, step.outputs = inputs, (ref(output),)
@@ -75,7 +75,7 @@ class RememberedNode:
 
 
 def node_before(x: Tensor) -> RememberedNode | None:
-    """What made a tensor, as far as it is known."""
+    """What computed a tensor, as far as it is known."""
     handle = variable_read_by(x)
     if handle is not None:
         return RememberedNode.between((handle,), x, UNKNOWN)
@@ -86,7 +86,7 @@ def node_before(x: Tensor) -> RememberedNode | None:
 
 
 def alive(tensors: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among weak references and tensors that are still there."""
+    """The tensors, among weak references and tensors, that still exist."""
     for x in tensors:
         found = x() if type(x) is ref else x
         if found is not None:
@@ -94,7 +94,7 @@ def alive(tensors: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def references(outputs: tuple[Any, ...]) -> tuple[ref[Tensor], ...]:
-    """Weak references to the outputs of a node; one that was let go of has them already."""
+    """Weak references to the outputs of a node; a dropped one already has them."""
     return tuple(map(ref, outputs)) if type(outputs) is tuple else outputs
 
 
@@ -115,8 +115,8 @@ class Crossing(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A value that Python asked for and may decide by: where, the answers that were given there if
-    it was a truth, and what the names in that code stood for."""
+    """A value that Python read and may decide by: where; the answers given there, if it was read as
+    a bool; and what the names in that code referred to."""
 
     source: Source
     outcomes: set[bool]
@@ -124,7 +124,7 @@ class Decision(NamedTuple):
 
 
 def _names_of(frame: FrameType) -> dict[str, ref[Any]]:
-    """What the names in the code of a frame stand for, as far as it can be held weakly."""
+    """What the names in a frame's code refer to, as far as it can be referenced weakly."""
     code, own = frame.f_code, frame.f_locals
     names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
     found = {}
@@ -136,7 +136,7 @@ def _names_of(frame: FrameType) -> dict[str, ref[Any]]:
 
 
 class Span:
-    """Moments between which a tape recorded, and what ended that: "left", "stopped" or "used"."""
+    """A period in which a tape recorded, and what ended it: "left", "stopped" or "used"."""
 
     __slots__ = ("cause", "start", "stop")
 
@@ -147,11 +147,11 @@ class Span:
 
 
 class History:
-    """What a tape saw and did not follow, when it recorded, and what went to NumPy and back."""
+    """What a tape saw but did not follow, when it recorded, and what went to NumPy and back."""
 
     def __init__(self) -> None:
         self._builder: Builder | None = None
-        #: Whether `tape.reset()` made it, and what came before is forgotten.
+        #: Whether `tape.reset()` created it, and earlier events are forgotten.
         self.is_after_reset = False
         self.spans: list[Span] = []
         self.passed: list[RememberedNode] = []
@@ -161,9 +161,9 @@ class History:
         self.assigned: list[tuple[Tensor, Assignment]] = []
         #: By code and instruction, the latest last.
         self.decisions: dict[tuple[int, int], Decision] = {}
-        #: Nodes of `passed` that are still pending; at the end of it.
+        #: Nodes of `passed` that are still pending; they are at its end.
         self._waiting: list[Node] = []
-        #: What the nodes that have run were made of, and the tape did not see.
+        #: The unseen steps from which nodes that have run were computed.
         self.unseen: list[RememberedNode] = []
         #: Once the tape was used: what it followed, and what it watched.
         self.followed: list[Node | RememberedNode] = []
@@ -180,7 +180,7 @@ class History:
     def pass_by(self, node: Node) -> None:
         """Remembers a node that the tape does not follow."""
         outputs = node.outputs
-        if not outputs or outputs[0].node is not node:  # made already: nobody waits for it
+        if not outputs or outputs[0].node is not node:  # already computed: nobody waits for it
             self.passed.append(RememberedNode(node))
             return
         if not self._waiting:
@@ -192,7 +192,7 @@ class History:
             self._builder.keepers.append(weakref.ref(self))
 
     def let_go(self) -> None:
-        """Turns the nodes that are kept as they are into steps: they have run."""
+        """Converts the nodes kept unchanged into steps: they have run."""
         self._look_back(self._waiting)
         self.passed.extend(map(RememberedNode, self._waiting))
         self._waiting.clear()
@@ -203,7 +203,8 @@ class History:
             del known[:-_LIMIT]
 
     def _look_back(self, nodes: Sequence[Node]) -> None:
-        """Remembers what nodes were made of, while it is there: nobody else may hold it."""
+        """Remembers how the nodes' inputs were computed while they exist: nobody else may hold
+        them."""
         made = set(nodes)
         waiting = [x for node in nodes for x in node.inputs if x.node not in made]
         seen: set[Tensor] = set()
@@ -221,7 +222,7 @@ class History:
         return [*self.passed, *self._waiting]
 
     def keep(self, nodes: Sequence[Node], tracked: set[Tensor]) -> None:
-        """Keeps what a tape that is used up followed, until the values of its nodes are made."""
+        """Keeps what a used-up tape followed, until its nodes' values are computed."""
         made = {y for node in nodes for y in node.outputs}
         self.watched = [ref(x) for x in tracked if x not in made]
         self._look_back([x for x in nodes if x.outputs[0].node is not x])
@@ -229,23 +230,23 @@ class History:
         self._await_run()
 
     def had_tracked(self, tensor: Tensor) -> bool:
-        """Whether a tape that is used up watched a tensor, or followed what made it."""
+        """Whether a used-up tape watched a tensor, or followed what computed it."""
         own = ref(tensor)
         made = (y is tensor or y is own for entry in self.followed for y in entry.outputs)
         return any(x is own for x in self.watched) or any(made)
 
-    # What goes to NumPy, and what comes from there.
+    # Values that go to NumPy, and values that come from there.
 
     def leave(self, tensor: Tensor) -> None:
         self.left.append(Crossing(ref(tensor), here(), next_moment()))
         del self.left[:-_CROSSINGS]
-        self._decide(set())  # by a number, in what way nobody knows
+        self._decide(set())  # by a number, so the outcome is unknown
 
     def arrive(self, tensor: Tensor) -> None:
         self.arrived.append(Crossing(ref(tensor), here(), next_moment()))
         del self.arrived[:-_CROSSINGS]
 
-    # What Python decides by values.
+    # Decisions that Python makes by values.
 
     def decide(self, outcome: bool) -> None:
         self._decide({outcome})
@@ -263,7 +264,7 @@ class History:
         if len(self.decisions) > _CROSSINGS:
             del self.decisions[next(iter(self.decisions))]
 
-    # What is assigned to Variables.
+    # Assignments to Variables.
 
     def assign(self, handle: Tensor, assignment: Assignment) -> None:
         self.assigned.append((handle, assignment))
@@ -272,8 +273,8 @@ class History:
     def with_assigned(
         self, entries: Sequence[Node | RememberedNode]
     ) -> Sequence[Node | RememberedNode]:
-        """The entries, where a read of a Variable takes what that was given last: what it took
-        was the value alone."""
+        """The entries, where a read of a Variable takes the value last assigned to that: its
+        recorded input was only the value itself."""
         return [self._linked(x) if isinstance(x.op, Read) else x for x in entries]
 
     def _linked(self, read: Node | RememberedNode) -> Node | RememberedNode:

@@ -1,4 +1,4 @@
-"""The user's source as a tree: the statement that a place is in."""
+"""The user's source as a syntax tree: finds the statement at a place."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import Source
 
-#: A line, and a column where it is known.
+#: A line, and a column if it is known.
 Position = tuple[int, int | None]
 
 
 def position_of(source: Source) -> Position:
-    """Where the expression of a place begins."""
+    """Where the expression of a place starts."""
     if source.code is not None:
         places = itertools.islice(source.code.co_positions(), source.offset // 2, None)
         line, _, column, _ = next(places, (None, None, None, None))
@@ -28,7 +28,7 @@ def position_of(source: Source) -> Position:
 
 
 def statement_at(source: Source) -> ast.stmt | None:
-    """The innermost statement that a place is in, if the source can be read."""
+    """The innermost statement that contains a place, if the source can be read."""
     tree = _tree_of(source.file)
     if tree is None:
         return None
@@ -38,22 +38,22 @@ def statement_at(source: Source) -> ast.stmt | None:
 
 
 def is_inside(statement: ast.AST, source: Source) -> bool:
-    """Whether a place of the same file is in a statement."""
+    """Whether a place in the same file is inside a statement."""
     return _contains(statement, position_of(source))
 
 
 class BranchPoint(NamedTuple):
-    """An `if`, a `while` or a conditional expression: what is left out where its test is true, and
-    where it is false, with what follows an `if` that was left."""
+    """An `if`, a `while` or a conditional expression: the code skipped if its test is true, and if
+    it is false, including what follows an `if` that returned or jumped."""
 
     node: ast.If | ast.While | ast.IfExp
     left_out_if_true: Sequence[ast.AST]
     left_out_if_false: Sequence[ast.AST]
-    #: Where the test asked for the value of a tensor.
+    #: Where the test read the value of a tensor.
     asked_at: Position
 
     def left_out(self, outcome: bool) -> Sequence[ast.AST]:
-        """What was not run, since the truth of the expression that was asked was `outcome`."""
+        """The code that did not run, given that the expression that was read was `outcome`."""
         truth = _truth(self.node.test, self.asked_at, outcome)
         if truth is None:
             return ()
@@ -61,7 +61,7 @@ class BranchPoint(NamedTuple):
 
 
 def branch_point_at(source: Source) -> BranchPoint | None:
-    """What is decided by the value that the code at a place asked for, if it is in a test."""
+    """The decision made by the value that the code at a place read, if that is part of a test."""
     tree = _tree_of(source.file)
     if tree is None:
         return None
@@ -75,8 +75,8 @@ def branch_point_at(source: Source) -> BranchPoint | None:
 
 
 def _tested_position(source: Source) -> Position:
-    """Where the expression begins whose value was asked for. Python 3.11 says of a jump that it
-    stands for the whole statement; what is before it, which makes the value, knows better."""
+    """Where the expression whose value was read starts. Python 3.11 attributes a jump to the whole
+    statement; the instruction before it, which computes the value, is more precise."""
     if source.code is None:
         return position_of(source)
     before = None
@@ -91,8 +91,8 @@ def _tested_position(source: Source) -> Position:
 
 
 def _truth(test: ast.expr, position: Position, outcome: bool) -> bool | None:
-    """The truth of a test that asked for that of the expression at a position; None where it goes
-    on to ask for more."""
+    """The truth of a test, given that of the expression at a position; None if it continues to read
+    more."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         truth = _truth(test.operand, position, outcome)
         return None if truth is None else not truth
@@ -107,7 +107,7 @@ def _truth(test: ast.expr, position: Position, outcome: bool) -> bool | None:
 def _left_out(
     node: ast.If | ast.While | ast.IfExp, outer: ast.AST
 ) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
-    """What is not run where the test is true, and where it is false."""
+    """The code skipped if the test is true, and if it is false."""
     if isinstance(node, ast.IfExp):
         return [node.orelse], [node.body]
     if isinstance(node, ast.While):
@@ -119,7 +119,7 @@ def _left_out(
     )  # type: ignore[return-value]
 
 
-#: What leaves a block of statements.
+#: Statements that leave a block.
 _LEAVING = ast.Return | ast.Continue | ast.Break | ast.Raise
 
 
@@ -133,12 +133,12 @@ def _behind(statement: ast.stmt, outer: ast.AST) -> list[ast.stmt]:
 
 
 def _around(tree: ast.AST, position: Position) -> Iterator[ast.AST]:
-    """What is around a position, from the outside to the inside."""
+    """The nodes around a position, outermost first."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         for child in ast.iter_child_nodes(node):
-            if not hasattr(child, "lineno"):  # what has no place of its own, such as arguments
+            if not hasattr(child, "lineno"):  # a node without its own position, such as arguments
                 waiting.append(child)
             elif _contains(child, position):
                 yield child

@@ -1,4 +1,4 @@
-"""Body: a Python function that is traced at the requests of its callers."""
+"""Body: a Python function, traced on request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Body:
         self._may_create = True
 
     def trace(self, request: Request) -> ConcreteFunction:
-        """The trace for a request, and a second one where Variables were created by the first."""
+        """The trace for a request; a second trace if the first created Variables."""
         return self._trace(request, self._may_create)
 
     def _trace(self, request: Request, may_create: bool) -> ConcreteFunction:
@@ -85,7 +85,7 @@ class Body:
         return ConcreteFunction(kept, traced, results, stand_ins, options)
 
     def _trace_after_creation(self, trace: Trace, request: Request) -> ConcreteFunction:
-        """The first call created Variables: trace again, now that they exist."""
+        """The first call created Variables: traces again, now that they exist."""
         if any(reference() is None for reference in trace.created):
             refuse_creation(trace, self._signature.place)
         self._may_create = False
@@ -108,8 +108,8 @@ class Body:
 
 
 def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, StandIn]]:
-    """What the Python function is called with: graph inputs for tensors, one stand-in for each
-    distinct Variable, and Python values as they are. Also the stand-ins, by their identity."""
+    """The arguments to call the Python function with: graph inputs for tensors, one stand-in for
+    each distinct Variable, and Python values unchanged. Also the stand-ins, by identity."""
     leaves: list[Any] = []
     variables: dict[Any, Variable] = {}
     stand_ins: dict[int, StandIn] = {}
@@ -131,7 +131,7 @@ def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, 
 
 
 def _difference(before: Any, after: Any) -> str | None:
-    """How a structure was changed in place; None if it was not."""
+    """How a structure was mutated in place; None if it was not."""
     old, old_structure = nest.flatten_structure(before)
     new, new_structure = nest.flatten_structure(after)
     if not old_structure.matches(new_structure):

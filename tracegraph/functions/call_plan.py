@@ -1,4 +1,4 @@
-"""Call plans: the shortest way from a call to its program, for calls like an earlier one."""
+"""Call plans: the shortest path from a call to its program, for calls like an earlier one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tracegraph.signatures.signature import (
 
 
 class CallPlan:
-    """What the hot path needs of a call that was seen before."""
+    """What the hot path needs to repeat a known kind of call."""
 
     __slots__ = (
         *("arranged", "assigned", "callee", "captured", "concrete", "execution"),
@@ -46,22 +46,22 @@ class CallPlan:
         self.concrete, self.execution = concrete, execution
         #: The leaves of the call that are tensors, in the order of the trace's arguments.
         self.positions = positions
-        #: The leaves in that order, where all are tensors; None where they are.
+        #: Reorders the leaves, if all are tensors; None if they are in that order already.
         self.arranged = None if positions == sorted(positions) else operator.itemgetter(*positions)
-        #: The layouts that are declared for arguments, None for the others; empty without any.
+        #: The declared layouts of arguments, None for the others; empty if none is declared.
         self.layouts = layouts_here(concrete.request)
-        #: The compiled program itself where there is neither state nor a check to see to.
+        #: The compiled program itself, if there is no state or check to handle.
         self.program: Any = None
         if execution.is_simple and not self.layouts:
             self.program = execution.program
             self.program.open_entry()
-        #: The step, where there is state and nothing else to see to.
+        #: The step, if there is state but nothing else to handle.
         self.step = None if self.layouts else execution.step_alone()
         self.variables, self.assigned = execution.variables, execution.assigned
-        #: What the program takes after the arguments.
+        #: The program's inputs after the arguments.
         self.captured = tuple(map(device_buffer, execution.traced.captures))
         self.types = execution.result_types
-        #: What notes where results come from.
+        #: Records the provenance of results.
         self.callee = execution.callee
         self.is_one_tensor = concrete.results.is_one_tensor
         self.pack = concrete.results.packer()
@@ -93,7 +93,7 @@ class CallPlan:
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
 
     def packed(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """The packed results of a run, for the caller of who calls this."""
+        """The packed results of a run, recorded for the caller's caller."""
         tensors = [*map(Tensor, self.types, outputs)]
         if self.callee.calls_left:
             self.callee.note(arguments, tensors, sys._getframe(2))
@@ -101,7 +101,7 @@ class CallPlan:
 
 
 class PlansByMesh(Memo[Any, CallPlan]):
-    """Call plans of a function whose traces depend on the mesh around."""
+    """Call plans of a function whose traces depend on the enclosing mesh."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ _get, _meshes = dict.get, ENTERED.get
 
 
 class CallKey:
-    """The leaves of a call, and its key where type and value of each leaf tell all."""
+    """The leaves of a call, and its key, if their types and values determine it."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._call = args, kwargs
@@ -125,12 +125,12 @@ class CallKey:
         self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
         self.key = (*key, *self.leaf_keys)
         self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
-        #: Whether the leaves are the arguments themselves, by position.
+        #: Whether the leaves are the positional arguments themselves.
         self.is_flat = not kwargs and _are_same(self.leaves, args)
 
     def tensor_places(self, signature: Signature, request: Request) -> list[int] | None:
-        """The places of the tensors among the leaves, in the order of the request; None where they
-        are not those of the request, since some was added or converted."""
+        """The positions of the tensors among the leaves, in the order of the request; None if they
+        do not match the request's, because some were added or converted."""
         structure = nest.flatten_structure(self._call)[1]
         numbers = [_Place(0)] * structure.count
         for place, number in enumerate(structure.packing_order()):
@@ -144,7 +144,7 @@ class CallKey:
 
 
 class _Place:
-    """Stands for the leaf of this number."""
+    """Stands in for the leaf with this index."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -155,13 +155,13 @@ def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:
-    """The call, or None if it has leaves that the slow path must look at."""
+    """The call, or None if it has leaves that only the slow path handles."""
     try:
         return CallKey(args, kwargs)
     except (TypeError, ValueError, Mismatch) as error:
         if is_of_interrupt(error):
             raise
-        return None  # the slow path names what is wrong
+        return None  # the slow path reports what is wrong
 
 
 def _leaf_key(leaf: Any) -> Any:
@@ -170,7 +170,7 @@ def _leaf_key(leaf: Any) -> Any:
         return leaf.type
     if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
         return leaf_key(leaf)
-    if hasattr(leaf, "addressable_shards"):  # an array of JAX's
+    if hasattr(leaf, "addressable_shards"):  # a JAX array
         return leaf_key(leaf)
     raise UnknownValue(f"a {kind.__name__} is not a leaf of the short way")
 

@@ -1,4 +1,4 @@
-"""ConcreteFunction: one trace of a function, as an object that can be called and looked at."""
+"""ConcreteFunction: one trace of a function, as an object to call and inspect."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class StandIn:
-    """What a Variable in a trace stands for: a leaf of the arguments, and the one it first was."""
+    """The argument leaf that a Variable in a trace represents, and the Variable first passed
+    there."""
 
     place: int
     first: Callable[[], Variable | None]
 
 
 class _View:
-    """A view of the trace's graph, under its own name and with what it takes there."""
+    """A view of the trace's graph, with the name and arguments that it has there."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -68,7 +69,7 @@ class _View:
 
         @functools.wraps(view)
         def shown(*args: Any, **kwargs: Any) -> Any:
-            # The graph knows its trace by a weak reference, and the function may be gone.
+            # The graph refers to its trace weakly, and the function may be gone.
             _ = concrete
             return view(*args, **kwargs)
 
@@ -86,14 +87,14 @@ class ConcreteFunction:
         stand_ins: dict[int, StandIn],
         run_options: RunOptions = PLAIN,
     ) -> None:
-        #: What was traced: the structure of the arguments, their types and Python values.
+        #: What was traced: the structure of the arguments, their types and the Python values.
         self.request = request
         self.traced = traced
-        traced.graph.cache[ASSIGNED] = traced.assigned_places  # what pictures call the results
+        traced.graph.cache[ASSIGNED] = traced.assigned_places  # lets pictures name the results
         traced.graph.cache[DEVICE_COSTS] = weakref.WeakMethod(self._device_costs)
         traced.graph.cache[NOTES] = functools.partial(_notes, weakref.ref(self))
-        #: What runs at top level: the body, or one that says whether its results are finite; and
-        #: how that is looked at.
+        #: What runs at top level: the body, or one that also returns whether its results are
+        #: finite; and the module that acts on that.
         self._running, self._numerics = traced, None
         if run_options.locate_numerics:
             self._numerics = opened("tracegraph.execution.numerics")
@@ -101,16 +102,16 @@ class ConcreteFunction:
         #: How the result tensors are packed for the caller.
         self.results = results
         self.name = request.signature.name
-        #: By the identity of a Variable of the trace that stands for an argument.
+        #: By the identity of a traced Variable that represents an argument.
         self._stand_ins = stand_ins
         #: What `inspect` reads.
         self.__signature__ = request.signature.parameters
         self._executions: dict[tuple[TensorType, ...], Execution] = {}
         self._views: dict[tuple[str, ...], ConcreteFunction] = {}
         self._recompiling: Any = None  # a `Recompiling`, where sizes are open
-        #: How arguments are padded to bucket sizes, if they are.
+        #: How arguments are padded to bucket sizes, if at all.
         self.bucketing: Bucketing | None = None
-        #: How it becomes programs.
+        #: How it is compiled to programs.
         self.run_options, buckets = run_options, run_options.buckets
         if buckets is not None and not traced.graph.is_static:
             bucketing = opened("tracegraph.execution.buckets").Bucketing
@@ -120,7 +121,7 @@ class ConcreteFunction:
             recompiling = opened("tracegraph.execution.recompiling").Recompiling
             self._recompiling = recompiling(self.name, types, names, buckets is not None)
 
-    # What it is.
+    # Properties.
 
     @property
     def graph(self) -> Graph:
@@ -139,7 +140,7 @@ class ConcreteFunction:
 
     @property
     def captured_inputs(self) -> list[Any]:
-        """The Variables and tensors that the body uses from outside."""
+        """The Variables and tensors that the body captures."""
         return [*self.variables, *self.traced.captures]
 
     @property
@@ -158,12 +159,12 @@ class ConcreteFunction:
 
     @property
     def keywords(self) -> list[str]:
-        """The names of the tensor arguments by which the tensors alone can be given, in order."""
+        """The names by which the tensor arguments alone can be passed, in order."""
         return self.request.tensor_keywords
 
     @property
     def structured_input_signature(self) -> Any:
-        """`(args, kwargs)` with a TensorSpec for each tensor, as it was declared, and Variable."""
+        """`(args, kwargs)` with a TensorSpec, as declared, for each tensor and Variable."""
         specs = iter(self._specs())
         rows = zip(self.request.keys, self.request.leaves, self.request.names, strict=True)
         leaves = [
@@ -178,13 +179,13 @@ class ConcreteFunction:
 
     @property
     def structured_outputs(self) -> Any:
-        """The result's structure with a TensorSpec for each tensor."""
+        """The structure of the result, with a TensorSpec for each tensor."""
         return self.results.pack([self._spec(y.type, None) for y in self.outputs])
 
     @property
     def function_type(self) -> inspect.Signature:
         """The signature of the Python function, annotated with what was traced: TensorSpecs, and
-        Python values as they are."""
+        Python values unchanged."""
         args, kwargs = self.structured_input_signature
         parameters = self.request.signature.parameters
         traced = parameters.bind(*args, **kwargs).arguments
@@ -220,7 +221,7 @@ class ConcreteFunction:
         ]
 
     def _spec(self, type: TensorType, name: str | None) -> TensorSpec:
-        """A type as a spec: open sizes are None, or what the user named them."""
+        """A type as a spec: open sizes are None, or have the names that the user chose."""
         if isinstance(type.shape, ShapeVariable):
             return TensorSpec(None, type.dtype, name)
         named = {size for spec in self.request.tensor_specs for size in size_names(spec)}
@@ -229,9 +230,9 @@ class ConcreteFunction:
         return TensorSpec(sizes, type.dtype, name)
 
     def pretty_printed_signature(self, verbose: bool = True) -> str:
-        """The signature as text: how it is called, in short, or, if `verbose`, blocks of the
-        parameters, of the results and of what is captured, as TensorFlow has them; then the layouts
-        that the graph states of inputs and results, if it states some."""
+        """The signature as text: in short, how to call it; or, if `verbose`, blocks for the
+        parameters, the results and the captures, as in TensorFlow; then any layouts that the graph
+        states for inputs and results."""
         if not verbose:
             return f"{self.name}({', '.join(self._argument_texts())}) -> {self._results_text()}"
         rows, result = self._parameter_rows(), _structure_text(self.structured_outputs)
@@ -252,7 +253,7 @@ class ConcreteFunction:
         return "\n".join(line for block in lines for line in block)
 
     def _parameter_rows(self) -> list[tuple[inspect.Parameter, str]]:
-        """The parameters, and what each was in the trace; nothing was, of what has no type."""
+        """The parameters, with what each was in the trace; those without a type were not traced."""
         parameters = self.function_type.parameters.values()
         return [
             (p, _structure_text(p.annotation)) for p in parameters if p.annotation is not p.empty
@@ -282,7 +283,7 @@ class ConcreteFunction:
     def __str__(self) -> str:
         return f"ConcreteFunction {self.name}\n{self.pretty_printed_signature()}"
 
-    # How it looks: the views of its graph.
+    # Rendering: the views of its graph.
 
     _repr_html_ = _View()
     as_text = _View()
@@ -296,7 +297,7 @@ class ConcreteFunction:
     to_networkx = _View()
 
     def declared_as(self, request: Request) -> ConcreteFunction:
-        """The same trace under the names that the TensorSpecs of `request` give its arguments."""
+        """The same trace under the names that the TensorSpecs in `request` give its arguments."""
         keywords = tuple(request.tensor_keywords)
         if keywords == tuple(self.request.tensor_keywords) or request.types != self.request.types:
             return self
@@ -309,16 +310,16 @@ class ConcreteFunction:
     # Calling it.
 
     def computed_by(self, graph: Graph) -> ConcreteFunction:
-        """The same trace with another graph of the same inputs and outputs."""
+        """The same trace with another graph of equal inputs and outputs."""
         traced = dataclasses.replace(self.traced, graph=graph)
         parts = self.request, traced, self.results, self._stand_ins
         return ConcreteFunction(*parts, self.run_options)
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the graph. Arguments are given as to the function, or the tensors alone.
+        """Runs the graph. Pass arguments as to the function, or the tensors alone.
 
-        Raises TraceError (a TypeError) for arguments that do not fit, always.
+        Raises TraceError (a TypeError) whenever arguments do not fit.
         """
         _, tensors, variables = self._binding(args, kwargs)
         return self.run(tensors, variables)
@@ -326,7 +327,7 @@ class ConcreteFunction:
     def as_jax(self) -> Callable[..., Any]:
         """The trace as a plain function of JAX arrays; see `Function.as_jax`.
 
-        It takes what the trace takes, and refuses other types with TraceError.
+        It takes the argument types of the trace and refuses others with TraceError.
         """
         return jax_function(self._binding, self)
 
@@ -338,7 +339,8 @@ class ConcreteFunction:
         return Binding(self, tensors, self.variables_for(request))
 
     def _all_checked(self, values: Iterable[Any], names: Iterable[str]) -> list[Tensor]:
-        """The tensor arguments of a call. Raises TraceError if they do not fit, or not together."""
+        """The tensor arguments of a call. Raises TraceError if they do not fit, alone or
+        together."""
         rows = zip(values, names, self.argument_types, strict=True)
         tensors = [self._checked(*row) for row in rows]
         try:
@@ -354,7 +356,7 @@ class ConcreteFunction:
         return tensors
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
-        """The request of a call: bound like the Python function's, else as tensors alone."""
+        """The request of a call, bound as for the Python function, else as tensors alone."""
         flat = self._flat(args, kwargs)
         try:
             bound = self.request.signature.request(args, kwargs)
@@ -368,7 +370,7 @@ class ConcreteFunction:
         return flat or self._refuse(misfit)
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request | None:
-        """The request where the tensors alone are given, by position or by name."""
+        """The request when only the tensors are passed, by position or by name."""
         positions = self.request.tensor_positions
         given: Sequence[Any] | None = None
         if not kwargs and len(args) == len(positions) and all(map(_is_array, args)):
@@ -387,7 +389,7 @@ class ConcreteFunction:
         return dataclasses.replace(self.request, leaves=tuple(leaves))
 
     def _misfit(self, bound: Request) -> str | None:
-        """What of a request differs from the trace, but for the types of tensors."""
+        """What in a request differs from the trace, apart from the types of tensors."""
         if not bound.structure.matches(self.request.structure):
             own_structure = self.request.structure
             return f"the arguments are {bound.structure}, and {own_structure} is expected"
@@ -412,7 +414,7 @@ class ConcreteFunction:
         return tensor
 
     def _keeps_type(self, value: Any) -> bool:
-        """Whether an argument counts as it is, and is not converted to the type of the trace."""
+        """Whether an argument is used unchanged, rather than converted to the type of the trace."""
         return _is_array(value)
 
     def _refuse(self, fact: str) -> NoReturn:
@@ -428,10 +430,10 @@ class ConcreteFunction:
         variables: Sequence[Variable] | None = None,
         record: Record | None = None,
     ) -> Any:
-        """The packed results for arguments that fit, in the context of this thread.
+        """The packed results for arguments that fit, in this thread's context.
 
-        `variables` are those of the trace by default, else what stands for them in this call;
-        `record` has what was done while the call was traced.
+        `variables` default to those of the trace; otherwise they replace them in this call.
+        `record` holds what was done while the call was traced.
         """
         variables = self.variables if variables is None else variables
         builder = current()
@@ -466,7 +468,7 @@ class ConcreteFunction:
         return any(recorder.depends_on(inputs) for recorder in builder.recorders)
 
     def variables_for(self, request: Request) -> Sequence[Variable]:
-        """The variables of a call: arguments take the place of what stands for them."""
+        """The variables of a call: arguments replace the Variables that represent them."""
         if not self._stand_ins:
             return self.traced.variables
         return [self._given(v, request) for v in self.traced.variables]
@@ -482,29 +484,30 @@ class ConcreteFunction:
         return given
 
     def _first_given(self, variable: Variable) -> Variable:
-        """The Variable that was traced, where `variable` stands for an argument and it is there."""
+        """The traced Variable, if `variable` represents an argument and the first one is still
+        alive."""
         stand_in = self._stand_ins.get(id(variable))
         first = None if stand_in is None else stand_in.first()
         return variable if first is None else first
 
     def argument_place(self, variable: Variable) -> int | None:
-        """The place among the arguments' leaves that a Variable of the trace stands for, if any."""
+        """The position among the argument leaves that a traced Variable represents, if any."""
         stand_in = self._stand_ins.get(id(variable))
         return None if stand_in is None else stand_in.place
 
     def captures_one_of(self, variables: Sequence[Variable]) -> bool:
-        """Whether the body uses one of the variables from outside."""
+        """Whether the body captures any of the variables."""
         given = {id(v) for v in variables}
         return any(id(v) in given for v in self.traced.variables)
 
     @property
     def is_of_one_variable(self) -> bool:
-        """Whether the body asked which Variable an argument is, and so fits no other."""
+        """Whether the body tested which Variable an argument is, so that it fits no other."""
         return any(v.is_identified for v in self.traced.variables)
 
     def memory(self) -> Any:
-        """What the program of this trace needs; see `memory` of the function. Raises ShapeError for
-        sizes that are open."""
+        """The memory that this trace's program needs; see `Function.memory`. Raises ShapeError for
+        open sizes."""
         for type in self.argument_types:
             if not type.is_static:
                 fail(
@@ -517,7 +520,8 @@ class ConcreteFunction:
     def execution(
         self, types: Sequence[TensorType], variables: Sequence[Variable] | None = None
     ) -> Execution:
-        """The compiled body for arguments of these types, and Variables of their shapes now."""
+        """The compiled body for arguments of these types, and the current shapes of the
+        Variables."""
         variables = self.traced.variables if variables is None else variables
         types = input_types(self.traced, types, variables)
         found = self._executions.get(types)
@@ -532,8 +536,8 @@ class ConcreteFunction:
         return found
 
     def compiled(self) -> list[tuple[str, float]]:
-        """The argument types that this trace is compiled for now, as text, and how many seconds
-        each took; the text says so where the program lay beside a saved model."""
+        """The argument types that this trace is currently compiled for, as text, with the compile
+        time of each in seconds; the text says if the program came from beside a saved model."""
         found = []
         for types, execution in list(self._executions.items()):
             seconds = execution.compile_seconds
@@ -545,8 +549,8 @@ class ConcreteFunction:
         return found
 
     def program_notes(self) -> list[str]:
-        """What the program of the latest run, or of the signature's sizes, computes by loops that
-        the graph does not have, or by others."""
+        """Notes on loops of the latest run's program, or of the one for the signature's sizes, that
+        the graph does not have or has in another form."""
         known = [*self._executions.values()]
         if not known and not self.graph.is_static:
             return []
@@ -554,7 +558,8 @@ class ConcreteFunction:
         return execution.notes()
 
     def _device_costs(self) -> Any:
-        """What the latest run, or one of the signature's sizes, costs each of several devices."""
+        """The cost, on each of several devices, of the latest run or of one at the signature's
+        sizes."""
         known = [*self._executions.values()]
         if not known and not self.graph.is_static:
             fail(
@@ -585,7 +590,7 @@ _CAPTURES = (
     "what was captured stays",
     "pass it as an argument, or keep it in a tg.Variable and assign it",
 )
-#: Names of TensorFlow's concrete functions that are not here: why, and what to do.
+#: Names of TensorFlow's concrete functions that are missing here: why, and what to do instead.
 _ABSENT = {
     "function_def": ("graphs are not protocol buffers", "use its .graph and .graph.as_text()"),
     "inference_fn": ("it is its own graph", "use its .graph"),
@@ -596,7 +601,7 @@ _ABSENT = {
 
 
 def _one_line(rows: Sequence[tuple[inspect.Parameter, str]]) -> str:
-    """Parameters and what they were as a signature, with what tells their kinds apart."""
+    """Parameters and what they were, as a signature, with the markers that separate their kinds."""
     parts, is_open = [], True
     for parameter, text in rows:
         if parameter.kind is parameter.KEYWORD_ONLY and is_open:
@@ -611,7 +616,7 @@ def _one_line(rows: Sequence[tuple[inspect.Parameter, str]]) -> str:
 
 
 def _structure_text(value: Any) -> str:
-    """A structure of TensorSpecs and Python values as TensorFlow writes it."""
+    """A structure of TensorSpecs and Python values in TensorFlow's notation."""
     if isinstance(value, TensorSpec):
         return repr(value)
     if isinstance(value, dict):
@@ -624,7 +629,7 @@ def _structure_text(value: Any) -> str:
 
 
 def shown_value(key: Any, leaf: Any) -> str:
-    """A Python value as a signature shows it; of what traces do not keep alive, the type."""
+    """A Python value as a signature shows it; only the type if traces do not keep it alive."""
     if isinstance(key, ObjectKey):
         return f"<{key.text}>"
     return f"<Variable {key.type}>" if isinstance(key, VariableKey) else shown(leaf)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Rest = ParamSpec("Rest")
     Own = TypeVar("Own", bound=Callable[..., Any])
 
-#: What is current on this thread.
+#: The current builder of this thread.
 _thread = builder_of_thread()
 _numbers = itertools.count()
 
@@ -58,7 +58,7 @@ _settings = _Settings()
 
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
-    """Makes every `@tg.function` run its Python body at each call, without a trace."""
+    """Makes every `@tg.function` run its Python body at each call, untraced."""
     _settings.run_eagerly = as_flag("run_functions_eagerly", "run_eagerly", run_eagerly)
 
 
@@ -70,13 +70,13 @@ def functions_run_eagerly() -> bool:
 class Function(Generic[Parameters, Result]):
     """A Python function that is traced once per signature and runs as a compiled graph.
 
-    `tg.function` makes it, and explains it. To a checker it has the parameters and the result of
-    the Python function.
+    `tg.function` creates and documents it. To a type checker it has the parameters and the result
+    of the Python function.
     """
 
     #: Whether there is a Python function to trace; a loaded function has only its traces.
     has_source = True
-    #: Reads the traces of the model in a folder; set by what lies above.
+    #: Reads the traces of the model in a folder; a higher floor sets it.
     _saved_traces: Any = None
 
     def __init__(
@@ -110,7 +110,7 @@ class Function(Generic[Parameters, Result]):
             "roll": as_roll(roll),
         }
         run = (self._options[name] for name in ("memory_budget", "locate_numerics", "roll"))
-        #: How its traces become programs.
+        #: How its traces are compiled to programs.
         self.run_options = RunOptions(self._buckets, *run)
         self._signature = Signature(python_function, self._name)
         self._input_signature = (
@@ -119,10 +119,10 @@ class Function(Generic[Parameters, Result]):
             else InputSignature(input_signature, self._signature, self._buckets is not None)
         )
         self._body = self._make_body()
-        #: The same function with checks, for calls from a function that is built with them.
+        #: The same function with checks, for calls from a function built with them.
         self._checking: Function | None = None
         self._retracing = Retracing(self._name, python_function)
-        #: The calls that were seen before: by the types of arguments that are all tensors, and by
+        #: Call plans of known calls: keyed by types if all arguments are tensors, otherwise by
         #: structure, types and values.
         self._call_plans: Memo[Any, CallPlan] = Memo(1024)
         self._has_nests = False
@@ -134,10 +134,10 @@ class Function(Generic[Parameters, Result]):
             on_eviction=lambda: self._call_plans.clear(),
         )
         self._streak = self._retracing.streak
-        #: Where instances keep the function that is bound to them.
+        #: The attribute in which instances keep their bound function.
         self._key = f"_tg_function_{self._name}_{next(_numbers)}"
         functools.update_wrapper(self, python_function, updated=())
-        #: What `inspect` reads, also where it follows no wrappers.
+        #: What `inspect` reads, even where it does not follow wrappers.
         self.__signature__ = self._signature.parameters
 
     def _make_body(self) -> Body:
@@ -150,7 +150,7 @@ class Function(Generic[Parameters, Result]):
 
     @property
     def traces(self) -> list[ConcreteFunction]:
-        """The traces that the function has now."""
+        """The current traces of the function."""
         return list(self._traces)
 
     @property
@@ -164,12 +164,12 @@ class Function(Generic[Parameters, Result]):
 
     @property
     def input_signature(self) -> Any:
-        """The TensorSpecs given to the decorator, or None."""
+        """The TensorSpecs passed to the decorator, or None."""
         return None if self._input_signature is None else self._input_signature.specs
 
     @property
     def signature(self) -> Signature:
-        """How the parameters of the Python function are bound to arguments."""
+        """How arguments are bound to the parameters of the Python function."""
         return self._signature
 
     @property
@@ -182,14 +182,14 @@ class Function(Generic[Parameters, Result]):
         """The signature of the Python function."""
         return self._signature.parameters
 
-    #: TensorFlow has its own type for it; this is Python's.
+    #: TensorFlow has its own type for this; here it is Python's.
     function_type = function_spec
 
     def get_initialization_function(self, *args: Any, **kwargs: Any) -> Callable[[], None]:
         """A function of no arguments that creates the Variables of this function, with their
         initial values, by tracing it for these arguments: values or TensorSpecs.
 
-        Raises VariableError (a RuntimeError) if a trace exists already: it has created them.
+        Raises VariableError (a RuntimeError) if a trace already exists, since that created them.
         """
         if self._body.tracing_count:
             fail(
@@ -213,9 +213,9 @@ class Function(Generic[Parameters, Result]):
 
     def explain_retraces(self) -> RetraceExplanation:
         """Each trace after the first: the argument that differed, both values, how long tracing
-        took and the repair that fits; and the sizes that were compiled, with their seconds.
+        took and the suggested fix; and the compiled sizes, with their times in seconds.
 
-        Of what runs without a `tg.function` see `tg.debugging.explain_compiles`.
+        For code outside any `tg.function` see `tg.debugging.explain_compiles`.
         """
         compiles = [row for concrete in self._traces for row in concrete.compiled()]
         return self._retracing.explanation(compiles)
@@ -223,14 +223,14 @@ class Function(Generic[Parameters, Result]):
     def clear_cache(self) -> None:
         """Forgets all traces and compiled programs; the next call traces again."""
         with tracing:
-            # Call plans lead to traces: an interrupt that ends this early leaves no plan to a trace
-            # that is gone.
+            # Call plans refer to traces: if an interrupt ends this early, no plan refers to a
+            # dropped trace.
             self._call_plans.clear()
             self._traces.clear()
             self._call_plans.clear()  # a signal handler may have called the function meanwhile
             self._retracing.forget()
 
-    # Calls. In `__call__` each line costs a tenth of a microsecond, and each frame more.
+    # Calls. Each line of `__call__` costs a tenth of a microsecond, and each frame more.
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
@@ -248,22 +248,22 @@ class Function(Generic[Parameters, Result]):
                 x, y = leaves = args
                 plan = self._call_plans.get((x.type, y.type))  # type: ignore[attr-defined]
                 buffers = (x.buffer, y.buffer)  # type: ignore[attr-defined]
-            else:  # slower: the maps cost as much as four arguments
+            else:  # slower: the two `map`s cost as much as four arguments
                 leaves = args
                 plan = self._call_plans.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
         except (AttributeError, TypeError, ValueError) as error:
             if is_of_interrupt(error):
                 raise
-            plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deep a nest
-        builder = _thread.builder  # one without a stack is the top level: see `current`
+            plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deeply nested
+        builder = _thread.builder  # without a stack it is the top level: see `current`
         if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
             try:
                 return self._call_any(args, kwargs)
             except Exception as error:
                 leave_out_our_frames_at_top_level(error)
                 raise
-        self._streak.length = 0  # a call that did not trace ends any streak of calls that did
+        self._streak.length = 0  # a call that did not trace ends a streak of calls that did
         if (program := plan.program) is not None:
             try:
                 if COLLECTS_IN_C and isenabled():  # as `uncollected`, without its frame
@@ -277,7 +277,7 @@ class Function(Generic[Parameters, Result]):
             except (TypeError, ValueError, RuntimeError) as error:
                 if is_of_interrupt(error):
                     raise
-                return plan.run_with_state(buffers, leaves)  # names what failed, or moves buffers
+                return plan.run_with_state(buffers, leaves)  # reports the failure, or moves buffers
         elif plan.step is not None:
             outputs = plan.step.run(buffers, plan.variables, plan.captured, plan.assigned)
         else:
@@ -309,7 +309,7 @@ class Function(Generic[Parameters, Result]):
             return self._call_on(error.record, args, kwargs)
 
     def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Continues a call; `record` has what it has done so far."""
+        """Continues a call; `record` holds what it has done so far."""
         with recorded_call(record):
             return self._find_and_run(args, kwargs)
 
@@ -344,7 +344,7 @@ class Function(Generic[Parameters, Result]):
                     raise
                 concrete = self._traces.trace_anew(request, concrete)
             except ShapeError as error:
-                # The trace assumed a size or a rank that does not hold, such as a size of 1.
+                # The trace assumed a size or a rank, such as a size of 1, and is wrong here.
                 if not tries_left or not self._may_trace_again(error, concrete):
                     raise
                 tries_left -= 1
@@ -374,7 +374,7 @@ class Function(Generic[Parameters, Result]):
     def _remember(
         self, args: tuple, kwargs: dict, request: Request, concrete: ConcreteFunction
     ) -> None:
-        """Enters the call in the table of the hot path, if its leaves match those of the trace."""
+        """Adds the call to the hot path's table, if its leaves match those of the trace."""
         if all(known is not concrete for known in self._traces):
             return  # a callback has cleared the cache in the meantime
         call = known_call(args, kwargs)
@@ -398,7 +398,8 @@ class Function(Generic[Parameters, Result]):
 
     @api_boundary
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
-        """The trace for arguments that are values or TensorSpecs; the same object for the same.
+        """The trace for arguments that are values or TensorSpecs; equal arguments return the same
+        object.
 
         With an `input_signature`, no arguments are needed.
         """
@@ -414,15 +415,15 @@ class Function(Generic[Parameters, Result]):
 
     @api_boundary
     def memory(self, *args: Any, **kwargs: Any) -> Any:
-        """What the program for these arguments, values or TensorSpecs, needs: a `MemoryTable`.
+        """The memory that the program for these arguments or TensorSpecs needs: a `MemoryTable`.
 
-        Its `str` has the bytes of arguments, results and temporaries, as the compiler says, and a
-        row for each line of yours whose values gradients read: how many bytes are kept, how many
-        made again, and what work that is; the largest first. Without arguments it is about the one
-        trace that there is. The program is compiled if it has not been.
+        Its `str` shows the bytes of arguments, results and temporaries, as the compiler reports
+        them, and a row for each line of yours whose values gradients read: how many bytes are kept,
+        how many recomputed, and at what cost; the largest first. Without arguments it describes the
+        only trace. The program is compiled if it has not been.
 
-        Raises TraceError (a TypeError) where arguments are left out and there are several traces,
-        ShapeError for a size that is open.
+        Raises TraceError (a TypeError) if arguments are omitted and there are several traces,
+        ShapeError for an open size.
         """
         traces = self.traces
         if args or kwargs or not traces:
@@ -436,7 +437,8 @@ class Function(Generic[Parameters, Result]):
         return traces[0].memory()
 
     def _execution_for(self, name: str, args: Any, kwargs: Any) -> Execution:
-        """What runs a call with these arguments, values or TensorSpecs; `name` asks for it."""
+        """The execution for these arguments, values or TensorSpecs; `name` is the method that needs
+        it."""
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request)
         types = []
@@ -452,21 +454,21 @@ class Function(Generic[Parameters, Result]):
             types.append(type_)
         return concrete.execution(tuple(types))
 
-    # Other worlds.
+    # Interoperation.
 
     def as_jax(self) -> Callable[..., Any]:
         """The function as a plain function of JAX, for `jax.jit`, `grad`, `vmap` and the rest.
 
-        It takes what this function takes, with JAX's arrays in place of tensors (also NumPy's,
-        and Python numbers, which count as values do here), and returns JAX's arrays in the same
-        structure. It is traced per signature when JAX calls it, and then lowered into whatever
-        JAX is tracing. JAX differentiates it by our rules, custom gradients among them.
+        It takes the arguments of this function, with JAX arrays in place of tensors (NumPy arrays
+        too, and Python numbers, which count as values do here), and returns JAX arrays in the same
+        structure. It is traced per signature when JAX calls it, and then lowered into whatever JAX
+        is tracing. JAX differentiates it by our rules, including custom gradients.
 
-        Variables and captured tensors enter as constants, with the values that they have when the
-        function is called: under `jax.jit` that is when JAX traces. `tg.print` prints through
+        Variables and captured tensors enter as constants, with their values at the time of the
+        call: under `jax.jit` that is when JAX traces. `tg.print` prints through
         `jax.debug.callback`. Raises TraceError for a function that does more than return its
-        results: one that assigns a Variable, draws from a generator, checks values or calls
-        Python. Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
+        results: one that assigns a Variable, draws from a generator, checks values or calls Python.
+        Raises DTypeError where 64 bits are needed and `jax_enable_x64` is off.
 
         >>> import jax
         >>> @tg.function
@@ -478,7 +480,7 @@ class Function(Generic[Parameters, Result]):
         return jax_function(self._binding, self._python_function)
 
     def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
-        """The trace for a call whose tensors may be unknown to Python, and what it takes."""
+        """The trace for a call whose tensors may be abstract, and what the trace takes."""
         request = self._request(args, kwargs)
         concrete, _ = self._traces.find(request.without_tensors())
         arguments = request.tensors()
@@ -501,10 +503,10 @@ class Function(Generic[Parameters, Result]):
 
         Stages: 'stablehlo', 'stablehlo_serialized', 'hlo' (default), 'hlo_no_metadata',
         'hlo_serialized', 'optimized_hlo', 'optimized_hlo_serialized',
-        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; those that are
-        serialized are bytes, of 'stablehlo_serialized' MLIR's bytecode. Arguments are values or
-        TensorSpecs whose sizes are known. Raises ValueError for another stage or an open size,
-        TraceError for a function that computes sizes, which is several programs.
+        'optimized_hlo_proto_serialized', and 'optimized_hlo_dot' for Graphviz; the serialized ones
+        are bytes, and 'stablehlo_serialized' is MLIR bytecode. Arguments are values or TensorSpecs
+        with known sizes. Raises ValueError for another stage or an open size, TraceError for a
+        function that computes sizes, since that is several programs.
         """
         execution = self.static_execution("the compiler", args, kwargs)
 
@@ -515,19 +517,20 @@ class Function(Generic[Parameters, Result]):
 
     @api_boundary
     def precompile(self, signatures: Iterable[Any] | None, path: str | os.PathLike[str]) -> None:
-        """Compiles the function for signatures, and keeps the programs beside a saved model, which
-        `tg.saved_model.load(path, compiled=True)` then loads with its programs. The model is saved
-        before, with this function and a trace for these signatures.
+        """Compiles the function for `signatures` and keeps the programs beside a saved model, so
+        that `tg.saved_model.load(path, compiled=True)` loads them with the model. Save the model
+        first, with this function and a trace for these signatures.
 
-        Each of the `signatures` is a tuple of arguments, values or TensorSpecs whose sizes are
-        known, or a dict of arguments by name; None stands for the one that the function is declared
-        with. The programs lie in `path/compiled`, and are of use where versions, device and flags
-        are those of this process. They are machine code, so nobody else may write there.
+        Each of the `signatures` is a tuple of arguments, values or TensorSpecs with known sizes, or
+        a dict of arguments by name; None stands for the function's declared signature. The programs
+        are stored in `path/compiled`, and are usable where versions, device and flags match those
+        of this process. They are machine code, so nobody else may have write access there.
 
         Raises ShapeError for an open size; TraceError for a function that is several programs,
-        since it has effects or computes sizes, and for one with `bucket_sizes`; LoadError where no
-        model is saved (a FileNotFoundError) or it is damaged; ValueError where no function of the
-        model runs such a program; OSError for what cannot be written. Nothing is written then.
+        since it has effects or computes sizes, and for one with `bucket_sizes`; LoadError if no
+        model is saved there (a FileNotFoundError) or it is damaged; ValueError if no function of
+        the model runs such a program; OSError if a file cannot be written. In these cases nothing
+        is written.
 
         >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
         >>> tg.saved_model.save(double, "double")
@@ -538,7 +541,7 @@ class Function(Generic[Parameters, Result]):
         opened("tracegraph.functions.precompile").precompile(self, signatures, path)
 
     def static_execution(self, who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The execution for arguments whose sizes are known, which is one program."""
+        """The execution for arguments with known sizes, which is a single program."""
         if self._input_signature is not None and not args and not kwargs:
             args = self._input_signature.specs
         execution = self._execution_for(who, args, kwargs)
@@ -569,7 +572,7 @@ class Function(Generic[Parameters, Result]):
                 fix='add "__dict__" to the __slots__ of the class, or decorate a function',
             )
         bound = store.get(self._key)
-        if bound is None or bound._instance is not instance:  # a copy has what the original had
+        if bound is None or bound._instance is not instance:  # a copy inherits the original's
             with tracing:
                 bound = store.get(self._key)
                 if bound is None or bound._instance is not instance:
@@ -586,7 +589,7 @@ class Function(Generic[Parameters, Result]):
         return getattr(self._python_function, "__self__", None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function:
-        """A function without traces, bound to the copy of its instance: traces hold Variables."""
+        """A function without traces, bound to the copied instance: traces hold Variables."""
         function = self._python_function
         if self._instance is not None and hasattr(function, "__func__"):
             function = function.__func__.__get__(copy.deepcopy(self._instance, memo))
@@ -596,8 +599,8 @@ class Function(Generic[Parameters, Result]):
         return Function(self._python_function, name=self._name, **self._options)
 
     def __reduce__(self) -> Any:
-        """By name, as Python functions, and a method by that of its class. Else the Python function
-        is pickled, or refuses to be."""
+        """Pickles by name, like Python functions; a bound method by its class's name. Otherwise
+        pickles the Python function, which may refuse."""
         name = vars(self).get("__qualname__", "")
         if self._instance is None and _found(vars(self).get("__module__"), name) is self:
             return name
@@ -607,8 +610,7 @@ class Function(Generic[Parameters, Result]):
         return _made_again, (self._python_function, self._name, self._options)
 
     def _attribute(self) -> str | None:
-        """The name of the attribute of the class that makes this bound function; None for one that
-        no class makes."""
+        """The name of the class attribute that creates this bound function; None if none does."""
         inner = getattr(self._python_function, "__func__", None)
         owner = self._instance if isinstance(self._instance, type) else type(self._instance)
         rows = (row for cls in owner.__mro__ for row in vars(cls).items())
@@ -618,7 +620,8 @@ class Function(Generic[Parameters, Result]):
         return f"<tg.function {self._name}{self._signature.parameters}>"
 
     def _repr_html_(self) -> str | None:
-        """Its trace as a notebook shows it, or a list of several; nothing without one."""
+        """Its trace as a notebook shows it, or a list if there are several; None if there are
+        none."""
         traces = self.traces
         if len(traces) < 2:
             return traces[0]._repr_html_() if traces else None
@@ -627,7 +630,7 @@ class Function(Generic[Parameters, Result]):
 
 
 def _found(module: str | None, path: str) -> Any:
-    """What stands in a module under a qualified name; None if nothing does."""
+    """The object in a module under a qualified name; None if there is none."""
     found: Any = sys.modules.get(module or "")
     for name in path.split("."):
         found = getattr(found, name, None)
@@ -635,19 +638,19 @@ def _found(module: str | None, path: str) -> Any:
 
 
 def _decorated_in(value: Any) -> Any:
-    """The Python function of the `tg.function` that an attribute of a class is, or wraps."""
+    """The Python function of the `tg.function` that a class attribute is, or wraps."""
     while value is not None and not isinstance(value, Function):
         value = getattr(value, "__wrapped__", None)
     return None if value is None else value.python_function
 
 
 def _made_again(python_function: Any, name: str, options: dict[str, Any]) -> Function:
-    """A function that was pickled; it has no traces yet."""
+    """An unpickled function; it has no traces yet."""
     return Function(python_function, name=name, **options)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """The name of a function, of what a partial calls, or of the class of a callable object."""
+    """The name of a function, of the callee of a partial, or of the class of a callable object."""
     inner = getattr(function, "func", None)
     names = (getattr(x, "__name__", None) for x in (function, inner))
     return next(filter(None, names), type(function).__name__)
@@ -714,32 +717,32 @@ def function(
 ) -> Any:
     """Compiles a Python function: it is traced once per signature, and the graph runs on XLA.
 
-    Used bare or with arguments, on functions, lambdas, methods (each instance has traces of its
-    own), partials and other callables. Tensors and arrays are arguments of the graph, keyed by
+    Used bare or with arguments, on functions, lambdas, methods (each instance has its own traces),
+    partials and other callables. Tensors and arrays are arguments of the graph, keyed by
     dtype and shape; Python values are constants in it, keyed by type and value.
 
     - `input_signature`: TensorSpecs for the first arguments; one trace serves all that fit.
     - `reduce_retracing`: from the second shape on, sizes that differ are left open.
-    - `autograph`: whether `if`, `while`, `for` on tensors become nodes, in what it calls too.
+    - `autograph`: whether `if`, `while`, `for` on tensors become nodes, also in called functions.
     - `jit_compile`: accepted; everything is compiled.
-    - `check_bounds`: what is refused while tracing where it is known is looked for at every run
-      too, also in what is called: an index or label out of range, an integer divided by zero, a
-      negative power of an integer. Raises InvalidArgumentError (a ValueError) with the line.
-      Without it such a read is clamped, such a write dropped, and such a number has no meaning.
-    - `check_numerics`: every node is watched, in what is called too; the first that makes nan or
-      infinity of finite numbers raises NumericsError (a FloatingPointError) with its line.
-    - `locate_numerics`: the same for results and new values of Variables, at full speed: only where
-      one is not finite is the graph searched, from the same inputs, for the node to blame. With
-      effects or `bucket_sizes` it is `check_numerics`. Neither assigns Variables then.
-    - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, up to which arguments are
+    - `check_bounds`: every run repeats the checks that tracing makes of known values, also in what
+      is called: an index or label out of range, an integer divided by zero, a negative power of an
+      integer. Raises InvalidArgumentError (a ValueError) with the line. Without it such a
+      read is clamped, such a write dropped, and such a number is meaningless.
+    - `check_numerics`: every node is checked, also in called functions; the first that makes nan or
+      infinity from finite numbers raises NumericsError (a FloatingPointError) with its line.
+    - `locate_numerics`: the same for results and new values of Variables, at full speed: only if
+      one is not finite does it search the graph, from the same inputs, for the node to blame. With
+      effects or `bucket_sizes` it acts as `check_numerics`. Neither assigns Variables then.
+    - `bucket_sizes`: "powers_of_two", or integers such as `[8, 32, 128]`, to which arguments are
       padded along open axes, so that few programs serve all sizes. The first call raises ShapeError
       with the line that padding would change.
-    - `memory_budget`: bytes, or text such as "2GiB", that a program may take beside its arguments
-      and results: what gradients read is computed again, as far as that needs and can reach.
+    - `memory_budget`: bytes, or text such as "2GiB", that a program may use beyond its arguments
+      and results: values that gradients read are recomputed, as far as necessary and possible.
     - `roll`: whether equal blocks, such as layers, are compiled as one loop over their stacked
-      Variables: where an estimate says that it pays, "always", or never (False).
+      Variables: by default if an estimate says that it pays, "always", or never (False).
 
-    Raises TypeError for what is not callable, SignatureError for other options.
+    Raises TypeError if the object is not callable, SignatureError for invalid options.
 
     >>> @tg.function
     ... def square(x):

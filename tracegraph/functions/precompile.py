@@ -1,7 +1,7 @@
-"""`precompile`: programs of a function that are compiled once, and kept beside a saved model.
+"""`precompile`: compiles programs of a function once and keeps them beside a saved model.
 
-What a loaded function runs is found by its program. So a program is of use only if a trace of the
-model lowers to it, and that is asked before anything is compiled.
+A loaded function looks its programs up by their text. So a program is useful only if a trace of the
+model lowers to it, which is checked before anything is compiled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tracegraph.tracing.trace import Traced
 
 
 def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> None:
-    """Compiles a `Function` for signatures, and keeps the programs in `path/compiled`."""
+    """Compiles a `Function` for signatures and keeps the programs in `path/compiled`."""
     folder = Path(as_path("precompile", path))
     if function.pads_sizes:
         fact = f"precompile: {function.name} has bucket_sizes, which compiles for padded sizes"
@@ -59,7 +59,7 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
 
 
 def _check_is_saved(function: Any, executions: Iterable[Execution], folder: str) -> None:
-    """Raises where there is no saved model, or where none of its traces runs these programs."""
+    """Raises if there is no saved model, or if none of its traces runs these programs."""
     try:
         traces = function._saved_traces(folder)
     except NothingSavedError as error:
@@ -78,7 +78,7 @@ def _check_is_saved(function: Any, executions: Iterable[Execution], folder: str)
 
 
 def _counterparts(execution: Execution, traces: Iterable[ConcreteFunction]) -> Iterator[Execution]:
-    """What runs the traces of a model that may be this one, for the same arguments."""
+    """The executions, for the same arguments, of a model's traces that may match this one."""
     types = _argument_types(execution)
     for concrete in traces:
         declared = concrete.argument_types
@@ -87,7 +87,7 @@ def _counterparts(execution: Execution, traces: Iterable[ConcreteFunction]) -> I
             try:
                 found = concrete.execution(types)
             except ShapeError:
-                continue  # it is for other sizes
+                continue  # it does not accept these sizes
             if not found.traced.has_effects:
                 yield found
 
@@ -103,7 +103,7 @@ def _argument_types(execution: Execution) -> tuple[TensorType, ...]:
 
 
 def _text_of(execution: Execution) -> str:
-    """What a loaded function would find the program by: a rolled one has other lines there."""
+    """The text by which a loaded function looks up the program: rolling changes lines in it."""
     return backend.text_of_key(execution.program)
 
 

@@ -1,4 +1,4 @@
-"""TraceCache: the traces of a function by what they were traced for, and which one fits a call."""
+"""TraceCache: the traces of a function, keyed by what they were traced for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRACE_LIMIT = 256
 
 
 class TraceCache:
-    """Finds or makes the trace for a request. The least recently used goes when there are many."""
+    """Finds or creates the trace for a request. Evicts the least recently used beyond a limit."""
 
     def __init__(
         self,
@@ -42,36 +42,36 @@ class TraceCache:
         self._reduces_retracing = reduces_retracing
         self._on_eviction = on_eviction
         self._traces: OrderedDict[Any, ConcreteFunction] = OrderedDict()
-        #: Set when an op needed the rank of an argument that is declared without one.
+        #: Set once an op needed the rank of an argument of undeclared rank.
         self._traces_per_rank = False
-        #: Set when something needed to know every size.
+        #: Set once something needed every size.
         self._traces_per_size = False
-        #: The keys of requests that have a trace for each of the Variables they give.
+        #: The keys of requests that need a separate trace for each of the Variables passed.
         self._of_one_variable: set[Any] = set()
-        #: Whether some trace depends on the mesh around.
+        #: Whether any trace depends on the enclosing mesh.
         self._has_meshes = False
-        #: Whether the traces come from elsewhere, and no others can be made.
+        #: Whether the traces were loaded, so that no new ones can be made.
         self._is_given = False
 
     def __iter__(self) -> Iterator[ConcreteFunction]:
-        """The traces at this moment, the least recently used first."""
+        """A snapshot of the traces, the least recently used first."""
         while True:
             try:
                 return iter(list(self._traces.values()))
             except (RuntimeError, KeyError) as error:  # an OrderedDict raises either
                 if is_of_interrupt(error):
                     raise
-                continue  # a signal handler traced this function between two of them
+                continue  # a signal handler traced this function between two of these steps
 
     def clear(self) -> None:
         """Forgets all traces."""
-        # What dies with a trace may call this function, and must not find half of a table.
+        # A finalizer of a dropped trace may call this function, and must not find half a table.
         self._traces = OrderedDict()
         self._of_one_variable.clear()
 
     def add(self, concrete: ConcreteFunction) -> None:
-        """Takes a trace that was made elsewhere. From now on open sizes may be 0: there is no
-        source that could be traced for that."""
+        """Adds a trace that was made elsewhere. From then on open sizes may be 0: there is no
+        source to trace for that case."""
         self._traces[concrete.request.key] = concrete
         self._is_given = True
         declared = () if self._declared is None else self._declared.types
@@ -82,10 +82,10 @@ class TraceCache:
                 self._traces_per_rank = True
 
     def find(self, request: Request) -> tuple[ConcreteFunction, bool]:
-        """The trace for a request, and whether it was made now."""
+        """The trace for a request, and whether it was just created."""
         if self._is_given:
             request = self._in_known_order(request)
-        if self._is_given and not request.variables:  # one made for a size 0, say, comes first
+        if self._is_given and not request.variables:  # a trace for a size 0, say, comes first
             exact = self._exact(request)
             if exact is not None:
                 return exact, False
@@ -100,8 +100,8 @@ class TraceCache:
             return self._trace_new(request, wanted), True
 
     def _in_known_order(self, request: Request) -> Request:
-        """The request with the keys of dicts in the order of a trace: where no other trace can be
-        made, it serves every order."""
+        """The request with its dict keys in the order of a trace: if no other trace can be made,
+        one serves every order."""
         structures = [concrete.request.structure for concrete in self]
         if request.structure in structures:
             return request
@@ -115,29 +115,29 @@ class TraceCache:
         if concrete is None:
             return None
         with tracing:
-            with contextlib.suppress(KeyError):  # an interrupt made the function forget it
+            with contextlib.suppress(KeyError):  # an interrupt removed it
                 self._traces.move_to_end(concrete.request.key)
         given = request.variables
         if given and concrete.captures_one_of(given):
-            # The body also uses an argument from outside: such a call has a trace of its own.
+            # The body also captures one of the arguments: such a call needs its own trace.
             return self._exact(request.with_variables_by_identity())
         return concrete
 
     def _exact(self, request: Request) -> ConcreteFunction | None:
-        """The trace for exactly these keys; for the mesh around, if it depends on that."""
+        """The trace for exactly these keys; for the enclosing mesh, if it depends on that."""
         concrete = self._traces.get(request.key)
         if concrete is None and self._has_meshes:
             concrete = self._traces.get(request.of_mesh().key)
         if concrete is None and self._is_given and not request.layouts:
-            # No other can be made, and it serves arguments of every layout.
+            # No other can be made, and this one serves arguments of every layout.
             same = (request.structure, request.keys)
             concrete = next((x for x in self if x.request.key[:2] == same), None)
         if concrete is not None and concrete.request.mesh:
-            mesh_around()  # so does what is being traced now
+            mesh_around()  # marks the trace in progress as depending on the mesh too
         return concrete
 
     def _serves(self, known: Request, request: Request) -> bool:
-        """Whether what a trace depends on, other than its arguments, is as a request has it."""
+        """Whether a trace's dependences other than its arguments match those of a request."""
         is_of_mesh = not known.mesh or known.mesh == request.of_mesh().mesh
         return is_of_mesh and known.layouts == request.layouts
 
@@ -160,7 +160,7 @@ class TraceCache:
         return self._is_given or 0 not in sizes.values()  # as in `_is_empty_where_open`
 
     def traced_request(self, request: Request) -> Request:
-        """The request with the types that it is traced at: specs, open sizes, names."""
+        """The request with the types to trace it at: specs, open sizes, names."""
         if self._declared is not None:
             return self._with_declared_types(request)
         if any(isinstance(key, TensorSpec) for key in request.keys):
@@ -213,7 +213,7 @@ class TraceCache:
         except ShapeError:
             if self._traces_per_rank or not _has_open_rank(wanted):
                 raise
-            # An op needs to know the rank: from now on there is one trace per rank.
+            # An op needs the rank: from here on there is one trace per rank.
             self._traces_per_rank = True
             return self.find(request)[0]
 
@@ -230,7 +230,7 @@ class TraceCache:
         return None
 
     def trace(self, request: Request) -> ConcreteFunction:
-        """The trace for exactly these keys, made if it is not known."""
+        """The trace for exactly these keys, created if there is none."""
         with tracing:
             concrete = self._exact(request)
             if concrete is not None and concrete.graph.is_static:
@@ -251,8 +251,8 @@ class TraceCache:
         return concrete
 
     def trace_again(self, request: Request) -> ConcreteFunction:
-        """The trace for a request whose sizes are not what its trace assumed: where that was of
-        open rank, one for the rank, and else one for the sizes."""
+        """The trace for a request whose sizes contradict its trace's assumptions: one for the rank,
+        if that trace had open rank, else one for the sizes."""
         with tracing:
             if self._traces_per_rank or not _has_open_rank(self.traced_request(request)):
                 return self.trace(request)
@@ -260,15 +260,14 @@ class TraceCache:
             return self.find(request)[0]
 
     def trace_anew(self, request: Request, concrete: ConcreteFunction) -> ConcreteFunction:
-        """A trace in the place of one for this request whose Python functions returned other
-        shapes."""
+        """A replacement for this request's trace, whose Python functions returned other shapes."""
         with tracing:
             for key in [key for key, known in self._traces.items() if known is concrete]:
                 del self._traces[key]
             return self.trace(request.with_keys(concrete.request.keys))
 
     def _trace_by_identity(self, request: Request) -> ConcreteFunction:
-        """A trace that uses the Variables among the arguments themselves."""
+        """A trace that uses the Variables among the arguments by identity."""
         request = request.with_variables_by_identity()
         concrete = self._body.trace(request)
         self._keep(concrete)
@@ -283,8 +282,8 @@ class TraceCache:
 
 
 def _is_empty_where_open(declared: Any, key: Any) -> bool:
-    """Whether a size that is declared open is 0. Open sizes are positive while a graph is traced,
-    so such a call has a trace of its own."""
+    """Whether a size that is declared open is 0. Tracing assumes that open sizes are positive, so
+    such a call gets its own trace."""
     if not isinstance(key, TensorType) or isinstance(declared.shape, ShapeVariable):
         return False
     if declared.rank != key.rank or declared.dtype is not key.dtype:
@@ -307,7 +306,7 @@ def _has_open_rank(request: Request) -> bool:
 
 
 def _sizes_of(known: tuple[Any, ...], given: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The open sizes of known keys where the given ones fit them; None if they do not."""
+    """The values of the known keys' open sizes, if the given keys fit them; None otherwise."""
     for expected, key in zip(known, given, strict=True):
         if isinstance(expected, TensorType) != isinstance(key, TensorType):
             return None

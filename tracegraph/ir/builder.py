@@ -1,6 +1,6 @@
-"""Builders append nodes. One is current on each thread: a trace, or the pending list.
+"""Builders append nodes. Each thread has one current builder: a trace, or the pending list.
 
-Everything that computes goes through `current().add(op, inputs)`; there is no other way.
+Every computation goes through `current().add(op, inputs)`; there is no other way.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 class Builder:
     """A growing list of nodes. `recorders` (open tapes) see every node that is added."""
 
-    #: Whether asking for a value computes it, as it does at top level.
+    #: Whether reading a value computes it, as at top level.
     is_top_level = False
     #: Whether nodes may still be added; a finished trace is closed.
     is_open = True
-    #: Finds nodes that need not be made, while a pass runs: a `CommonSubexpressions` of
+    #: While a pass runs, finds nodes that need not be created: a `CommonSubexpressions` of
     #: `passes/common_subexpressions.py`.
     reuse: Any = None
-    #: The frames of what is being built, while it is; None for the top level, which serves
-    #: whoever runs on its thread.
+    #: The frames of the code that is building, while it does; None for the top level, which serves
+    #: any code on its thread.
     stack: Stack | None = None
-    #: The thread that works on the list of nodes itself: the list must not be run or cut there now.
+    #: The thread that is editing the list of nodes; until it is done, nothing may run or cut the
+    #: list.
     worker: int | None = None
-    #: How many frames of ours, `here` among them, stand at least below the user's in `add`.
+    #: The least number of our frames, `here` included, below the user's frame in `add`.
     frames = 1
-    #: At this length the list is cut, which is for the top level.
+    #: The length at which the list is cut; only the top level sets it.
     _next_cut = sys.maxsize
-    #: Keeps other threads from that; a graph that is being built is known to one thread alone.
+    #: Keeps other threads out of the list; a graph under construction is known to one thread only.
     lock: Any = contextlib.nullcontext()
 
     def __init__(self, name: str = "graph") -> None:
@@ -53,7 +54,8 @@ class Builder:
         self._size_count = 0
 
     def new_size_name(self) -> str:
-        """A name for a size that only runs know, which no graph around this one has either."""
+        """A fresh name for a size known only at run time, distinct from those of enclosing
+        graphs."""
         number, around = 0, self
         while around is not None:
             number = max(number, around._size_count)
@@ -64,7 +66,8 @@ class Builder:
     def add(
         self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
     ) -> tuple[Tensor, ...]:
-        """Appends `op(*inputs)` and returns its outputs. Raises the op's error with its place."""
+        """Appends `op(*inputs)` and returns its outputs. Raises the op's error with the user's
+        line."""
         for x in inputs:
             node = x.node
             if not self.is_top_level if node is None else node.builder is not self:
@@ -79,8 +82,8 @@ class Builder:
         except Mismatch as mismatch:
             raise_mismatch(op.name, inputs, mismatch, source or here())
         node = Node(op, inputs, source or here(self.frames), self)
-        # The list holds them as long as this call: an interrupt that runs the pending nodes
-        # must not take values that a recorder is to see for ones that nobody has.
+        # The list holds the outputs for the duration of this call: an interrupt that runs the
+        # pending nodes must not treat outputs that a recorder has yet to see as garbage.
         made = [pending_tensor(type, node) for type in types]
         outputs = node.outputs = tuple(made)
         self.nodes.append(node)
@@ -95,7 +98,7 @@ class Builder:
 
     @contextlib.contextmanager
     def unrecorded(self) -> Generator[None]:
-        """A context in which no recorder sees the nodes that are added."""
+        """A context in which recorders do not see the nodes that are added."""
         recorders, self.recorders = self.recorders, []
         try:
             yield
@@ -103,7 +106,7 @@ class Builder:
             self.recorders = recorders
 
     def _cut(self) -> None:
-        """Shortens a list of nodes that is long."""
+        """Shortens a list of nodes that has grown long."""
 
     def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The inputs as tensors of this builder."""
@@ -112,7 +115,7 @@ class Builder:
         )
 
     def admit(self, tensor: Tensor) -> Tensor:
-        """A tensor from elsewhere as one of this builder. Here there is no elsewhere."""
+        """A tensor of another builder as one of this builder. Here there is no other builder."""
         fail(
             TraceError,
             f"a tensor {tensor.type} of another graph was used in the graph {self.name!r}",
@@ -130,18 +133,19 @@ class Builder:
         return tensor
 
     def captured(self, x: Tensor) -> Tensor | None:
-        """The tensor from outside that an input stands for, where there is one."""
+        """The outside tensor that an input captures, if it captures one."""
         return None
 
     def input_like(self, x: Tensor, type: TensorType | None = None) -> Tensor:
-        """A new input with the role and name that `x` has in its graph, maybe of another type."""
+        """A new input with the role and name that `x` has in its graph, optionally of another
+        type."""
         tensor = self.input(type or x.type, x.name)
         if x.role != tensor.role:
             tensor.role = RANDOM_STATE if x.is_random_state else x.role
         return tensor
 
     def input_for(self, x: Tensor) -> Tensor:
-        """A new input for a value from elsewhere, named after its op if it has no name."""
+        """A new input for an outside value, named after its op if it has no name."""
         tensor = self.input_like(x)
         if tensor.name is None and x.node is not None:
             tensor.name = x.node.op.name
@@ -149,8 +153,8 @@ class Builder:
 
     @contextlib.contextmanager
     def secluded(self) -> Generator[None]:
-        """A context for work on the list of nodes itself: interrupts compute aside, and the list
-        stays as it is."""
+        """A context for edits of the list of nodes: interrupts compute elsewhere and leave the list
+        alone."""
         with self.lock:
             stack, worker = self.stack, self.worker
             try:
@@ -172,8 +176,8 @@ class Builder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _context.builder = self.outers[-1]  # plain stores, which no interrupt can divide
-        self.stack = None  # frames hold what their functions have
+        _context.builder = self.outers[-1]  # plain stores, which no interrupt can split
+        self.stack = None  # frames keep their functions' locals alive
         self.outers.pop()
 
 
@@ -186,7 +190,7 @@ def _frame_that_enters() -> Any:
 
 
 class _InputOp:
-    """Stands for an op in the nodes of graph inputs."""
+    """The op of nodes that stand for graph inputs."""
 
     name = "input"
 
@@ -202,12 +206,12 @@ def INPUT_NODES(builder: Builder) -> Node:
 
 
 class _Context(threading.local):
-    """What is current on each thread. `make` gives a thread its pending list."""
+    """The current builder of each thread. `make` creates a thread's pending list."""
 
     def __init__(self, make: Callable[[], Builder]) -> None:
         self.builder = make()
         self.top_level = self.builder
-        #: Where interrupts compute, since they are not part of what is being built.
+        #: Where interrupts compute, since they are not part of the graph under construction.
         self.aside = make()
 
 
@@ -215,20 +219,20 @@ _context = _Context(Builder)
 
 
 def set_top_level(make: Callable[[], Builder]) -> None:
-    """Called once, by the runtime: the hook through which evaluation reaches upward."""
+    """Called once, by the runtime: the hook through which evaluation reaches a higher floor."""
     global _context
     _context = _Context(make)
 
 
 def builder_of_thread() -> _Context:
-    """Where the current builder of this thread is kept, for code that must restore it."""
+    """The record that holds this thread's current builder, for code that must restore it."""
     return _context
 
 
 def current() -> Builder:
-    """The builder that nodes are added to on this thread, for the code that asks.
+    """The builder to which the calling code adds its nodes on this thread.
 
-    A signal handler or a finalizer that interrupts what is being built computes aside of it.
+    A signal handler or a finalizer that interrupts a trace computes outside it.
     """
     builder = _context.builder
     stack = builder.stack
@@ -240,15 +244,15 @@ def current() -> Builder:
 
 
 def _behind(builder: Builder) -> Builder:
-    """What is current after an interrupt fell into the exit of `builder` and ended it."""
+    """The current builder after an interrupt struck in the exit of `builder` and ended it."""
     if not builder.is_top_level:
         _context.builder = builder.outers[-1]
-    builder.stack = None  # in this order: what is current and has no stack is the top level
+    builder.stack = None  # in this order: a current builder without a stack is the top level
     return current()
 
 
 def is_aside() -> bool:
-    """Whether the code that asks interrupts what is being built on this thread."""
+    """Whether the calling code has interrupted a graph under construction on this thread."""
     return current() is _context.aside
 
 
@@ -258,8 +262,8 @@ def top_level() -> Builder:
 
 
 class at_top_level:
-    """A context in which this thread computes at top level, whatever is being traced. What
-    interrupts a trace stays aside of it."""
+    """A context in which this thread computes at top level, even inside a trace. Code that
+    interrupts a trace stays outside it."""
 
     def __enter__(self) -> None:
         self._entered = _context.aside if is_aside() else _context.top_level
@@ -297,7 +301,7 @@ def inline(graph: Graph, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def copy_inputs(graph: Graph, builder: Builder) -> dict[Tensor, Tensor]:
-    """Inputs like those of `graph` in `builder`, as the beginning of an environment."""
+    """Inputs like those of `graph` in `builder`: the initial environment for `replay`."""
     return {x: builder.input_like(x) for x in graph.inputs}
 
 
@@ -319,7 +323,7 @@ def substituted(value: Any, sizes: Mapping[str, Any]) -> Any:
 
 
 def operand_text(tensor: Tensor) -> str:
-    """An operand as errors show it: its type and where it came from."""
+    """An operand as errors show it: its type and its origin."""
     variable = _variable_read_by(tensor)
     if variable is not None:
         return f"{tensor.type}  (Variable {variable!r})"
@@ -329,17 +333,17 @@ def operand_text(tensor: Tensor) -> str:
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
 
 
-#: Finds the name by which errors call the Variable of a tensor; `state.user_names` sets it.
+#: Finds the name that errors use for the Variable of a tensor; `state.user_names` sets it.
 variable_names: list[Callable[[Tensor], str | None]] = []
 
 
 def _variable_read_by(tensor: Tensor) -> str | None:
-    """The name of the Variable that a tensor is a read of, if it is one."""
+    """The name of the Variable that a tensor was read from, if any."""
     handle, node = getattr(tensor, "_provenance", None), tensor.node
     if type(handle) is not Tensor:
-        if node is None or node.op.name != "read":  # the op is of a floor above
+        if node is None or node.op.name != "read":  # the op belongs to a higher floor
             return None
-        handle = node.inputs[1]  # it stands for the Variable
+        handle = node.inputs[1]  # it represents the Variable
     found = (find(handle) for find in variable_names)
     return next(filter(None, found), None) or (handle.name or "").replace("/", ".")
 

@@ -1,7 +1,7 @@
-"""Graphs by structure and place: what is traced again and again stays one graph.
+"""Graphs interned by structure and source line, so that repeated traces share one graph.
 
-Undecorated code traces a custom gradient at every call. Where the graph is one that was seen
-before, that one is used, with all that was derived of it, and nothing is compiled again.
+Undecorated code traces a custom gradient at every call. If an equal graph was seen before, that
+graph is reused with everything derived from it, and nothing is compiled again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.ir.tensor import Graph
 
-#: Graphs kept for the whole process; the least recently used go first.
+#: Graphs kept for the whole process; the least recently used are dropped first.
 _LIMIT = 512
 _kept: LRUCache[Any, Graph] = LRUCache(_LIMIT)
 
 
 def interned(graph: Graph) -> Graph:
-    """A graph of the same ops, from the same lines, wired in the same way: the first one seen."""
+    """The first graph seen with the same ops, from the same lines, wired in the same way."""
     return _kept.setdefault(_structure(graph), graph)
 
 

@@ -1,7 +1,7 @@
-"""The operators and methods that tensors and Variables have in common, as a checker sees them.
+"""The operators and methods that tensors and Variables share, as type checkers see them.
 
-This is their one list. `tracegraph.api.operators` installs them: they are mathematics, which stands
-on floors above. Beside each stands what it does.
+This is the only list of them. `tracegraph.api.operators` installs the implementations, which are
+mathematics and live on higher floors. A comment beside each says what it does.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class TensorMethods:
-    """A base class for checkers alone: `Tensor` and `Variable` have it where no program runs."""
+    """A base class for type checkers only: at run time neither `Tensor` nor `Variable` has it."""
 
     __slots__ = ()
 
-    # What it is.
+    # Properties.
 
-    #: The sizes: ints, or symbolic ones that are known when the graph runs.
+    #: The sizes: ints, or symbolic sizes that become known when the graph runs.
     @property
     def shape(self) -> TensorShape: ...
 
@@ -35,11 +35,11 @@ class TensorMethods:
     @property
     def size(self) -> int: ...
 
-    #: The tensor with the order of its axes turned round.
+    #: The tensor with its axes in reverse order.
     @property
     def T(self) -> Tensor: ...
 
-    #: The tensor with its last two axes exchanged.
+    #: The tensor with its last two axes swapped.
     @property
     def mT(self) -> Tensor: ...
 
@@ -63,7 +63,7 @@ class TensorMethods:
     def __radd__(self, other: TensorLike) -> Tensor: ...
     def __sub__(self, other: TensorLike) -> Tensor: ...
     def __rsub__(self, other: TensorLike) -> Tensor: ...
-    # A SparseJacobian has `__array__`, as what is like a tensor has, but only to refuse it.
+    # A SparseJacobian has `__array__`, as tensor-likes do, but only to refuse it.
     @overload
     def __mul__(  # pyright: ignore[reportOverlappingOverload]
         self, other: SparseJacobian
@@ -85,7 +85,7 @@ class TensorMethods:
     def __matmul__(self, other: TensorLike | SparseJacobian) -> Tensor: ...
     def __rmatmul__(self, other: TensorLike) -> Tensor: ...
 
-    # Bits and truth values, by elements.
+    # Bitwise and logical, elementwise.
 
     def __invert__(self) -> Tensor: ...
     def __and__(self, other: TensorLike) -> Tensor: ...
@@ -99,7 +99,7 @@ class TensorMethods:
     def __rshift__(self, other: TensorLike) -> Tensor: ...
     def __rrshift__(self, other: TensorLike) -> Tensor: ...
 
-    # Comparisons, by elements. Nothing equals what cannot be a tensor.
+    # Comparisons, elementwise. A value that cannot become a tensor equals nothing.
 
     def __eq__(self, other: object) -> Tensor: ...  # type: ignore[override]
     def __ne__(self, other: object) -> Tensor: ...  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""Op: what a node does. One class states the type rule and every derivative rule of an op."""
+"""Op: what a node computes. One class holds the type rule and every derivative rule of an op."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from tracegraph.ir.tensor import Graph, Tensor, get_type
 
 Result = TypeVar("Result")
 
-#: What rules take and give; one value may stand for a tuple of one. Tangents of the inputs, None
-#: for zero:
+#: What rules take and return; a single value may replace a tuple of one. Tangents of the inputs,
+#: None for zero:
 Tangents: TypeAlias = tuple[Tensor | None, ...]
 #: Cotangents of the inputs or tangents of the outputs:
 Derivative: TypeAlias = Tensor | Tangents | None
-#: The outputs of a loop of an op, and which of them have the loop axis:
+#: The outputs of a batched op, and which of them have the loop axis:
 Batched: TypeAlias = tuple[Tensor | tuple[Tensor, ...], bool | tuple[bool, ...]]
 #: Which elements of the outputs depend on which sources:
 Dependence: TypeAlias = Pattern | tuple[Pattern, ...]
-#: The inputs that are known, and None for the others:
+#: The known inputs, and None for the others:
 KnownValues: TypeAlias = Sequence[np.ndarray | None]
 
-#: A graph that patterns go through, with the patterns and the known values of its inputs:
+#: A graph to propagate patterns through, with the patterns and the known values of its inputs:
 Entered: TypeAlias = tuple[Graph, Sequence[Pattern], KnownValues]
 
-#: Every op class by name; subclassing `Op` enters it here.
+#: Every op class by name; subclassing `Op` registers it here.
 OPS: dict[str, type[Op]] = {}
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Op] = weakref.WeakValueDictionary()
 _interning = shared_lock()
-#: Ops by class and arguments, checked before `_interned`: most ops are made again and again.
+#: Ops by class and arguments, looked up before `_interned`: most ops are created repeatedly.
 _recent: Memo[tuple[Any, ...], Op] = Memo()
-#: Annotations of attributes that may be told apart by `==`.
+#: Annotations of attributes that `==` tells apart reliably.
 _PLAIN = frozenset(
     ["int", "bool", "Size", "Shape", "DType", "tuple[int, ...]", "tuple[int, ...] | None"]
 )
@@ -64,9 +64,9 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True)
 class Region:
-    """A graph that an op applies: which input of the op each of its inputs is, and which output of
-    the op each of its outputs may become; and, where it is applied again, pairs of an output and
-    the input that takes it then."""
+    """A graph that an op applies: the op's input for each of its inputs, the op's output that each
+    of its outputs may become and, if it runs repeatedly, the pairs (output, input) in which an
+    output feeds an input of the next iteration."""
 
     graph: Graph
     inputs: tuple[int, ...]
@@ -76,22 +76,22 @@ class Region:
 
 @dataclass(frozen=True)
 class Flow:
-    """For each output the inputs whose values reach it, and those whose derivatives do. A set of
-    inputs is a mask: bit i stands for input i."""
+    """For each output, the inputs whose values reach it and those whose derivatives do. A set of
+    inputs is a bit mask: bit i is input i."""
 
     values: tuple[int, ...]
     derivatives: tuple[int, ...]
 
 
-#: `type`, for checkers: they call the type of what may be anything unknown.
+#: `type`, annotated for checkers, which report the type of an untyped value as unknown.
 _type_of: Callable[[Any], type[Any]] = type
 
 
 def attribute_key(value: Any) -> Any:
-    """A key that is equal for attribute values of the same type and bits only.
+    """A key that is equal only for attribute values of the same type and bits.
 
     So 0.0 and -0.0 differ, 1 and True differ, and nan equals itself. Ints, strings and tuples of
-    ints, which most attributes are, stand for themselves; everything else is tagged.
+    ints, which most attributes are, are their own keys; everything else is tagged.
     """
     kind = _type_of(value)
     if kind is int or kind is str:
@@ -114,8 +114,8 @@ _ARRAYS: tuple[type[Any], ...] = (np.ndarray, np.generic)
 
 
 def _is_exact(value: Any, annotation: str) -> bool:
-    """Whether an attribute has the types that it should have: 1.0 and True are equal to 1, and an
-    op that holds them must not replace the one that was meant."""
+    """Whether an attribute has exactly its declared types: 1.0 and True equal 1, and an op that
+    holds one of them must not be interned in place of the intended op."""
     kind = _type_of(value)
     if kind is tuple:
         return _SIZES.issuperset(map(type, value))
@@ -127,24 +127,24 @@ _EXACT = frozenset([int, Dim, ShapeVariable, DType, types.NoneType])
 
 
 def rule(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Marks a method whose overrides name their operands, of which each op has its own number: to
-    checkers the arguments of the base are any."""
+    """Marks a method whose overrides name their operands, whose number differs from op to op:
+    checkers see the arguments of the base as any."""
     return method
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 class _Interning(type):
-    """Ops of equal class and attributes are one object: comparing and hashing them is free."""
+    """Ops of equal class and attributes are one object, so comparing and hashing them is free."""
 
-    #: Whether equal attributes are the same; floats are not, since 0.0 == -0.0.
+    #: Whether `==` suffices to key the attributes; not for floats, since 0.0 == -0.0.
     is_keyed_by_equality: bool
-    #: The fields, as the parameters of the constructor: names, types as written, defaults.
+    #: The fields, as the constructor's parameters: names, types as written, defaults.
     fields: Signature
     field_names: tuple[str, ...]
-    #: The types of the fields, as they are written.
+    #: The types of the fields, as written.
     annotations: tuple[str, ...]
 
-    # Without a type of its result checkers take the class, and its fields for the parameters.
+    # Without a return type, checkers infer the class and take its fields as the parameters.
     def __call__(cls, *args: Any, **kwargs: Any):
         if cls.is_keyed_by_equality and not kwargs:
             found = _recent.get((cls, args))
@@ -156,7 +156,7 @@ class _Interning(type):
         return cls.intern(args, kwargs)
 
     def intern(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The one op of this class with these attributes."""
+        """The unique op of this class with these attributes."""
         if kwargs or len(args) != len(cls.field_names):
             args = cls.complete(args, kwargs)
         key = (cls, *map(attribute_key, args))
@@ -168,7 +168,7 @@ class _Interning(type):
             return _interned.setdefault(key, new)
 
     def complete(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The values of all fields in their order. Raises TypeError if the arguments do not fit."""
+        """The values of all fields, in order. Raises TypeError if the arguments do not fit."""
         try:
             bound = cls.fields.bind(*args, **kwargs)
         except TypeError as error:
@@ -178,8 +178,8 @@ class _Interning(type):
 
 
 def _declared_fields(cls: type[Op]) -> dict[str, Parameter]:
-    """The fields that the class adds to those of its base: its annotations but for the ClassVars,
-    as parameters of its constructor."""
+    """The fields that the class adds to its base's, its annotations other than ClassVars, as
+    parameters of its constructor."""
     annotations = {name: str(hint) for name, hint in get_annotations(cls).items()}
     return {
         name: Parameter(
@@ -194,13 +194,14 @@ def _declared_fields(cls: type[Op]) -> dict[str, Parameter]:
 
 
 class Op(metaclass=_Interning):
-    """What a node does; its attributes are its fields, its rules are methods.
+    """What a node computes: its attributes are its fields, its rules are methods.
 
-    A subclass declares its fields as a dataclass does, and is frozen like one. `dataclass` itself
-    would write and compile functions for each of the hundred ops whenever tracegraph is imported.
+    A subclass declares its fields like a dataclass, and is frozen like one. `dataclass` itself
+    would generate and compile functions for each of the hundred ops at every import of tracegraph.
 
-    Subclassing registers the op under `name`, made of the class name. Printing, parsing, saving
-    and sharing follow from the fields. Rules may return one value in place of a tuple of one.
+    Subclassing registers the op under `name`, derived from the class name. Printing, parsing,
+    saving and interning follow from the fields. Rules may return a single value in place of a tuple
+    of one.
     """
 
     name: ClassVar[str]
@@ -208,58 +209,59 @@ class Op(metaclass=_Interning):
     field_names: ClassVar[tuple[str, ...]] = ()
     is_keyed_by_equality: ClassVar[bool] = False
     annotations: ClassVar[tuple[str, ...]] = ()
-    #: Whether the outputs depend linearly on all inputs taken together.
+    #: Whether the outputs are jointly linear in all inputs.
     is_linear: ClassVar[bool] = False
     #: Whether tapes and passes treat the outputs as unconnected to the inputs.
     stops_gradients: ClassVar[bool] = False
-    #: Whether the vjp takes None for the cotangent of an output that has none.
+    #: Whether the vjp accepts None as the cotangent of an output.
     takes_zero_cotangents: ClassVar[bool] = False
-    #: Whether the transpose of the vjp may read the cotangents, without depending on them.
+    #: Whether the transpose of the vjp may read the cotangents without depending on them.
     transpose_reads_cotangents: ClassVar[bool] = False
     #: Whether the op can be narrowed to some of its outputs, by `pruned`.
     can_prune: ClassVar[bool] = False
 
     @property
     def has_effects(self) -> bool:
-        """Whether it does more than compute, so that each iteration of a loop does it anew."""
+        """Whether it does more than compute, so that every loop iteration must run it again."""
         return any(inner.has_effects for inner in self.graphs())
 
     @property
     def cuts_runs(self) -> bool:
-        """Whether no program of XLA can do it, so that a run is cut there and goes on behind it."""
+        """Whether XLA cannot express it, so that a run stops there and resumes after it."""
         return any(inner.cuts_runs for inner in self.graphs())
 
     @property
     def may_never_end(self) -> bool:
-        """Whether a run of it ends for some values only, as far as its graphs say."""
+        """Whether, judging by its graphs, it terminates only for some values."""
         return any(inner.may_never_end for inner in self.graphs())
 
     @property
     def sizes_of_runs(self) -> set[str]:
-        """The names of the sizes among its attributes that only a run of it knows."""
+        """The names of the sizes among its attributes that only a run determines."""
         return set()
 
-    # What ops with graphs among their attributes say of them.
+    # What ops that hold graphs say about them.
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """The graphs that compute the outputs: a call has one, of several one may be chosen."""
+        """The graphs that compute the outputs: one for a call, the alternatives for a
+        conditional."""
         return ()
 
-    #: How often one run of the op runs its regions, one of them where it chooses; None where that
-    #: is known only when it has run.
+    #: How often one run of the op runs its regions (one of them, for a conditional); None where
+    #: only the run itself determines it.
     repetitions: ClassVar[Any] = 1
 
-    #: Whether a run may leave out a region, as a choice does, and a loop that ends at once.
+    #: Whether a run may skip a region, as a conditional does, and a loop with no iterations.
     leaves_out_regions: ClassVar[bool] = False
 
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
-        """Which regions run for these values of the inputs; `compute(graph, values)` gives the
-        outputs of a graph."""
+        """Which regions run for these input values; `compute(graph, values)` returns the outputs of
+        a graph."""
         return (True,) * len(self.regions)
 
     def how_often(self, region: Region) -> str:
-        """How often one run of the op runs a region, in words; nothing where it does so once."""
+        """How often one run of the op runs a region, in words; empty if exactly once."""
         return ""
 
     def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
@@ -268,27 +270,27 @@ class Op(metaclass=_Interning):
 
     @property
     def inlined(self) -> Graph | None:
-        """The graph of all inputs that computes all outputs, and may stand in place of the op
-        wherever nobody differentiates; None where there is none."""
+        """The graph that computes all outputs from all inputs, and may replace the op wherever
+        nobody differentiates; None if there is none."""
         return None
 
-    #: Whether `inlined` has its derivative too.
+    #: Whether `inlined` also has the derivative of the op.
     is_transparent: ClassVar[bool] = False
 
     @property
     def chosen_gradient(self) -> Graph | None:
-        """The graph that a user chose for the derivative, which may differ from the mathematical
+        """The graph that a user chose as the derivative, which may differ from the mathematical
         one."""
         return None
 
     @property
     def has_forward(self) -> bool:
-        """Whether forward mode is sure to exist."""
+        """Whether forward mode is guaranteed to exist."""
         return True
 
     def flow(self, flows: Sequence[Flow]) -> Flow:
-        """What flows through an op with regions, from the flow through the graph of each. An input
-        that no region takes decides between them: its value reaches every output."""
+        """The flow through an op with regions, from the flow through the graph of each. An input
+        that no region takes selects among them: its value reaches every output."""
         count = 1 + max(i for region in self.regions for i in region.outputs)
         taken = {i for region in self.regions for i in region.inputs}
         deciding = sum(1 << i for i in range(max(taken, default=0) + 1) if i not in taken)
@@ -301,7 +303,8 @@ class Op(metaclass=_Interning):
 
     @rule
     def entered(self, values: KnownValues, *patterns: Pattern) -> Entered:
-        """The graph that patterns go through, with the patterns and known values of its inputs."""
+        """The graph to propagate patterns through, with the patterns and known values of its
+        inputs."""
         raise MissingRule(self, "sparsity")
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
@@ -318,8 +321,8 @@ class Op(metaclass=_Interning):
         assert cls.name not in OPS, f"two ops are called {cls.name}"
         OPS[cls.name] = cls
 
-    if TYPE_CHECKING:  # what `__init__` sets; class variables for checkers, since no fields
-        #: The types of the outputs, by those of the inputs.
+    if TYPE_CHECKING:  # set by `__init__`; ClassVars for checkers, since they are not fields
+        #: The types of the outputs, by the types of the inputs.
         _inferred: ClassVar[Memo[tuple[TensorType, ...], tuple[TensorType, ...]]]
         _graphs: ClassVar[tuple[Graph, ...]]
 
@@ -340,7 +343,7 @@ class Op(metaclass=_Interning):
         """The values of the fields."""
         return tuple([getattr(self, name) for name in self.field_names])
 
-    # What the builder calls.
+    # The builder's interface.
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Appends a node of this op; returns its output, or the tuple of several."""
@@ -348,7 +351,7 @@ class Op(metaclass=_Interning):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def output_types(self, inputs: tuple[Tensor, ...]) -> tuple[TensorType, ...]:
-        """The inferred types, remembered per signature. Raises the `Mismatch` of `infer`."""
+        """The inferred types, memoised per signature. Raises the `Mismatch` of `infer`."""
         key = tuple(map(get_type, inputs))
         found = self._inferred.get(key)
         if found is None:
@@ -375,9 +378,9 @@ class Op(metaclass=_Interning):
 
     @rule
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
-        """Tangents of the outputs, from those of the inputs (None for zero) and
-        `(*outputs, *inputs)`. A linear op of one operand is its own rule. NotImplemented asks the
-        forward pass to transpose the vjp."""
+        """Tangents of the outputs, from those of the inputs (None for zero) and `(*outputs,
+        *inputs)`. A linear op of one operand is its own rule. NotImplemented makes the forward pass
+        transpose the vjp."""
         if not self.is_linear or len(tangents) != 1:
             return NotImplemented
         (tangent,) = tangents
@@ -385,7 +388,7 @@ class Op(metaclass=_Interning):
 
     @rule
     def batch(self, n: Size, batched: tuple[bool, ...], *inputs: Tensor) -> Batched:
-        """`(outputs, batched)` with a leading loop axis of `n` on the inputs that are batched."""
+        """`(outputs, batched)`, where the flagged inputs have a leading loop axis of size `n`."""
         raise MissingRule(self, "vectorisation")
 
     @rule
@@ -395,22 +398,23 @@ class Op(metaclass=_Interning):
 
     @rule
     def depends_given(self, values: KnownValues, *patterns: Pattern) -> Dependence:
-        """`depends`, where `values` holds the inputs that are known, as some indices are."""
+        """`depends`, where `values` holds the known inputs, such as constant indices."""
         return self.depends(*patterns)
 
     def is_diagonal_on(self, type: TensorType) -> bool:
-        """Whether each element of the outputs of `type` depends on the same element of the inputs
-        of `type` alone."""
+        """Whether each element of the outputs of `type` depends only on the same element of the
+        inputs of `type`."""
         return False
 
     @rule
     def numpy(self, *values: np.ndarray) -> Any:
-        """The value by NumPy, for folding and as the oracle of tests; NotImplemented if none."""
+        """The value in NumPy, for constant folding and as the test oracle; NotImplemented if
+        none."""
         return NotImplemented
 
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which outputs depend, differentiably, on the inputs that are marked. Asked of ops with
-        bodies, where `can_prune`; of other ops every output depends on every input."""
+        """Which outputs depend, differentiably, on the flagged inputs. Called for ops with bodies
+        that set `can_prune`; for other ops every output depends on every input."""
         raise NotImplementedError
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
@@ -419,13 +423,13 @@ class Op(metaclass=_Interning):
         raise NotImplementedError
 
     def recorded(self) -> Op:
-        """The op that also returns, behind its own outputs, what its vjp reads; itself if that is
-        all there. It stands in place of the op where a derivative may be asked for."""
+        """The op that also returns, after its own outputs, what its vjp reads; itself if it already
+        returns all of that. It replaces the op where a derivative may be needed."""
         return self
 
     def as_read(self) -> Op:
-        """What the op means where it is read from a text: itself, unless the text leaves something
-        to the place where it is read."""
+        """The op to build when it is parsed from text: itself, unless the text leaves something to
+        the context of the parse."""
         return self
 
     def substitute(self, sizes: Any) -> Op:
@@ -435,7 +439,7 @@ class Op(metaclass=_Interning):
         return self if all(map(operator.is_, old, new)) else type(self)(*new)
 
     def given_attributes(self) -> Iterator[tuple[str, Any]]:
-        """The attributes that a text must name: those that differ from their default."""
+        """The attributes that the text form must name: those that differ from their default."""
         pairs = zip(self.fields.parameters.values(), self.attributes, strict=True)
         return ((field.name, value) for field, value in pairs if not _is_default(field, value))
 
@@ -454,12 +458,12 @@ def _is_default(field: Parameter, value: Any) -> bool:
 
 
 def _outer_mask(inner: int, places: Sequence[int]) -> int:
-    """The inputs of an op for those of one of its regions."""
+    """Maps a mask of a region's inputs to a mask of the op's inputs."""
     return sum(1 << i for k, i in enumerate(places) if inner >> k & 1)
 
 
 def graphs_in(value: Any) -> Iterator[Graph]:
-    """The graphs in an attribute, in the order in which they are written."""
+    """The graphs in an attribute, in the order in which they appear."""
     if isinstance(value, Graph):
         yield value
     elif isinstance(value, tuple):
@@ -488,7 +492,7 @@ def missing_rule(error: MissingRule, source: Any) -> NoReturn:
 
 
 def check_same_dtype(op: str, *operands: TensorType) -> DType:
-    """The one data type of the operands. Raises a DTypeMismatch if they differ."""
+    """The common data type of the operands. Raises DTypeMismatch if they differ."""
     first = operands[0].dtype
     for other in operands[1:]:
         if other.dtype is not first:

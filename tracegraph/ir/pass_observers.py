@@ -9,19 +9,19 @@ from collections.abc import Callable
 
 from tracegraph.ir.tensor import Graph
 
-#: Stages of passes that may leave a graph as it is: nodes shared after the algebra of single nodes,
-#: dead code pruned, sizes made known.
+#: Stages of passes that may leave a graph unchanged: sharing of nodes after the algebra of single
+#: nodes, pruning of dead code, specialisation of sizes.
 SHARED, PRUNED, SPECIALISED = "shared", "pruned", "specialised"
 MAY_KEEP = (SHARED, PRUNED, SPECIALISED)
 
-#: Takes the name of a stage and either its graph or, for what the compiler makes, its text.
+#: Called with the name of a stage and its graph or, for the compiler's output, its text.
 Observer = Callable[[str, Graph, "str | None"], None]
 
 observers: list[Observer] = []
 
 
 def passed(stage: str, graph: Graph, text: Callable[[], str] | None = None) -> None:
-    """Tells the observers that a graph has passed a stage, of which `text` makes the text."""
+    """Tells the observers that a graph has passed a stage; `text` renders the stage's text."""
     if observers:
         made = None if text is None else text()
         for observer in list(observers):

@@ -1,4 +1,4 @@
-"""Graphs with other ops in the place of some, which compute the same."""
+"""Graphs with some ops replaced by equivalent ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tracegraph.ir.builder import Builder, copy_inputs
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node
 
-#: The op in place of one of a node: `op` is that of the node, with its graphs after the change.
+#: Returns the replacement for a node's op: `op` is that op with its own graphs already rewritten.
 Rewrite = Callable[[Node, Op], Op]
 
 
 def rewritten(graph: Graph, change: Rewrite, left: Container[Graph] = ()) -> Graph:
-    """`graph`, and those that it calls, after a change of ops; itself where nothing changes, and
-    the graphs in `left`."""
+    """`graph` and the graphs that it calls, with their ops rewritten; itself if nothing changes.
+    Graphs in `left` stay as they are."""
     done: dict[Graph, Graph] = {}
     for inner in graph.graphs():  # called graphs come first
         if inner in left:
@@ -28,7 +28,7 @@ def rewritten(graph: Graph, change: Rewrite, left: Container[Graph] = ()) -> Gra
 
 
 def _rewritten_op(op: Any, done: dict[Graph, Graph]) -> Op:
-    """The op with its graphs after the change."""
+    """The op with its graphs rewritten."""
     if all(done[inner] is inner for inner in op.graphs()):
         return op
     return type(op)(*(done[v] if isinstance(v, Graph) else v for v in op.attributes))

@@ -1,8 +1,8 @@
-"""A note on stderr where a compile takes long: which function, how many nodes, how long already.
+"""A note on stderr about a slow compile: which function, how many nodes, how long so far.
 
-The lowering stands in `noted` while a program runs for the first time. Whoever is done in time has
-started one thread and ended it. That thread looks from time to time at what runs: what a signal
-handler or a finalizer takes in between is not a time of the compile.
+The lowering holds `noted` open during the first run of a program. A compile that finishes in time
+costs one thread, started and ended. That thread samples what is running, so that time spent in a
+signal handler or a finalizer does not count towards the compile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tracegraph.core.source import frame_at, is_ours
 from tracegraph.errors import DTypeError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph
 
-#: After so many seconds the note comes, once per compile.
+#: The note appears after this many seconds, once per compile.
 SECONDS = 10.0
-#: How often the thread looks until then.
+#: How often the thread samples until then.
 LOOKS = 20
 
 
@@ -38,11 +38,11 @@ class _Settings:
 
 
 _settings = _Settings()
-atexit.register(_settings.exit)  # who compiles on another thread then is not heard any more
+atexit.register(_settings.exit)  # compiles on other threads after exit print no note
 
 
 def set_compile_notes(enabled: bool) -> None:
-    """Whether a compile that takes more than 10 seconds says so on stderr, as it does by default.
+    """Whether a compile that takes more than 10 seconds reports it on stderr (the default).
 
     >>> tg.config.set_compile_notes(False)
     >>> tg.config.get_compile_notes()
@@ -55,7 +55,7 @@ def set_compile_notes(enabled: bool) -> None:
 
 
 def get_compile_notes() -> bool:
-    """Whether a compile that takes more than 10 seconds says so on stderr."""
+    """Whether a compile that takes more than 10 seconds reports it on stderr."""
     return _settings.is_on
 
 
@@ -70,12 +70,12 @@ _open = _Open()
 
 
 def is_noted(graph: Graph) -> bool:
-    """Whether this thread is in the context of that graph."""
+    """Whether this thread is in the `noted` context of that graph."""
     return any(x is graph for x in _open.graphs)
 
 
 def note_compiled() -> None:
-    """Notes that the program of the innermost context of this thread is compiled, and runs."""
+    """Records that the program of this thread's innermost context is compiled and now runs."""
     context = _innermost()
     if context is not None:
         context.is_compiled = True
@@ -83,7 +83,7 @@ def note_compiled() -> None:
 
 @contextlib.contextmanager
 def waiting_for_processes() -> Generator[None]:
-    """Within it the innermost context of this thread waits for other processes."""
+    """A context in which this thread's innermost compile waits for other processes."""
     context = _innermost()
     if context is not None:
         context.is_waiting = True
@@ -99,7 +99,7 @@ def _innermost() -> noted | None:
 
 
 class noted:
-    """The context of the first run of a program, of which `graph` is what it compiles."""
+    """The context of the first run of a program compiled from `graph`."""
 
     __slots__ = (
         "__weakref__",
@@ -117,10 +117,10 @@ class noted:
         self._graph = graph
         self.is_compiled = self.is_waiting = False
         self._thread = threading.get_ident()
-        #: The frame that compiles, by its identity alone: it lives as long as the context is open.
+        #: The compiling frame, by identity alone: it lives as long as the context is open.
         self._base = 0
         self._seconds, self._last = 0.0, time.monotonic()
-        # The thread does not keep the context alive: what an interrupt left behind says nothing.
+        # The thread holds the context weakly: one that an interrupt abandoned prints nothing.
         self._watch = _Watch(weakref.ref(self))
 
     def __enter__(self) -> None:
@@ -136,7 +136,7 @@ class noted:
         _open.contexts.pop()
 
     def is_slow(self) -> bool:
-        """Whether it takes too long by now; counts the time since it was asked before."""
+        """Whether it has taken too long by now; adds the time since the last call."""
         now = time.monotonic()
         if not self._is_interrupted():
             self._seconds += now - self._last
@@ -179,10 +179,10 @@ class noted:
 
 
 class _Watch:
-    """Watches one compile, on a thread of its own, until it is over or slow.
+    """Watches one compile, on its own thread, until it is over or slow.
 
-    Its thread is started without `threading`: a signal handler that compiles may have interrupted
-    somebody who starts a thread, and holds the lock of that module.
+    The thread is started without `threading`: a signal handler that compiles may have interrupted
+    code that was starting a thread and holds that module's lock.
     """
 
     def __init__(self, context: weakref.ref[noted]) -> None:
@@ -216,5 +216,5 @@ def _tell(context: noted) -> None:
         return
     try:
         print(context.text(), file=sys.stderr, flush=True)
-    except (OSError, ValueError):  # stderr is closed: nobody listens
+    except (OSError, ValueError):  # stderr is closed: nobody reads it
         return

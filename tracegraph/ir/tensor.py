@@ -1,4 +1,4 @@
-"""Tensor, Node and Graph: a value, the operation that computes it, and a function of both."""
+"""Tensor, Node and Graph: a value, the operation that computes it, and a function of values."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class Reference(Generic[_Referred]):
 class Tensor(TensorMethods):
     """A value: in a graph, pending at top level, or materialised.
 
-    One class serves all three; what is set tells them apart:
-    - `node` is the node that computes it, in a graph or in the list of pending nodes; None once
-      the value exists;
-    - `buffer` is the value, an array on the device; the slot is empty until it is there;
-    - `host` is the value as a NumPy array, while it is nowhere else.
+    One class serves all three; the slots that are set tell them apart:
+    - `node` computes the value, in a graph or in the list of pending nodes; None once the value
+      exists;
+    - `buffer` is the value, an array on the device; unset until the value exists;
+    - `host` is the value as a NumPy array, while no device holds it.
 
     `==` is elementwise and `hash` is identity, as in TensorFlow. Operators and methods of the
     public mathematics are listed in `TensorMethods`, and installed by `tracegraph.api.operators`.
@@ -73,26 +73,27 @@ class Tensor(TensorMethods):
         *("_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
-    #: NumPy hands binary operations with an ndarray on the left to us.
+    #: Makes NumPy defer to us in binary operations with an ndarray on the left.
     __array_priority__ = 100.0
 
     type: TensorType
     node: Node | None
     buffer: Any
     host: Any
-    #: The Variable and the index that it was read with, so that the slice can be assigned.
+    #: The Variable and the index that it was read with, so that users can assign to the slice.
     _slice_of: tuple[Any, Any]
-    #: A weak reference to the tensor by which a scalar was differentiated, if that gave this one:
-    #: its Jacobian by the same is symmetric.
+    #: If this is the gradient of a scalar, a weak reference to the tensor it was taken by: the
+    #: Jacobian of this by that tensor is symmetric.
     _gradient_of: Any
-    #: What it is as an input of a graph; builders set it. See `role`.
+    #: Its role as an input of a graph; builders set it. See `role`.
     _role: str
-    #: The user's line, once the node that had it is gone; or the arguments of its `Source`.
+    #: The user's line, once its node is gone; or the arguments from which to build the `Source`.
     _source: Source | tuple[Any, ...]
-    #: What a value was made of that has no node, as `eager.provenance` notes it; of one that is a
-    #: read of a Variable, what stands for that.
+    #: How a value without a node was computed, as recorded by `eager.provenance`; for a read of a
+    #: Variable, the tensor that represents the Variable.
     _provenance: Any
-    #: Of what stands for a Variable, what was assigned to it last, as `eager.provenance` notes it.
+    #: For a tensor that represents a Variable: the last assignment, as recorded by
+    #: `eager.provenance`.
     _assigned: Any
 
     def __init__(self, type: TensorType, buffer: Any) -> None:
@@ -106,7 +107,7 @@ class Tensor(TensorMethods):
 
     @property
     def __numpy_dtype__(self) -> Any:
-        """NumPy's dtype: by this name NumPy finds it, and `jnp.asarray` through NumPy."""
+        """NumPy's dtype, under the name by which NumPy, and through it `jnp.asarray`, finds it."""
         return self.type.dtype.numpy_dtype
 
     @property
@@ -116,12 +117,12 @@ class Tensor(TensorMethods):
 
     @property
     def is_made(self) -> bool:
-        """Whether the value exists already."""
+        """Whether the value already exists."""
         return self.node is None
 
     @property
     def name(self) -> str | None:
-        """The name that the user gave, or the name of the argument; None for most."""
+        """The user's name for it, or the name of the argument; None for most."""
         try:
             return self._name
         except AttributeError:
@@ -133,8 +134,8 @@ class Tensor(TensorMethods):
 
     @property
     def role(self) -> str:
-        """What an input of a graph is: "argument"; "variable", if it stands for a Variable;
-        "captured", if it is a tensor from outside that the function uses; "token"."""
+        """What an input of a graph represents: "argument"; "variable", a Variable; "captured", an
+        outside tensor that the function uses; "token"."""
         role = getattr(self, "_role", "argument")
         return "variable" if role == RANDOM_STATE else role
 
@@ -144,7 +145,7 @@ class Tensor(TensorMethods):
 
     @property
     def is_variable(self) -> bool:
-        """Whether it is an input of a graph that stands for a Variable."""
+        """Whether it is a graph input that represents a Variable."""
         return self.role == "variable"
 
     @property
@@ -154,7 +155,7 @@ class Tensor(TensorMethods):
 
     @property
     def source(self) -> Source:
-        """The user's line that made it."""
+        """The user's line that created it."""
         if self.node is not None:
             return self.node.source
         try:
@@ -176,40 +177,41 @@ class Tensor(TensorMethods):
         @property
         def device(self) -> str:
             """The device that holds the value, such as
-            '/job:localhost/replica:0/task:0/device:CPU:0'; several of them with commas in between.
-            While tracing it is the usual one."""
+            '/job:localhost/replica:0/task:0/device:CPU:0'; several are separated by commas. While
+            tracing, the default device."""
             ...
 
         @property
         def memory_kind(self) -> str | None:
-            """The memory that holds the value, as JAX calls it: "device" or "pinned_host"; None
+            """The memory that holds the value, in JAX's terms: "device" or "pinned_host"; None
             while tracing, and where JAX does not know."""
             ...
 
         @property
         def layout(self) -> Layout | None:
-            """How the value is divided among the devices of a mesh; None if it is on one device."""
+            """How the value is sharded over the devices of a mesh; None if it is on one device."""
             ...
 
         def numpy(self) -> NDArray[Any]:
-            """The value as a NumPy array of its own; a NumPy scalar for a tensor without axes.
+            """The value as a new NumPy array; a NumPy scalar for a tensor without axes.
 
             Raises TraceError while tracing.
             """
             ...
 
         def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
-            """The tensor itself, which is on that device. Raises ValueError for another one."""
+            """The tensor itself if it is on that device; otherwise raises ValueError."""
             ...
 
         def item(self) -> Any:
-            """The one element as a Python number. Raises ValueError if there are more, or none."""
+            """The only element as a Python number. Raises ValueError unless there is exactly
+            one."""
             ...
 
         def assign(
             self, value: TensorLike, name: str | None = None, read_value: bool = True
         ) -> Any:
-            """Assigns to the part of a Variable that this slice of it was read from, as in
+            """Assigns to the part of a Variable that this slice was read from, as in
             `v[1:3].assign(value)`. Raises AttributeError for any other tensor."""
             ...
 
@@ -241,27 +243,27 @@ def pending_tensor(type: TensorType, node: Node) -> Tensor:
     return tensor
 
 
-# The functions below are of `Tensor` itself, whose methods users see.
+# The functions below belong to `Tensor`, but its methods are visible to users.
 
 
 def host_tensor(type: TensorType, array: Any) -> Tensor:
-    """A tensor whose value is a NumPy array, to which nobody may write any more."""
+    """A tensor whose value is a NumPy array that nobody may write to any more."""
     tensor = Tensor.__new__(Tensor)
     tensor.type = type
     tensor.node = None
     tensor.host = array
-    # What is there is found faster than what is not.
+    # Reading a slot that is set is faster than missing one.
     tensor._provenance = None  # pyright: ignore[reportPrivateUsage]
     return tensor
 
 
 def made_at(tensor: Tensor, frame: FrameType) -> None:
-    """Notes where a value came from. It costs a tenth of a `Source`, which is made on demand."""
+    """Records where a value came from, for a tenth of the cost of a `Source`, built on demand."""
     tensor._source = frame.f_code, frame.f_lasti  # pyright: ignore[reportPrivateUsage]
 
 
 def set_buffer(tensor: Tensor, buffer: Any) -> None:
-    """Gives a pending tensor its value and drops its node, but keeps its source line."""
+    """Sets the value of a pending tensor and drops its node, but keeps its source line."""
     node = tensor.node
     tensor.buffer = buffer
     if node is not None:
@@ -270,7 +272,7 @@ def set_buffer(tensor: Tensor, buffer: Any) -> None:
 
 
 class Node:
-    """An op applied to tensors: `outputs = op(*inputs)`, made at `source` in `builder`."""
+    """An op applied to tensors: `outputs = op(*inputs)`, created at `source` in `builder`."""
 
     __slots__ = ("__weakref__", "builder", "inputs", "op", "outputs", "source")
 
@@ -284,7 +286,7 @@ class Node:
         self.outputs: tuple[Tensor, ...] = ()
 
     def depending(self, tracked: set[Tensor]) -> list[Tensor]:
-        """The differentiable outputs that depend on tensors of `tracked`."""
+        """The differentiable outputs that depend on any tensor in `tracked`."""
         if self.op.stops_gradients or tracked.isdisjoint(self.inputs):
             return []
         outputs = [y for y in self.outputs if y.type.dtype.is_differentiable]
@@ -299,15 +301,15 @@ class Node:
         return f"<{self.op.name}({operands}) at {self.source}>"
 
 
-#: The key in `cache` of a traced graph for what it assigns: pairs of the position of a new value
-#: among the outputs and of the old one among the inputs, None where it is not an input.
+#: The key in a traced graph's `cache` for its assignments: pairs (position of the new value among
+#: the outputs, position of the old one among the inputs, or None if that is not an input).
 ASSIGNED = "assigned"
-#: The role of an input that stands for the state of a generator.
+#: The role of an input that represents the state of a generator.
 RANDOM_STATE = "random state"
-#: The key in `cache` of a traced graph for what tells the costs of several devices.
+#: The key in a traced graph's `cache` for the function that describes multi-device costs.
 DEVICE_COSTS = "device_costs"
 
-#: The key in `cache` of a graph for what its text says of it before the first line: a function that
+#: The key in a graph's `cache` for the notes above the first line of its text: a function that
 #: returns the lines.
 NOTES = "notes"
 
@@ -315,8 +317,8 @@ NOTES = "notes"
 class Graph:
     """A function as data: `outputs` computed from `inputs` by `nodes`, in topological order.
 
-    A finished graph is never edited. What passes derive from it (gradients, specialisations) is
-    in `cache`, so it lives exactly as long as the graph.
+    A finished graph is never edited. Whatever passes derive from it (gradients, specialisations) is
+    kept in `cache`, and so lives exactly as long as the graph.
     """
 
     __slots__ = ("__weakref__", "cache", "inputs", "name", "nodes", "outputs")
@@ -335,10 +337,10 @@ class Graph:
         self.cache: dict[Any, Any] = {}
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` derives from this graph, made once and cached under `key`. It is not None."""
+        """What `make` derives from this graph, computed once and cached under `key`; never None."""
         found = self.cache.get(key)
         if found is None:
-            with headroom():  # it may derive what this graph calls, and so on
+            with headroom():  # the derivation may recurse into the graphs that this one calls
                 found = self.cache[key] = make()
         return found
 
@@ -352,29 +354,29 @@ class Graph:
 
     @property
     def is_static(self) -> bool:
-        """Whether every size is known, so that the graph can be lowered as it is."""
+        """Whether every size is known, so that the graph can be lowered unchanged."""
         return all(type.is_static for type in self.input_types)
 
     @property
     def has_effects(self) -> bool:
-        """Whether one of its nodes does more than compute."""
+        """Whether any of its nodes does more than compute."""
         return self.cached("effects", lambda: (any(node.op.has_effects for node in self.nodes),))[0]
 
     @property
     def cuts_runs(self) -> bool:
-        """Whether the graph, or one that it holds, cannot be one program of XLA."""
+        """Whether it, or a graph that it holds, cannot be compiled to a single XLA program."""
         return self.cached("cuts", lambda: (any(node.op.cuts_runs for node in self.nodes),))[0]
 
     @property
     def may_never_end(self) -> bool:
-        """Whether the graph, or one that it holds, runs a loop without a known bound."""
+        """Whether it, or a graph that it holds, contains a loop without a known bound."""
         return self.cached("ends", lambda: (any(node.op.may_never_end for node in self.nodes),))[0]
 
     def with_outputs(self, outputs: tuple[Tensor, ...]) -> Graph:
         return Graph(self.name, self.inputs, self.nodes, outputs)
 
     def assigning_as(self, other: Graph) -> Graph:
-        """Itself, told what `other`, of which it has the inputs and outputs, assigns."""
+        """Itself, with the assignments of `other` recorded, whose inputs and outputs it shares."""
         self.cache.setdefault(ASSIGNED, other.cache.get(ASSIGNED, ()))
         return self
 
@@ -382,11 +384,11 @@ class Graph:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
-        """Itself, as of an op: neither is ever edited."""
+        """Itself, as for an op: neither is ever edited."""
         return self
 
     def graphs(self) -> Iterator[Graph]:
-        """This graph and all graphs that its ops hold, callees first, each once."""
+        """This graph and all graphs that its ops hold, callees first, each one once."""
         seen: set[Graph] = set()
         stack: list[tuple[Graph, bool]] = [(self, False)]
         while stack:
@@ -401,7 +403,7 @@ class Graph:
             callees = [inner for node in graph.nodes for inner in node.op.graphs()]
             stack.extend((inner, False) for inner in reversed(callees) if inner not in seen)
 
-    if TYPE_CHECKING:  # what the floor of text and views installs
+    if TYPE_CHECKING:  # installed by the floor of text and views
 
         def as_text(self, locations: bool = False) -> str: ...
         @staticmethod

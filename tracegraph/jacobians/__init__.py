@@ -1,1 +1,1 @@
-"""Graphs of Jacobians, dense, sparse and of batches."""
+"""Graphs of Jacobians: dense, sparse and per example."""

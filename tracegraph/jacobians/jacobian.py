@@ -1,9 +1,9 @@
-"""Jacobians: a derivative widened over the identity, in reverse, forward, or through a bottleneck.
+"""Jacobians: a derivative vectorised over the identity, in reverse, forward, or via a bottleneck.
 
-Reverse pulls one row of the identity back per element of the target, forward pushes one along per
-element of the source, all at once: the linear part of the derivative gets a loop axis, and what
-depends on primal values alone is computed once. Where few numbers separate source and target, the
-Jacobian is the product of two that meet there.
+Reverse mode pulls back one row of the identity per element of the target, forward mode pushes one
+per element of the source, all at once: the linear part of the derivative gets a loop axis, and
+values that depend only on the primal are computed once. If few numbers separate source and target,
+the Jacobian is the product of the two that meet there.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tracegraph.passes.registry import is_registered, user_rules
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.passes.walk import path_between
 
-#: The bytes that a Jacobian and the work on it should fit in, unless the caller says otherwise.
+#: The bytes that a Jacobian and its computation should fit in, unless the caller says otherwise.
 MEMORY_BUDGET = 2**30
-#: What one pull back and one push forward cost, in evaluations of the primal.
+#: The cost of one pull back and one push forward, in evaluations of the primal.
 REVERSE_COST = 3
 FORWARD_COST = 2
-#: What it costs more to bring the columns of many small matrices into rows.
+#: The extra cost of transposing columns of many small matrices into rows.
 _TRANSPOSE_COST = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a Jacobian is made: `mode` is "reverse", "forward", or None for what costs less, and
-    `chunk_size` is how many rows or columns are made at once, None for as many as fit."""
+    """How to build a Jacobian: `mode` is "reverse", "forward", or None for the cheaper one, and
+    `chunk_size` is how many rows or columns to compute at once, None for as many as fit."""
 
     mode: str | None = None
     chunk_size: int | None = None
@@ -72,8 +72,8 @@ def jacobian(
 def batch_jacobian(
     nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan = AUTOMATIC
 ) -> list[Tensor | None]:
-    """Builds dy[b]/dx[b] for each row b, of the shape (b, *y[b], *x[b]), where the rows are
-    independent; one tensor, None where unconnected."""
+    """Builds dy[b]/dx[b] for each row b, of shape (b, *y[b], *x[b]), for independent rows; one
+    tensor, None where unconnected."""
     nodes = tuple(nodes)
 
     def compute() -> list[Tensor | None]:
@@ -121,23 +121,23 @@ def _total(types: Iterable[TensorType]) -> Any:
 
 
 def has_forward(path: Sequence[Node]) -> bool:
-    """Whether every node of the path is sure to have a forward rule."""
+    """Whether every node of the path is guaranteed to have a forward rule."""
     return all(op.has_forward and not is_registered(op) for op in user_rules(path))
 
 
 def _by_rows(
     path: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
 ) -> list[Tensor | None]:
-    """In reverse: row i is the cotangent that element i of y gives."""
+    """In reverse: row i is the cotangent of x for a unit cotangent of element i of y."""
     pullback = Linear(y.type, lambda seed: gradient(path, [y], xs, [seed]))
     found = pullback.on_identity(plan)
     return [None if m is None else Reshape(_matrix(y, x))(m) for m, x in zip(found, xs)]
 
 
 def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
-    """In forward: column j is the tangent that element j of x gives."""
+    """Forward: column j is the tangent of y for a unit tangent of element j of x."""
     columns = _columns(path, y, x, plan)
-    if columns is None:  # no tangent arrives, and yet a gradient may be there, which is zero
+    if columns is None:  # no tangent arrives, yet a gradient may exist, which is zero
         return _by_rows(path, y, [x], plan)[0]
     rows, width = _matrix(y, x)
     return Transpose((1, 0))(Reshape((width, rows))(columns))
@@ -146,10 +146,10 @@ def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tenso
 def _columns(
     path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan, rows: Any = None
 ) -> Tensor | None:
-    """The tangents of y for each unit tangent of x, along a new first axis, or behind the rows.
+    """The tangents of y for each unit tangent of x, along a new first axis, or after the rows.
 
-    Of complex numbers what `gradient` gives: how the real part of y changes with the real part of
-    x, and i times how it changes with the imaginary one.
+    For complex numbers it matches `gradient`: the derivative of the real part of y by the real part
+    of x, and i times that by the imaginary part.
     """
 
     def along(direction: complex) -> Tensor | None:
@@ -206,9 +206,9 @@ Apply = Callable[[Graph, Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Linear:
-    """A derivative as a linear function of its seed: what it reads of the primal is fixed.
+    """A derivative as a linear function of its seed: the primal values that it reads are fixed.
 
-    With `rows`, the seed has that many rows along its first axis, all given the same seed.
+    With `rows`, the seed has that many rows along its first axis, all of which get the same seed.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Linear:
         return any(self._connected)
 
     def on_identity(self, plan: Plan) -> list[Tensor | None]:
-        """The results for each unit seed, along a new first axis; with `rows`, behind the rows."""
+        """The results for each unit seed, along a new first axis; with `rows`, after the rows."""
         count = self._count()
         chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
         if not isinstance(count, int) or chunk >= count:
@@ -269,15 +269,15 @@ class Linear:
         return self._widened(apply, self._graph, [start], count)
 
     def _from_products(self, products: Sequence[Node], count: Any) -> list[Tensor]:
-        """The results for each unit seed, from the first products on."""
+        """The results for each unit seed, starting at the first products."""
         starts = [rows.along for rows in scaled_rows(self._graph, products, self._residuals)]
         return self._widened(inline, after_products(self._graph, products), starts, count)
 
     def _widened(
         self, apply: Apply, graph: Graph, starts: Sequence[Callable[[int], Tensor]], count: Any
     ) -> list[Tensor]:
-        """The results of `graph` for `count` values of its last inputs, each of which is made for
-        the axis along which they are."""
+        """The results of `graph` for `count` values of its last inputs, each of which is built for
+        the position of the loop axis."""
         batched = (*(False for _ in self._residuals), *(True for _ in starts))
         graph, flags = vectorise(graph, batched, count)
         if self._rows is not None:
@@ -289,7 +289,8 @@ class Linear:
         return found if self._rows is None else [move_axis(y, 0, 1) for y in found]
 
     def _for_rows(self, seeds: Tensor, axis: int) -> Tensor:
-        """The seeds, repeated for all rows if there are rows; `axis` is where the loop goes."""
+        """The seeds, repeated for all rows if there are any; `axis` is the position of the loop
+        axis."""
         if self._rows is None:
             return seeds
         (count, *row) = seeds.type.shape
@@ -297,7 +298,7 @@ class Linear:
         return BroadcastTo((*pair, *row), (axis, *range(2, len(row) + 2)))(seeds)
 
     def _units(self, start: int, count: Any) -> Tensor:
-        """`count` rows of the identity from `start` on, as seeds."""
+        """`count` rows of the identity, starting at `start`, as seeds."""
         positions = Iota(count, int32)()
         if start:
             positions = ADD(positions, full(start, positions.type))
@@ -329,7 +330,7 @@ def _bytes(x: Tensor) -> int:
 
 
 def _peak_bytes(graph: Graph) -> int:
-    """The most that the values of the graph need at once, made and dropped in order."""
+    """The peak memory of the graph's values, computed and dropped in order."""
     last = {x: i for i, node in enumerate(graph.nodes) for x in node.inputs}
     last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
     dropped: list[list[Tensor]] = [[] for _ in range(len(graph.nodes) + 1)]
@@ -350,7 +351,7 @@ def _bottleneck(
     path: Sequence[Node], y: Tensor, xs: Sequence[Tensor]
 ) -> tuple[int, list[Tensor]] | None:
     """The fewest numbers that separate the sources from y: after how many nodes of the path they
-    are made, and which tensors they are. None where a product of two would not be cheaper."""
+    are available, and which tensors they are. None if a product of two would not be cheaper."""
     ends = [t.type for t in (y, *xs)]
     if any(not t.is_static or t.dtype.is_complex for t in ends) or not has_forward(path):
         return None
@@ -367,7 +368,7 @@ def _bottleneck(
         if not all(z.type.is_static for z in open_now):
             return None
         if any(z.dtype.is_complex for z in open_now):
-            continue  # one product of matrices does not say how both parts of a number change
+            continue  # a single matrix product cannot express how both parts of a number change
         size = _total([z.type for z in open_now])
         if best is None or size < best[0]:
             best = size, i + 1
@@ -380,7 +381,7 @@ def _bottleneck(
 def _crossing(
     path: Sequence[Node], place: int, last: dict[Tensor, int], xs: Sequence[Tensor]
 ) -> list[Tensor]:
-    """The tensors made before `place` that are used from there on."""
+    """The tensors computed before `place` that are used from there on."""
     made = [y for node in path[:place] for y in node.outputs if y.type.dtype.is_differentiable]
     return [z for z in dict.fromkeys((*xs, *made)) if last.get(z, -1) >= place]
 

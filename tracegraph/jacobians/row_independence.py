@@ -1,8 +1,8 @@
-"""Proof that the rows of a batch do not meet: row b of the target depends on row b alone.
+"""Proves that the rows of a batch are independent: row b of the target depends only on row b.
 
-Every element of a row of the source is one and the same source of the pattern, so that the pattern
-says which rows an element depends on. It never misses one; so if every element of row b of the
-target has at most the source b, the rows are independent.
+All elements of a row of the source are the same source of the sparsity pattern, which then says
+which rows an element depends on. A pattern never misses a dependence; so if every element of row b
+of the target has at most the source b, the rows are independent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tracegraph.ops.shape import Pad, Slice
 from tracegraph.passes.sparsity import follow, input_patterns, pattern, row_sources
 from tracegraph.passes.specialise import specialise
 
-#: What the number of rows is taken to be where it is open, one after another until enough of them
-#: fit the graph. One more is larger than the numbers that the graph sets against open sizes: where
-#: a slice ends before the rows do, or a shift is not a whole turn, that is seen.
+#: The numbers to try for an open number of rows, until enough of them fit the graph. One of them is
+#: larger than any number that the graph compares with open sizes: so a slice that ends before the
+#: rows do, or a shift by less than a whole turn, is noticed.
 _SIZES = (7, 11, 8, 12, 16, 13, 17)
 _ENOUGH = 2
-#: The most elements that a graph may hold to be looked at.
+#: The most elements of a graph that is examined.
 _MOST_ELEMENTS = 2**24
-#: Constants count up to this; those above are seldom positions.
+#: Constants up to this are considered; larger ones are seldom positions.
 _LARGEST_CONSTANT = 128
 
 
 def check_rows_independent(graph: Graph, known: Mapping[int, np.ndarray]) -> None:
     """Raises GradientError if a row of the output depends on another row of the first input.
 
-    It names the node where rows meet. `known` are values of inputs by their positions.
+    The error names the node where rows mix. `known` has values of inputs by position.
     """
     for concrete in _concrete(graph):
         (found,) = pattern(concrete, row_sources(concrete, 0), known)
@@ -57,7 +57,7 @@ def _concrete(graph: Graph) -> list[Graph]:
     large = _sized(graph, largest)
     if large is not None and _elements(large) > _MOST_ELEMENTS:
         _refuse_unproved(graph, f"the graph sets {largest - 3} against an open size")
-    # A shift by one of the constants should be no whole turn: those sizes come last.
+    # A shift by one of the constants should not be a whole turn: such sizes come last.
     sizes = sorted(_SIZES, key=lambda size: any(n and n % size == 0 for n in constants))
     small = (_sized(graph, size) for size in sizes if size != largest)
     fitting = [g for g in (large, *small) if g is not None]
@@ -76,8 +76,8 @@ def _refuse_unproved(graph: Graph, reason: str) -> NoReturn:
 
 
 def _sized(graph: Graph, size: int) -> Graph | None:
-    """The graph with `size` rows, if it fits: other open sizes are other numbers if they may be,
-    since what mixes rows may not do so where an axis is as long as the batch."""
+    """The graph with `size` rows, if that fits: other open sizes get different numbers where
+    possible, since an op that mixes rows may not do so if an axis is as long as the batch."""
     names = _names_of_sizes(graph)
     for step in (1, 0):
         sizes = {name: size + step * place for place, name in enumerate(names)}
@@ -93,7 +93,7 @@ def _sized(graph: Graph, size: int) -> Graph | None:
 
 
 def _names_of_sizes(graph: Graph) -> list[str]:
-    """The names of the open sizes of the inputs, those of the rows first."""
+    """The names of the inputs' open sizes, that of the rows first."""
     sizes = [n for t in graph.input_types for n in t.shape]
     return list(dict.fromkeys(name for n in sizes for name in sorted(dim_names(n))))
 
@@ -103,7 +103,8 @@ def _elements(graph: Graph) -> Any:
 
 
 def _numbers(graph: Graph) -> list[int]:
-    """The integers that the graph sets against open sizes: in them, and as bounds along them."""
+    """The integers that the graph combines with open sizes: within them, and as bounds along
+    them."""
     found: list[int] = []
     for node in _all_nodes(graph):
         op, types = node.op, [z.type for z in (*node.inputs, *node.outputs)]
@@ -117,7 +118,7 @@ def _numbers(graph: Graph) -> list[int]:
 
 
 def _constants(graph: Graph) -> list[int]:
-    """The integers that are constants of the graph: positions may be computed of them."""
+    """The integer constants of the graph: positions may be computed from them."""
     values = [node.op.value for node in _all_nodes(graph) if isinstance(node.op, Constant)]
     return [abs(int(n)) for value in values if value.dtype.kind in "iu" for n in value.flat]
 
@@ -127,7 +128,7 @@ def _all_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def _along_open(type: TensorType, bounds: Any) -> list[Any]:
-    """The bounds of axes whose size is open."""
+    """The bounds for axes of open size."""
     return [
         n
         for part in bounds
@@ -137,7 +138,7 @@ def _along_open(type: TensorType, bounds: Any) -> list[Any]:
 
 
 def _numbers_in(size: Any) -> list[int]:
-    """The integers that are added to, compared with or divide what is open in a size."""
+    """The integers in a size that are added to, compared with, or divide its open parts."""
     if isinstance(size, int):
         return [abs(size)]
     found = []
@@ -151,7 +152,7 @@ def _numbers_in(size: Any) -> list[int]:
 
 
 def _is_aligned(found: Pattern, axis: int) -> bool:
-    """Whether each element depends at most on the source that is its position along `axis`."""
+    """Whether each element depends at most on the source equal to its position along `axis`."""
     if len(found.sources) == 0:
         return True
     if found.ndim <= axis:
@@ -176,8 +177,8 @@ def _refuse(graph: Graph, known: Mapping[int, np.ndarray]) -> NoReturn:
 
 
 def _mixing_node(graph: Graph, known: Mapping[int, np.ndarray]) -> Node:
-    """The first node whose rows meet, or are moved to where other rows were; inside of the function
-    that is called there, if that is where it happens."""
+    """The first node that mixes rows, or moves rows to the position of others; inside a function
+    called there, if that is where it happens."""
     patterns = input_patterns(graph, row_sources(graph, 0))
     values = [known.get(place) for place in range(len(patterns))]
     found, held = follow(graph, patterns, values, patterns[0].total)
@@ -206,7 +207,7 @@ def _node_at_fault(graph: Graph, found: Mapping[Any, Pattern]) -> Node | None:
 def _leaving(
     graph: Graph, found: Mapping[Any, Pattern], holds: Callable[[Pattern], bool]
 ) -> list[Node]:
-    """The nodes of which something holds for what they read, and not for what they make."""
+    """The nodes for which a property holds of what they read, but not of their results."""
     return [
         node
         for node in graph.nodes
@@ -216,8 +217,8 @@ def _leaving(
 
 
 def _is_in_order(found: Pattern) -> bool:
-    """Whether no element depends on two rows, and the rows follow each other along some axis or
-    from one element to the next."""
+    """Whether no element depends on two rows, and rows are in order along some axis or from one
+    element to the next."""
     if len(np.unique(found.elements)) < len(found.elements):
         return False
     order = np.full(math.prod(found.shape), -1)
@@ -228,7 +229,7 @@ def _is_in_order(found: Pattern) -> bool:
 
 
 def _is_ascending(order: np.ndarray) -> bool:
-    """Whether each row of `order` has one number, -1 apart, and none a smaller one than before."""
+    """Whether each row of `order` has one number, ignoring -1, and the numbers never decrease."""
     lines = order.reshape(len(order), -1) if order.size else order.reshape(0, 1)
     highest = lines.max(axis=1, initial=-1)
     is_one = (lines == highest[:, np.newaxis]) | (lines == -1)

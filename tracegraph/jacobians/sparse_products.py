@@ -1,8 +1,8 @@
-"""Sparse Jacobians: few products, from which every entry that is not zero is read.
+"""Sparse Jacobians: few products, from which every nonzero is read.
 
-The pattern says where entries can be, a colouring which columns, or rows, may share a product. What
-is computed is a few columns of J S and a few rows of S^T J, whatever the size of J. Where it would
-not be few, the dense Jacobian is made, in chunks that fit, and the entries are taken out of it.
+The pattern says where entries can be, a colouring which columns, or rows, may share a product. Only
+a few columns of J S and a few rows of S^T J are computed, whatever the size of J. If it would not
+be few, the dense Jacobian is computed in chunks that fit, and the entries are picked from it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tracegraph.passes.walk import path_between
 
 @dataclass(frozen=True, eq=False)
 class Sparsity:
-    """Where the entries of a Jacobian can be, by row and then column, and how they are computed."""
+    """Where the entries of a Jacobian can be, by row and then column, and how to compute them."""
 
     shape: tuple[int, int]
     rows: np.ndarray
@@ -57,12 +57,13 @@ class Sparsity:
 
     @functools.cached_property
     def order_by_column(self) -> np.ndarray:
-        """The numbers of the entries by column and then row."""
+        """The indices of the entries by column and then row."""
         return np.lexsort((self.rows, self.columns))
 
     @functools.cached_property
     def transposed(self) -> Sparsity:
-        """The same entries with rows and columns exchanged: one object, so that it is one key."""
+        """The same entries with rows and columns exchanged: a single object, usable as a cache
+        key."""
         order = self.order_by_column
         turned = self.colouring.transposed(order)
         height, width = self.shape
@@ -72,8 +73,8 @@ class Sparsity:
 
     @property
     def is_dense(self) -> bool:
-        """Whether nearly as many products are needed as for the dense Jacobian, and there is more
-        than a few numbers of it."""
+        """Whether it needs nearly as many products as the dense Jacobian, which has more than a few
+        numbers."""
         height, width = self.shape
         cost = self.colouring.cost(FORWARD_COST, REVERSE_COST)
         dense = min(FORWARD_COST * width, REVERSE_COST * height)
@@ -82,9 +83,9 @@ class Sparsity:
 
 #: Smaller Jacobians are coloured whatever their entries.
 _LEAST_DENSE = 2**14
-#: Colourings that cost more than this share of the dense Jacobian are not worth their gathering.
+#: A colouring that costs more than this share of the dense Jacobian is not worth its gathers.
 _DENSE_SHARE = 0.75
-#: No colouring is looked for where entries are more than this share: it would save no more.
+#: No colouring is attempted if entries exceed this share: it would save no more.
 _FULL_SHARE = 0.25
 
 
@@ -93,7 +94,7 @@ def _size(x: Tensor) -> int:
 
 
 def nothing(y: Tensor, x: Tensor) -> Sparsity:
-    """The sparsity where nothing is connected."""
+    """The sparsity if nothing is connected."""
     shape = (_size(y), _size(x))
     none = np.zeros(0, np.int64)
     return Sparsity(shape, none, none, colour_rows(none, none, shape))
@@ -102,13 +103,13 @@ def nothing(y: Tensor, x: Tensor) -> Sparsity:
 def sparsity(graph: Graph, known: Mapping[int, np.ndarray], is_symmetric: bool) -> Sparsity:
     """The sparsity of the Jacobian of a subgraph: of its output by its first input.
 
-    `known` are values of inputs by their positions. All sizes must be known.
+    `known` has values of inputs by position. All sizes must be known.
     """
     x, y = graph.inputs[0], graph.outputs[0]
     (found,) = pattern(graph, element_sources(graph, [0]), known)
     shape = (_size(y), _size(x))
     rows, columns = found.elements, found.sources
-    # Of complex numbers, products in reverse have the conjugates that `gradient` gives.
+    # For complex numbers, reverse products have the conjugates that `gradient` gives.
     is_real = not (x.dtype.is_complex or y.dtype.is_complex)
     is_reverse = not (is_real and has_forward(graph.nodes))
     if is_symmetric and not is_reverse:
@@ -152,8 +153,8 @@ def sparse_jacobian(
 def is_whole_gradient(nodes: Sequence[Node], seen: Sequence[Node], y: Tensor, x: Tensor) -> bool:
     """Whether the gradient of y by x through `nodes` is that of y as a function of x in `seen`.
 
-    Then its Jacobian through `seen` is symmetric. It need not be where one of the two sees more of
-    the function than the other, nor where a user's rule stands for a derivative.
+    If so, its Jacobian through `seen` is symmetric. It need not be if one of the two sees more of
+    the function than the other, or if a user's rule replaces a derivative.
     """
     path = path_between(nodes, [x], [y])
     return path == path_between(seen, [x], [y]) and not any(True for _ in user_rules(path))
@@ -172,7 +173,7 @@ def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> T
     if colouring.reverse:
         pullback = Linear(y.type, lambda seed: gradient(path, [y], [x], [seed]))
         parts.append(_products(pullback, colouring.row_colours, colouring.reverse, y))
-    # The pattern may have more entries than there are: a rule of the user may return None.
+    # The pattern may be too large: a user's rule may return None.
     found = [part for part in parts if part is not None]
     if not found:
         return None
@@ -182,7 +183,7 @@ def _entries(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> T
 
 
 def _picked(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Tensor | None:
-    """The entries, out of the dense Jacobian."""
+    """The entries, picked from the dense Jacobian."""
     (matrix,) = jacobian(path, y, [x])
     if matrix is None:
         return None
@@ -195,7 +196,7 @@ def _picked(path: Sequence[Node], y: Tensor, x: Tensor, pattern: Sparsity) -> Te
 
 
 def index_type(count: int) -> type[np.integer]:
-    """The type of indices of `count` numbers."""
+    """The index type for `count` numbers."""
     return np.int32 if count < 2**31 else np.int64
 
 
@@ -205,13 +206,13 @@ def _no_entries(path: Sequence[Node], y: Tensor, x: Tensor) -> Tensor | None:
     return full(0, y.type.with_shape((0,))) if pullback.is_connected else None
 
 
-#: Seeds of up to so many elements are literals, through which the compiler computes ahead.
+#: Seeds of up to this many elements are literals, through which the compiler can fold.
 _LITERAL_SEEDS = 2**15
 
 
 def _products(linear: Linear, colours: np.ndarray, count: int, end: Tensor) -> Tensor | None:
-    """The products with one seed per colour, one after another in one vector; None where nothing
-    is connected."""
+    """The products with one seed per colour, concatenated into one vector; None if nothing is
+    connected."""
     if count * colours.size <= _LITERAL_SEEDS:
         literal = np.arange(count)[:, np.newaxis] == colours
         units = constant(literal.astype(end.dtype.numpy_dtype), end.dtype)

@@ -1,8 +1,8 @@
-"""Unit seeds that meet a matrix: the product is a row of the matrix, and needs no sum.
+"""Unit seeds times a matrix: the product is a row of the matrix, and needs no sum.
 
-A Jacobian is a linear map of the rows of the identity. On their way back through a layer they are
-scaled element by element, and then multiplied by a matrix W. Row i of the identity, scaled by d,
-gives d[i] W[i]: as many products as the result has elements, where a product of matrices takes the
+A Jacobian is a linear map applied to the rows of the identity. On their way back through a layer
+they are scaled elementwise, and then multiplied by a matrix W. Row i of the identity, scaled by d,
+gives d[i] W[i]: one multiplication per element of the result, where a matrix product takes the
 width of the layer times as many.
 """
 
@@ -22,7 +22,7 @@ from tracegraph.passes.gradient import is_diagonal_path
 
 
 class ScaledRows(NamedTuple):
-    """The products of a matrix with unit seeds, one per seed, for rows that scale them each.
+    """The products of a matrix with unit seeds, one per seed, where rows scale the seeds.
 
     `scales` has the shape (rows, seeds), `matrix` (seeds, k).
     """
@@ -40,8 +40,8 @@ class ScaledRows(NamedTuple):
 
 
 def first_products(graph: Graph) -> list[Node]:
-    """The matrix products through which all that a linear graph does with its last input goes,
-    with nothing but scaling by element before them; none if there is more to it."""
+    """The matrix products through which everything that a linear graph does with its last input
+    passes, after nothing but elementwise scaling; none if there is more to it."""
     seed = graph.inputs[-1]
     if len(seed.type.shape) != 2 or seed.type.dtype.is_complex:
         return []
@@ -62,7 +62,7 @@ def first_products(graph: Graph) -> list[Node]:
 def scaled_rows(
     graph: Graph, products: Sequence[Node], residuals: Sequence[Tensor]
 ) -> list[ScaledRows]:
-    """What the products make of unit seeds. Scaling ones gives the scales."""
+    """The results of the products for unit seeds. Scaling ones gives the scales."""
     env = dict(zip(graph.inputs, (*residuals, full_like(graph.inputs[-1], 1)), strict=True))
     operands = [x for node in products for x in node.inputs]
     replay(live_nodes(graph.nodes, operands), env)
@@ -70,7 +70,7 @@ def scaled_rows(
 
 
 def after_products(graph: Graph, products: Sequence[Node]) -> Graph:
-    """The rest of the graph, whose last inputs are what the products make."""
+    """The rest of the graph, whose last inputs are the results of the products."""
     made = tuple([node.outputs[0] for node in products])
     done = set(products)
     rest = live_nodes([node for node in graph.nodes if node not in done], graph.outputs)

@@ -1,1 +1,1 @@
-"""What a program keeps, and what it computes again, so that it fits into a budget of bytes."""
+"""Decides what a program keeps and what it recomputes, so that it fits a budget of bytes."""

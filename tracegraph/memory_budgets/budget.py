@@ -1,4 +1,4 @@
-"""The memory that the programs of a function may take, as users give it and as they read it."""
+"""Memory budgets for the programs of a function, as users write and read them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _refuse(budget: Any) -> NoReturn:
 
 
 def size_text(size: int) -> str:
-    """Bytes as people read them, rounded up: '1.3 GiB'."""
+    """Bytes in human-readable form, rounded up: '1.3 GiB'."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         scaled = -(-10 * size // _UNITS[unit])
         if scaled >= 10:

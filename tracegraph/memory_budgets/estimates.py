@@ -1,6 +1,6 @@
-"""What a program will hold at once, estimated from the order of its nodes.
+"""Estimates of a program's peak memory from the order of its nodes.
 
-The compiler fuses and reorders, so this only says which of two programs is likely to hold less.
+The compiler fuses and reorders, so this only says which of two programs is likely to need less.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tracegraph.ops.elementwise import Elementwise
 from tracegraph.ops.reduce import Reduction
 from tracegraph.ops.shape import Reshape
 
-#: Ops whose results are in the buffers of their operands.
+#: Ops whose results share the buffers of their operands.
 _ALIASES = (Reshape, Read)
-#: Ops that the compiler computes within the loop of what reads them, and ops that are such loops.
+#: Ops that the compiler fuses into the loop of their reader, and ops that are such loops.
 _FUSED = (Elementwise, BroadcastTo)
 _FUSING = (Elementwise, BroadcastTo, Reduction, Sum)
 
 
 @dataclass
 class Step:
-    """A node, or a barrier, with its operands and results as numbers; and whether it does something
-    again."""
+    """A node, or a barrier, with its operands and results as indices; and whether it is a
+    recomputation."""
 
     node: Node | None
     inputs: tuple[int, ...]
@@ -40,8 +40,8 @@ def most_held(
     outputs: Collection[int],
     constant: Set[int],
 ) -> tuple[int, list[int]]:
-    """The most bytes that are held at once beside inputs, outputs and constants, and the values
-    then. `sizes` are those of the values, by number."""
+    """The peak bytes besides inputs, outputs and constants, and the values alive then. `sizes` are
+    those of the values, by index."""
     roots, fused = _roots(steps, len(sizes)), (_fused(steps) | constant).difference(outputs)
     last = _last_reads(steps, roots, fused)
     stay = {*(roots[y] for y in (*inputs, *outputs)), *fused}
@@ -62,7 +62,7 @@ def most_held(
 
 
 def _fused(steps: Sequence[Step]) -> set[int]:
-    """The values that the compiler most likely never stores: each is computed within the loop that
+    """The values that the compiler most likely never stores: each is computed inside the loop that
     reads it, one element at a time."""
     readers: dict[int, list[Step]] = {}
     for step in steps:
@@ -83,8 +83,8 @@ def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
 
 
 def _last_reads(steps: Sequence[Step], roots: Sequence[int], fused: set[int]) -> dict[int, int]:
-    """The step that reads a value last. What a value is computed of that is never stored is read
-    when that is."""
+    """The last step that reads each value. The operands of a value that is never stored are read
+    when that value is."""
     last: dict[int, int] = {}
     for i in reversed(range(len(steps))):
         step = steps[i]
@@ -96,7 +96,7 @@ def _last_reads(steps: Sequence[Step], roots: Sequence[int], fused: set[int]) ->
 
 
 def _roots(steps: Sequence[Step], count: int) -> list[int]:
-    """For each value the one whose buffer it is."""
+    """For each value the one whose buffer it shares."""
     roots = list(range(count))
     for step in steps:
         if step.node is None or isinstance(step.node.op, _ALIASES):

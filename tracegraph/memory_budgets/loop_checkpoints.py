@@ -1,4 +1,4 @@
-"""How many states the reverse mode of `while` loops keeps, chosen by a budget of memory."""
+"""Chooses by a memory budget how many states the reverse mode of `while` loops keeps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tracegraph.ir.tensor import Graph, Node
 
 
 def with_checkpoints(graph: Graph, size: int, lowers_all: bool) -> Graph:
-    """The graph whose loops keep as many states as `size` bytes hold, for their reverse mode: those
-    for which nobody said how many. With `lowers_all` others keep no more either."""
+    """The graph whose loops keep as many states for reverse mode as fit in `size` bytes: those
+    whose number nobody set. With `lowers_all` the others keep no more either."""
 
     def chosen(node: Node, op: Op) -> Op:
         if not isinstance(op, WhileGradient):

@@ -1,9 +1,9 @@
-"""Recomputation: residuals that are not kept are computed again, late, where they are asked for.
+"""Recomputation: residuals that are not kept are recomputed, late, where they are needed.
 
-The compiler would merge what is computed again with what was computed before, or compute it again
-at once: either way nothing would be saved. So one barrier ties the kept values that it starts from
-to the cotangent that has just arrived. The cotangent is read behind the barrier, since a compiler
-drops what nobody reads from it.
+By default the compiler would merge a recomputation with the first computation, or perform it early:
+either way nothing would be saved. So a barrier ties the kept values that it starts from to the
+cotangent that has just arrived. The cotangent is read through the barrier, since the compiler drops
+barrier operands that nobody reads.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from tracegraph.memory_budgets.stacked_residuals import with_less_stacked
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.simplify import dead_code
 
-#: How many segments hold what was computed again: the one that the backward pass is in, and the
-#: one before, some of whose nodes stand among the first ones of this.
+#: How many segments hold recomputed values at a time: the one that the backward pass is in, and the
+#: one before, some of whose nodes come among the first ones of this.
 _SEGMENTS_HELD = 2
-#: The key in `cache` of a graph for the schedule that it was made by.
+#: The key in a graph's `cache` for the schedule from which the graph was built.
 SCHEDULE = "schedule"
 
 
 class Schedule:
-    """The steps of a timeline under a plan: its own nodes, and what is done again before them."""
+    """The steps of a timeline under a plan: its own nodes, and the recomputations before them."""
 
     def __init__(self, timeline: Timeline, plan: Plan) -> None:
         self.timeline, self._plan = timeline, plan
         self.steps: list[Step] = []
         self.tensors: list[Tensor] = []
         self._first: dict[Tensor, int] = {x: self._number(x) for x in timeline.graph.inputs}
-        #: By segment, the last used at the end: copies of values, and kept values that are tied.
+        #: By segment, in order of last use: copies of values, and kept values that are tied.
         self._again: dict[int, dict[Tensor, int]] = {}
         self._tied: dict[int, dict[Tensor, int]] = {}
-        #: What is read to compute other values again.
+        #: The values that recomputations read.
         self.begun_from: dict[Tensor, None] = {}
         self._recent: list[Tensor] = []
         self._uses_left = Counter(x for node in timeline.nodes for x in node.inputs)
@@ -62,7 +62,7 @@ class Schedule:
         self._recent += [y for y in node.outputs if y not in self.timeline.constant]
 
     def is_made_again(self, x: Tensor) -> bool:
-        """Whether a residual is not kept."""
+        """Whether a residual is recomputed rather than kept."""
         return (
             self.timeline.maker.get(x) in self._plan.segments
             and x not in self._plan.kept
@@ -70,7 +70,7 @@ class Schedule:
         )
 
     def _made_again(self, node: Node, lacking: Sequence[Tensor]) -> dict[Tensor, int]:
-        """The numbers of copies of the values, which are computed here if they are not there."""
+        """The indices of copies of the values, recomputed here if there are none yet."""
         for x in lacking:
             self._use(self._segment(x))
         missing = self._missing(lacking)
@@ -84,8 +84,8 @@ class Schedule:
         return found
 
     def _ties(self, node: Node, lacking: Sequence[Tensor]) -> list[Tensor]:
-        """What has just been made, and is read from now on: a barrier delays only what it ties to
-        something that is read behind it."""
+        """Values that were just computed and are read from here on: a barrier delays only values
+        tied to something that is read after it."""
         excluded = {*lacking, *self.timeline.constant, *self.timeline.inputs}
         ties = [x for x in dict.fromkeys(node.inputs) if x not in excluded]
         while not ties and self._recent:
@@ -103,11 +103,11 @@ class Schedule:
         return self._again.get(self._segment(x), {}).get(x)
 
     def _segment(self, x: Tensor) -> int:
-        """The segment of a value that is made again."""
+        """The segment of a recomputed value."""
         return self._plan.segments[self.timeline.maker[x]]
 
     def _missing(self, lacking: Sequence[Tensor]) -> list[Node]:
-        """The nodes to be done again, in their order."""
+        """The nodes to recompute, in order."""
         found: set[Node] = set()
         maker = self.timeline.maker
         stack = [maker[x] for x in lacking if self._copy(x) is None]
@@ -123,7 +123,7 @@ class Schedule:
 
     def _tie(self, missing: Sequence[Node], ties: Sequence[Tensor]) -> None:
         """One barrier between the kept values that are read and the ties. An input of the graph is
-        tied where nothing else delays the node that reads it."""
+        tied if nothing else delays the node that reads it."""
         segments = self._plan.segments
         wanted: dict[tuple[int, Tensor], None] = {}
         delayed: set[Tensor] = set()
@@ -169,32 +169,32 @@ class Schedule:
 
     @cached_property
     def work(self) -> float:
-        """The operations of the steps that do something again."""
+        """The operations in the recomputation steps."""
         return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
 
     @property
     def again(self) -> float:
-        """The operations that are done again, those in the bodies of scans too."""
+        """All recomputed operations, including those in the bodies of scans."""
         return self.timeline.work - self.timeline.plain.work + self.work
 
     @cached_property
     def division(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(set(self._plan.segments.values()))
 
     @cached_property
     def kept(self) -> int:
-        """The bytes of what is kept."""
+        """The bytes that are kept."""
         return sum(map(bytes_of, self._plan.kept))
 
     @property
     def peak(self) -> int:
-        """An estimate of the bytes that are held at once beside the inputs and outputs."""
+        """An estimate of the peak bytes besides inputs and outputs."""
         return self._held[0]
 
     @property
     def largest(self) -> Tensor:
-        """The largest of the values that are held when most is."""
+        """The largest of the values alive at the peak."""
         return max((self.tensors[y] for y in self._held[1]), key=bytes_of)
 
     @cached_property
@@ -205,8 +205,8 @@ class Schedule:
         return most_held(self._in_likely_order(), sizes, inputs, self.outputs, constant)
 
     def _in_likely_order(self) -> list[Step]:
-        """The steps; but what the user wrote behind a gradient, such as the step of an optimizer,
-        is done once it can be, since the compiler updates in place."""
+        """The steps, but with the user's nodes after a gradient, such as an optimizer step, as
+        early as possible, since the compiler updates in place."""
         when: dict[int, int] = {}
         places = []
         for i, step in enumerate(self.steps):
@@ -244,20 +244,20 @@ class Schedule:
         return graph
 
 
-#: Into how many segments a graph is divided, about. A division matters where work is cheap and much
-#: is done again: the first two are tried at all prices, the others at the lowest ones.
+#: The approximate numbers of segments to try. The division matters where work is cheap and much is
+#: recomputed: the first two are tried at all prices, the others at the lowest ones.
 _DIVISIONS = (1, 6, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96)
 _PRICES, _LOWEST = 10, 3
-#: What a unit of work is worth in bytes, where the body of a scan is computed again: more than the
-#: work of most elementwise ops, more than that of products of matrices, nothing.
+#: The price of a unit of work in bytes when the body of a scan is recomputed: above the work of
+#: most elementwise ops, above that of matrix products, zero.
 _PRICES_OF_STEPS = (0.2, 0.005, 0.0)
-#: Between the extremes there are schedules for so many shares of the segments.
+#: Between the extremes, schedules are tried for this many shares of the segments.
 _SHARES, _FEWEST_MIXED = 12, 4
-#: How many of those that hold least are worth a try.
+#: How many of the smallest schedules are worth a try.
 _LEAST = 4
-#: A schedule is worth a try only if it holds this much less than one of less work.
+#: A schedule is worth a try only if it needs this fraction, or less, of one with less work.
 _STEP = 0.97
-#: What holds so much of another schedule's bytes is nearly equal to it.
+#: A schedule that needs at least this fraction of another's bytes is nearly equal to it.
 _NEAR = 0.95
 
 
@@ -267,8 +267,8 @@ def kept_only(timeline: Timeline) -> Schedule:
 
 
 def trade_offs(graph: Graph) -> list[Schedule]:
-    """Schedules of a graph from the one that does nothing again to the one that holds least: each
-    does more work than the one before, and holds less."""
+    """Schedules of a graph, from the one that recomputes nothing to the smallest one: each does
+    more work than the one before, and holds less."""
     plain = Timeline(graph)
     others = (with_less_stacked(plain, price) for price in _PRICES_OF_STEPS)
     timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
@@ -281,8 +281,8 @@ def trade_offs(graph: Graph) -> list[Schedule]:
 
 
 def _least(found: Sequence[Schedule]) -> list[Schedule]:
-    """Those that hold least, each with another division, the least of all at the end: of what is
-    nearly equal the estimates do not tell which is smaller."""
+    """The schedules that hold least, each with another division, the smallest last: where they are
+    nearly equal the estimates cannot tell which is smaller."""
     by_size = sorted(found, key=lambda schedule: (schedule.peak, schedule.kept))
     least: dict[int, Schedule] = {}
     for schedule in by_size:
@@ -314,8 +314,8 @@ def _schedules(timeline: Timeline) -> Iterator[Schedule]:
 def _mixtures(
     timeline: Timeline, segments: dict[Node, int], price: float, high: float
 ) -> Iterator[Schedule]:
-    """Schedules between the one that holds least and one that does little again: the last of the
-    segments have the high price."""
+    """Schedules between the smallest one and one that recomputes little: the last of the segments
+    have the high price."""
     count = len(set(segments.values()))
     for last in sorted({count * share // _SHARES for share in range(1, _SHARES)} - {0}):
         yield Schedule(timeline, timeline.plan(segments, price, last, high))

@@ -1,13 +1,14 @@
-"""Residuals: what the backward part of a graph reads of its forward part, and what of it to keep.
+"""Residuals: values that the backward part of a graph reads from its forward part, and which of
+them to keep.
 
-A graph with gradients has *phases*: each begins with the first node that a gradient derived, behind
+A graph with gradients has *phases*: each begins with the first node that a gradient derived, after
 nodes that the user wrote. A value of one phase that a derived node of a later phase reads is a
-*residual*. It is kept from then to there, or computed again from what is kept.
+*residual*. It is kept from one to the other, or recomputed from kept values.
 
-What is kept is chosen by minimum cuts. Each phase is divided into *segments*, where few bytes cross
-from earlier to later nodes; what crosses is kept. Inside of a segment the cut weighs the bytes of
-what is kept against the work of what is done again. (Jain and others, "Checkmate", 2020, weigh the
-same by integer programs; a cut finds the best of a segment in almost no time.)
+Minimum cuts choose what to keep. Each phase is divided into *segments* at points where few bytes
+cross from earlier to later nodes; what crosses is kept. Inside a segment the cut weighs the bytes
+kept against the work of recomputation. (Jain and others, "Checkmate", 2020, solve the same
+trade-off by integer programs; a cut finds the optimum for a segment in almost no time.)
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.random import FromKey, FromParameters
 from tracegraph.passes.simplify import dead_code, share
 
-#: The role of what a gradient derived.
+#: The role of nodes that a gradient derived.
 BY_GRADIENT = "vjp"
 
 
 def with_calls_opened(graph: Graph, opens: Callable[[Graph], bool] = lambda _: True) -> Graph:
-    """`graph` with the nodes of its calls, or of those that `opens` is true of the bodies of, in
-    their places. What a call derived by a gradient holds counts as derived, too."""
+    """`graph` with its calls inlined, or only those whose bodies `opens` accepts. The nodes in a
+    call that a gradient derived count as derived too."""
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         with headroom():
@@ -70,7 +71,7 @@ def _replay_opened(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept, and the segment that each node belongs to."""
+    """Which values are kept, and the segment of each node."""
 
     kept: frozenset[Tensor]
     segments: dict[Node, int]
@@ -78,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Residual:
-    """A value that a later phase reads: its bytes, where it is made, what it costs to make it."""
+    """A value that a later phase reads: its bytes, its position, and the cost of computing it."""
 
     value: Tensor
     bytes: int
@@ -90,11 +91,11 @@ class Residual:
 
 
 class Timeline:
-    """A graph of known sizes whose calls are opened, and what its later phases read of earlier
-    ones."""
+    """A graph of known sizes with its calls inlined, and the values that its later phases read from
+    earlier ones."""
 
     def __init__(self, graph: Graph, plain: Timeline | None = None) -> None:
-        """`plain` is the timeline of the graph of which this one was rewritten, if it was."""
+        """`plain` is the timeline of the graph that this one was rewritten from, if any."""
         self.graph = with_calls_opened(graph)
         self.plain = self if plain is None else plain
         self.nodes = self.graph.nodes
@@ -102,7 +103,7 @@ class Timeline:
         self.phases = _phases(self.nodes)
         self.maker = {y: node for node in self.nodes for y in node.outputs}
         self.inputs = frozenset(self.graph.inputs)
-        #: What no input of the graph has a part in: the compiler may move it anywhere.
+        #: Values that depend on no input of the graph: the compiler may move them anywhere.
         self.constant = made_of_nothing(self.nodes)
         self.users: dict[Tensor, list[Node]] = {}
         for node in self.nodes:
@@ -111,25 +112,25 @@ class Timeline:
 
     @cached_property
     def work(self) -> float:
-        """The operations of all nodes, once each."""
+        """The operations of all nodes, each counted once."""
         return sum(map(cost, self.nodes))
 
     @cached_property
     def residuals(self) -> list[Residual]:
-        """What later phases read and nothing else keeps, the largest first."""
+        """The values that later phases read and nothing else keeps, largest first."""
         return sorted(map(self.residual, self.read_late), key=lambda residual: -residual.bytes)
 
     def residual(self, x: Tensor) -> Residual:
-        """The figures of a value that a node makes."""
+        """The size and cost of a value that a node computes."""
         return Residual(x, bytes_of(x), int(cost(self.maker[x])))
 
     @cached_property
     def read_late(self) -> set[Tensor]:
-        """The values that a rule of a later phase reads, but for those that stay anyway."""
+        """The values that a rule of a later phase reads, except those that stay anyway."""
         return {x for node in self.nodes for x in self.late_inputs(node) if x not in self.staying}
 
     def late_inputs(self, node: Node) -> list[Tensor]:
-        """What a rule reads of the phases before its own."""
+        """The values that a rule reads from phases before its own."""
         if BY_GRADIENT not in node.source.roles:
             return []
         phase = self.phases[node]
@@ -140,7 +141,7 @@ class Timeline:
 
     @cached_property
     def staying(self) -> set[Tensor]:
-        """The values that are there to the end, or up to a later phase that is not a gradient's."""
+        """The values alive to the end, or up to a later phase that is not a gradient's."""
         found = {*self.graph.inputs, *self.graph.outputs, *self.constant}
         for node in self.nodes:
             if BY_GRADIENT not in node.source.roles:
@@ -149,7 +150,7 @@ class Timeline:
 
     @cached_property
     def _needed(self) -> list[Node]:
-        """The nodes that residuals are computed by, in order, from what stays."""
+        """The nodes that compute residuals from staying values, in order."""
         wanted = set(self.read_late)
         needed = []
         for node in reversed(self.nodes):
@@ -161,12 +162,12 @@ class Timeline:
     # Segments.
 
     def total(self) -> int:
-        """The bytes of all that would be computed again."""
+        """The bytes of all values that could be recomputed."""
         return sum(bytes_of(y) for node in self._needed for y in node.outputs)
 
     def segments(self, limit: int) -> dict[Node, int]:
-        """The number of the segment of each node that may be computed again. A segment makes
-        `limit` bytes at most where it is divided, and is divided where the least crosses."""
+        """The segment index of each node that may be recomputed. A segment computes at most `limit`
+        bytes if it is divided, and is divided where the fewest bytes cross."""
         found: dict[Node, int] = {}
         number = 0
         for phase in sorted({self.phases[node] for node in self._needed}):
@@ -177,7 +178,7 @@ class Timeline:
         return found
 
     def _crossing(self, nodes: Sequence[Node]) -> list[int]:
-        """For each of the nodes the bytes that nodes up to it made and later ones of them read."""
+        """For each of the nodes the bytes computed up to it that later ones of them read."""
         place = {node: i for i, node in enumerate(nodes)}
         change = [0] * (len(nodes) + 1)
         for i, node in enumerate(nodes):
@@ -199,9 +200,9 @@ class Timeline:
     def plan(
         self, segments: dict[Node, int], price: float, last: int = 0, price_of_last: float = 0.0
     ) -> Plan:
-        """What to keep where a unit of work is worth `price` bytes, and `price_of_last` in the
-        `last` segments. Those are the first that the backward pass needs, when most is held: to
-        compute one of them again would save nothing at that time."""
+        """What to keep if a unit of work costs `price` bytes, and `price_of_last` in the `last`
+        segments. Those are the first that the backward pass needs, when memory is at its peak:
+        recomputing one of them would save nothing at that time."""
         crossing = {x for node in self._needed for x in self._from_outside(node, segments)}
         kept = crossing & set(self._values)
         by_segment: dict[int, list[Node]] = {}
@@ -219,7 +220,7 @@ class Timeline:
         return Plan(frozenset(kept), segments)
 
     def _from_outside(self, node: Node, segments: dict[Node, int]) -> Iterator[Tensor]:
-        """What a node reads of other segments of its phase."""
+        """The values that a node reads from other segments of its phase."""
         for x in node.inputs:
             maker = self.maker.get(x)
             if maker is None or segments.get(maker, segments[node]) == segments[node]:
@@ -229,12 +230,12 @@ class Timeline:
 
     @cached_property
     def _values(self) -> dict[Tensor, None]:
-        """What the nodes that may be repeated make."""
+        """The values of the nodes that may be recomputed."""
         made = (y for node in self._needed for y in node.outputs)
         return dict.fromkeys(y for y in made if y not in self.staying)
 
     def prices(self, count: int) -> list[float]:
-        """Prices from one at which no work is done again down to one at which all is."""
+        """Prices, from one at which no work is repeated down to one at which all is."""
         ratios = [
             bytes_of(y) / cost(node)
             for node in self._needed
@@ -270,8 +271,8 @@ def made_of_nothing(nodes: Iterable[Node]) -> frozenset[Tensor]:
 def _divided(
     nodes: Sequence[Node], crossing: Sequence[int], limit: int
 ) -> Iterator[Sequence[Node]]:
-    """Nodes in segments: each as long as the limit allows, cut where in its last half the least
-    crosses."""
+    """Divides nodes into segments: each as long as the limit allows, cut at the point in its last
+    half where the fewest bytes cross."""
     start, made = 0, 0
     i = 0
     sizes = [sum(map(bytes_of, node.outputs)) for node in nodes]
@@ -293,8 +294,8 @@ def _divided(
 
 
 class Reads(NamedTuple):
-    """What a flow asks: the nodes that read each value, the values that are read late, and those
-    that are there anyway."""
+    """What a flow needs to know: the nodes that read each value, the values that are read late, and
+    those available anyway."""
 
     users: dict[Tensor, list[Node]]
     late: set[Tensor]
@@ -302,7 +303,7 @@ class Reads(NamedTuple):
 
 
 class Flow:
-    """The network of one segment, whose minimum cut says what of it is kept."""
+    """The network of one segment, whose minimum cut says which values are kept."""
 
     def __init__(
         self, reads: Reads, nodes: Sequence[Node], crossing: set[Tensor], price: float
@@ -324,16 +325,16 @@ class Flow:
                 if y in reads.late:
                     self._edges.append((("value", number), "sink", math.inf))
                 self._edges += [(("value", number), user, math.inf) for user in users]
-        #: Equal for segments of equal networks.
+        #: Equal for segments with equal networks.
         self.key = tuple(self._edges)
 
     def cut(self) -> list[int]:
-        """The places of the values that are kept."""
+        """The positions of the values that are kept."""
         network = networkx.DiGraph()
         network.add_node("sink")
         for start, end, capacity in self._edges:
             if capacity == math.inf:
-                network.add_edge(start, end)  # what has no capacity is unbounded
+                network.add_edge(start, end)  # an edge without a capacity is unbounded
             else:
                 network.add_edge(start, end, capacity=capacity)
         _, (before, _) = networkx.minimum_cut(
@@ -347,8 +348,8 @@ class Flow:
 
 
 def is_kept_always(node: Node) -> bool:
-    """Whether what a node made is never computed again: inputs, random numbers, what has effects,
-    and what a user's barrier ties."""
+    """Whether a node's results are never recomputed: inputs, random numbers, effects, and operands
+    of a user's barrier."""
     op: Any = node.op
     if op is INPUT:
         return True
@@ -360,8 +361,8 @@ def bytes_of(x: Tensor) -> int:
 
 
 def cost(node: Node) -> float:
-    """The work of a node, in operations: those that its op states, one for each element that it
-    makes otherwise, and its share of the traffic with memory."""
+    """The work of a node, in operations: the number that its op states, otherwise one per element
+    of its results, plus its share of memory traffic."""
     if isinstance(node.op, Constant):
         return 0
     made = sum(element_count(y.type.shape) for y in node.outputs)

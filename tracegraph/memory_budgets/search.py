@@ -1,8 +1,8 @@
-"""Programs that keep to a budget: what to compute again is estimated, compiled and measured.
+"""Finds programs that fit a budget: estimates what to recompute, compiles, and measures.
 
-The compiler fuses, shares and reorders, so only what it has compiled tells what it needs. The
-schedules of a graph are put in order by their work; estimates, corrected by what was measured so
-far, say which to try, and bisection goes on from there.
+The compiler fuses, shares and reorders, so only a compiled program tells what it needs. The
+schedules of a graph are ordered by their work; estimates, corrected by the measurements so far, say
+which to try, and bisection continues from there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from tracegraph.memory_budgets.recomputation import Schedule, trade_offs
 from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
 from tracegraph.passes.simplify import dead_code
 
-#: How many programs are compiled to come closer, and how many of the smallest ones where none of
-#: those holds.
+#: How many programs are compiled to approach the optimum, and how many of the smallest ones if none
+#: of those fits.
 _MOST_TRIES, _LAST_TRIES = 5, 4
-#: What is done again may be so much more work, as a share of all, than the least that might hold.
+#: The excess of recomputation, as a share of all work, that is accepted over the least that might
+#: fit.
 _GAIN = 0.02
-#: What programs take of the estimate before one is measured; the most that any is taken to save.
+#: The assumed ratio of a program's memory to its estimate before one is measured; the lowest ratio
+#: assumed for any.
 _USUAL, _LEAST = 1.1, 0.6
-#: By which part of the budget loops choose how many states they keep: the first if that holds. The
-#: last leaves each of them two.
+#: The divisors of the budget by which loops choose how many states they keep: the first that fits.
+#: The last leaves each of them two.
 _SHARES_OF_LOOPS = (4, 16, sys.maxsize)
 
 
@@ -53,7 +55,7 @@ def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
 class _Search:
     def __init__(self, graph: Graph, donated: Sequence[int], budget: int) -> None:
         self.graph, self._donated, self._budget = graph, tuple(donated), budget
-        #: What was compiled, by its place among the schedules, and the bytes that it takes.
+        #: The compiled programs, by their index among the schedules, and the bytes that they take.
         self._programs: dict[int, Any] = {}
         self._needs: dict[int, int] = {}
 
@@ -62,15 +64,15 @@ class _Search:
         return trade_offs(self.graph)
 
     def run(self) -> Any:
-        """A program that holds; None if none was found."""
+        """A program that fits; None if none was found."""
         if self._schedules[0].peak * _LEAST <= self._budget and self._holds(0):
             return self._programs[0]
         place = self._closest()
         return None if place is None else self._programs[place]
 
     def _holds(self, place: int) -> bool:
-        """Whether the program of a schedule keeps to the budget; the first one is the graph as it
-        is."""
+        """Whether the program of a schedule fits the budget; the first one is the unchanged
+        graph."""
         graph = self._schedules[place].graph() if place else self.graph
         program = backend.program(graph.assigning_as(self.graph), self._donated)
         needed = program.memory().temporaries
@@ -80,7 +82,7 @@ class _Search:
         return needed <= self._budget
 
     def _closest(self) -> int | None:
-        """The place of a schedule that holds, with hardly more work than one that does not."""
+        """The index of a schedule that fits, with hardly more work than one that does not."""
         fails, holds, found = 0, len(self._schedules), None
         for _ in range(_MOST_TRIES):
             place = self._promising(fails, holds)
@@ -96,8 +98,8 @@ class _Search:
         return next((i for i in last if i not in self._needs and self._holds(i)), None)
 
     def _promising(self, fails: int, holds: int) -> int | None:
-        """The place of the schedule of least work, of those between, that will hold as far as one
-        can tell; None if none is worth a try."""
+        """The index of the schedule in between with the least work that is expected to fit; None if
+        none is worth a try."""
         between = range(fails + 1, holds)
         if holds < len(self._schedules):
             least = self._schedules[fails + 1].again
@@ -115,11 +117,11 @@ class _Search:
 
     @property
     def least(self) -> int:
-        """The fewest bytes that a program took."""
+        """The fewest bytes that any program took."""
         return min(self._needs.values())
 
     def refuse(self) -> NoReturn:
-        """Raises the error of a budget that no program keeps to."""
+        """Raises the error for a budget that no program fits."""
         place = min(self._needs, key=self._needs.__getitem__)
         needed, largest = size_text(self._needs[place]), self._schedules[place].largest
         fail(

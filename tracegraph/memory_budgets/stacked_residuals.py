@@ -1,9 +1,9 @@
-"""Scans that stack less for their reverse mode, which computes the rest again, step by step.
+"""Scans that stack less for reverse mode, which recomputes the rest step by step.
 
-The forward form of a scan stacks what the rules of its body read in each step. In its place it may
-stack a few values, such as the states, and the body of the reverse scan begins with what computes
-the others from those. A cut through the body says which, as for the nodes of a graph. No barrier is
-needed: the two bodies are computations of their own, which no compiler merges.
+The forward form of a scan stacks what the rules of its body read in each step. Instead it may stack
+a few values, such as the states, and the body of the reverse scan begins by recomputing the others
+from those. A minimum cut through the body chooses them, as for the nodes of a graph. No barrier is
+needed: the two bodies are separate computations, which no compiler merges.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tracegraph.passes.common_subexpressions import live_nodes
 
 
 def with_less_stacked(timeline: Timeline, price: float) -> Graph | None:
-    """The graph with what its scans stack chosen anew, where a unit of work is worth `price` bytes;
-    None if nothing is stacked for a gradient, or all of it stays."""
+    """The graph with the stacked values of its scans chosen anew, if a unit of work costs `price`
+    bytes; None if nothing is stacked for a gradient, or all of it stays."""
     scans = {node: _Forward(timeline, node, price) for node in _forward_scans(timeline)}
     scans = {node: scan for node, scan in scans.items() if scan.is_changed}
     if not scans:
@@ -52,7 +52,7 @@ def _forward_scans(timeline: Timeline) -> Iterator[Node]:
 
 
 def _left_out(timeline: Timeline, node: Node) -> Iterator[Tensor]:
-    """What a scan stacks for the rows of reverse scans, and for nothing else."""
+    """The values that a scan stacks for the rows of reverse scans, and for nothing else."""
     for y in node.outputs[node.op.states :]:  # type: ignore[attr-defined]
         users = timeline.users.get(y, ())
         if y in timeline.read_late and all(_has_for_rows(user, y, node) for user in users):
@@ -67,7 +67,7 @@ def _has_for_rows(user: Node, x: Tensor, scan: Node) -> bool:
 
 
 class _Forward:
-    """A scan with its residuals: what of its body is stacked, and what is computed again of it."""
+    """A scan with its residuals: which values of its body are stacked, and which are recomputed."""
 
     def __init__(self, timeline: Timeline, node: Node, price: float) -> None:
         op = node.op
@@ -75,7 +75,7 @@ class _Forward:
         self.node, self.op = node, op
         self.body = with_calls_opened(op.body)
         self.left_out = dict.fromkeys(_left_out(timeline, node))
-        #: For each output that is left out what the body has for it.
+        #: For each output that is left out the value in the body.
         self.inner = {
             y: value
             for y, value in zip(node.outputs, self.body.outputs, strict=True)
@@ -83,11 +83,11 @@ class _Forward:
         }
         self.stacked = _stacked(self, price)
         self.is_changed = set(self.stacked) != set(self.inner.values())
-        #: The values that are stacked, behind the new scan.
+        #: The stacked values, after the new scan.
         self._outside: dict[Tensor, Tensor] = {}
 
     def add(self, builder: Builder, env: dict[Tensor, Tensor]) -> None:
-        """Appends the scan that stacks what is to be stacked."""
+        """Appends the scan that stacks the chosen values."""
         pairs = zip(self.node.outputs, self.body.outputs, strict=True)
         staying = [(y, value) for y, value in pairs if y not in self.left_out]
         body = self.body.with_outputs((*(value for _, value in staying), *self.stacked))
@@ -98,7 +98,7 @@ class _Forward:
         self._outside = dict(zip(self.stacked, made[len(staying) :], strict=True))
 
     def again(self, wanted: Sequence[Tensor]) -> tuple[list[Node], list[Tensor]]:
-        """The nodes of the body that make values again, and the values that they begin from."""
+        """The nodes of the body that recompute values, and the values that they start from."""
         known = {*self.stacked, *self.body.inputs}
         nodes = [n for n in self.body.nodes if not known.issuperset(n.outputs)]
         live = live_nodes(nodes, [x for x in wanted if x not in known])
@@ -107,7 +107,7 @@ class _Forward:
         return live, [x for x in (*read, *wanted) if x not in made]
 
     def source_of(self, value: Tensor, env: dict[Tensor, Tensor]) -> tuple[bool, Tensor]:
-        """Whether a value that is begun from has rows, and what has it outside."""
+        """Whether a starting value has rows, and the tensor outside that holds it."""
         if value in self._outside:
             return True, self._outside[value]
         place = {x: i for i, x in enumerate(self.body.inputs)}[value]
@@ -115,7 +115,7 @@ class _Forward:
 
 
 def _stacked(scan: _Forward, price: float) -> list[Tensor]:
-    """What of one step of a scan is stacked."""
+    """The values in one step of a scan to stack."""
     body, op = scan.body, scan.op
     states = body.inputs[op.constants : op.rows]
     users: dict[Tensor, list[Node]] = {}
@@ -136,7 +136,7 @@ def _stacked(scan: _Forward, price: float) -> list[Tensor]:
 def _add_backward(
     builder: Builder, node: Node, by_output: dict[Tensor, _Forward], env: dict[Tensor, Tensor]
 ) -> None:
-    """Appends a reverse scan whose body computes again what is no longer stacked."""
+    """Appends a reverse scan whose body recomputes what is no longer stacked."""
     op = node.op
     assert isinstance(op, Scan)
     rows = node.inputs[op.rows :]

@@ -1,12 +1,12 @@
-"""Reverse mode of `while` loops of bounded length on values that their steps stack.
+"""Reverse mode of bounded `while` loops on values that their steps stack.
 
-The gradient of a `while` keeps a bounded number of states, and computes again what the rules of the
-body read: each step runs three times, in the loop, on the way back to its state, and before it is
-reversed. Where it is known how often the loop can run, and rows for that many steps fit into
-memory, the loop itself writes what is read, and the gradient is a loop backwards over these rows.
+The gradient of a `while` keeps a bounded number of states and recomputes what the rules of the body
+read: each step runs three times, in the loop, on the way back to its state, and before it is
+reversed. If the maximum number of steps is known, and rows for that many steps fit in memory, the
+loop itself writes what is read, and the gradient is a backward loop over these rows.
 
-The choice is made when a program is made, behind all derivatives: so it holds for every order, for
-parallel loops, and for whatever else became the gradient of a loop.
+The choice is made when a program is compiled, after all derivatives: so it applies to every order,
+to parallel loops, and to whatever else became the gradient of a loop.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 
-#: How many bytes the rows of all loops have at most where no budget says more: to set them to zero
-#: takes a millisecond or two, which a loop that ends early has to earn back.
+#: The most bytes for the rows of all loops without a budget: zeroing them takes a millisecond or
+#: two, which a loop that ends early must earn back.
 STACKED_BYTES = 1 << 24
 
-#: And how many steps a loop has: beyond, memory stays the same however many they are.
+#: The most steps of such a loop: beyond, memory stays constant however many there are.
 LONGEST_STACKED = 1 << 12
 
-#: The values of tensors of the old graph in the new one.
+#: Maps tensors of the old graph to their values in the new one.
 Values = dict[Tensor, Tensor]
 
 
 def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
-    """The graph whose loops stack what their gradients read, as far as the bytes of a budget go."""
+    """The graph whose loops stack what their gradients read, within the bytes of a budget."""
     opened = _with_loops_in_sight(graph)
     loops = _chosen(opened, budget)
     if not loops:
@@ -72,7 +72,7 @@ def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
 
 
 def stacking_notes(graph: Graph) -> list[str]:
-    """What is told of the loops of a graph that stack what their gradients read."""
+    """Notes on the loops of a graph that stack what their gradients read."""
     opened = _with_loops_in_sight(graph)
     loops = dict.fromkeys(_chosen(opened, None).values())
     return [
@@ -83,7 +83,7 @@ def stacking_notes(graph: Graph) -> list[str]:
 
 
 def _with_loops_in_sight(graph: Graph) -> Graph:
-    """The graph with the nodes of calls that hold loops, where one has a gradient of a loop."""
+    """The graph with calls that hold loops inlined, if one has a gradient of a loop."""
     bodies = (node.op.inlined for node in graph.nodes)
     if not any(body is not None and has_while_gradients(body) for body in bodies):
         return graph
@@ -118,8 +118,8 @@ def _chosen(graph: Graph, budget: int | None) -> dict[Node, Stacking]:
 
 
 def _counted_by(node: Node) -> Node | None:
-    """The loop that tells the number of steps of a gradient, whose steps can hand out what is read
-    of them."""
+    """The loop that counts the steps of a gradient, if its steps can also output what the gradient
+    reads."""
     op = node.op
     if type(op) is not WhileGradient or op.body.cuts_runs or keeps_no_results(op.body):
         return None
@@ -131,8 +131,8 @@ def _counted_by(node: Node) -> Node | None:
 def _stacking(
     loop: Node, node: Node, made_by: dict[Tensor, int], usual: int, asked: int
 ) -> Stacking | None:
-    """The loop of a gradient with rows, if it is bounded and they fit: into `asked` bytes where
-    more states were asked for than are kept unasked, one for each step at least."""
+    """The loop of a gradient with rows, if it is bounded and they fit: in `asked` bytes, if more
+    states were asked for than are kept by default, at least one for each step."""
     op, length = node.op, most_steps(loop)
     assert isinstance(op, WhileGradient)
     states = usual_checkpoints(op.body.input_types[op.constants :])
@@ -147,8 +147,8 @@ def _stacking(
 
 
 class Stacking:
-    """A loop that stacks what is read of its steps: `node` if that has the body and the inputs of
-    the gradient, or else another one of as many steps."""
+    """A loop that stacks what is read from its steps: `node`, if that has the body and the inputs
+    of the gradient, otherwise another one with as many steps."""
 
     def __init__(self, node: Node, gradient: Node, length: int, made_by: dict[Tensor, int]) -> None:
         assert isinstance(node.op, While)
@@ -157,13 +157,13 @@ class Stacking:
         self._old, self._op = node.op, gradient.op
         self._trips, *rest = gradient.inputs
         self._inputs = rest[: len(self._op.body.inputs)]
-        #: The loop as a scan. Its rows are those of all steps that there may be.
+        #: The loop as a scan. Its rows are those of the maximum number of steps.
         op = self._op
         self._body = specialise(op.body, [x.type for x in self._inputs])
         self._scan = Scan(self._body, op.constants, op.states, length).recorded()
         extra = self._scan.body.outputs[op.states :]
         self._row_types = [y.type.with_shape((length, *y.type.shape)) for y in extra]
-        #: The places among the inputs of the gradient that `node` takes; None if it is another one.
+        #: The positions among the gradient's inputs that `node` takes; None if it is another loop.
         self._places = self._found_places(made_by)
         #: The number of steps and the rows, in the new graph.
         self._made: tuple[Tensor, Sequence[Tensor]] | None = None
@@ -192,7 +192,7 @@ class Stacking:
         found = [places[x] for x in body.inputs]
         given = [self._inputs[i] for i in found]
         ends = [own.outputs[i - first] for i in found[self._old.constants :]]
-        # The body of the gradient may take more than the loop still does, which may come later.
+        # The gradient's body may take inputs that the loop no longer has and that may come later.
         at = made_by[self.node.outputs[0]]
         if any(made_by.get(x, -1) > at for x in self._inputs):
             return None
@@ -200,7 +200,7 @@ class Stacking:
         return found if is_same else None
 
     def append(self, env: Values) -> tuple[Tensor, Sequence[Tensor]]:
-        """Appends the loop; the number of its steps, and the rows."""
+        """Appends the loop; returns the number of its steps, and the rows."""
         op = self._op
         xs = [env[x] for x in self._inputs]
         trips = () if self.is_whole else (env[self._trips],)
@@ -216,8 +216,8 @@ class Stacking:
         return self._made
 
     def _forward_body(self) -> tuple[Graph, int]:
-        """`(*constants, number of steps if it is told, step, *rows, *states) -> (step, *rows,
-        *states)`, and how many of the inputs are no states."""
+        """`(*constants, number of steps if it is passed, step, *rows, *states) -> (step, *rows,
+        *states)`, and how many of the inputs are not states."""
         op, states = self._op, self._op.states
         with Builder(self._scan.body.name) as builder:
             consts = [builder.input_like(x) for x in self._body.inputs[: op.constants]]
@@ -243,7 +243,7 @@ class Stacking:
             return builder.finish(inline(condition, given))
 
     def reversed_by(self, gradient: Node, env: Values) -> list[Tensor]:
-        """Appends the loop backwards; the outputs of a gradient."""
+        """Appends the backward loop; returns the outputs of a gradient."""
         op = self._op
         count, rows = self._made or self.append(env)
         xs = [env[x] for x in self._inputs]
@@ -269,8 +269,8 @@ class Stacking:
         return BackwardStep(scan, present, scan.residual_places(), takes_out_products=False)
 
     def _graphs_back(self, residuals: Sequence[Tensor]) -> tuple[Graph, int, Graph]:
-        """`(*constant residuals, *rows, step, *states) -> (step, *states)`, the number of what is
-        no state, and whether there is a step left."""
+        """`(*constant residuals, *rows, step, *states) -> (step, *states)`, the number of inputs
+        that are not states, and whether a step is left."""
         step = self._back.graph
         split = self._back.constants, len(step.inputs) - sum(self._back.is_stacked)
         with Builder(step.name) as builder:
@@ -289,7 +289,7 @@ class Stacking:
 
 
 def _written(rows: Tensor, row: Tensor, place: Tensor) -> Tensor:
-    """The rows, one of them in place of that at `place`, a scalar int32."""
+    """The rows with the one at `place`, a scalar int32, replaced."""
     zeros = [constant(0, COUNT.dtype)] * row.ndim
     wide = Reshape((1, *row.type.shape))(row)
     return DynamicUpdateSlice()(rows, wide, place, *zeros)

@@ -1,4 +1,4 @@
-"""What the programs of a function need, and which values they keep for gradients, as a table."""
+"""A table of the memory that a function's programs need, and of the values kept for gradients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LONGEST_CODE = 50
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """A line of the user's code: how many `values` of it gradients read, or are computed again
-    from; the bytes of those that are `kept` and of those that are made `again`, and the floating
-    operations that making all of them once takes."""
+    """A line of the user's code: how many `values` of it gradients read, or are recomputed from;
+    the bytes of those that are `kept` and of those computed `again`, and the floating-point
+    operations that computing all of them once takes."""
 
     file: str
     line: int
@@ -34,13 +34,13 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """What the programs of a function need, in bytes; `str` is a table.
+    """The memory that the programs of a function need, in bytes; `str` is a table.
 
-    - `arguments`, `results`: of what a call takes, Variables among it, and of what it gives;
-      `shared` are those of the results that take the place of arguments.
-    - `temporaries`: of what is computed in between, the most of all programs; a `memory_budget`
-      bounds it.
-    - `again`: the share of work that is done again, such as 0.21.
+    - `arguments`, `results`: of a call's inputs, including Variables, and of its outputs; `shared`
+      are those of the results that are stored in the buffers of arguments.
+    - `temporaries`: of intermediate values, the maximum over all programs; a `memory_budget` bounds
+      it.
+    - `again`: the share of work that is recomputed, such as 0.21.
     - `rows`: a `MemoryRow` for each line whose values gradients read, the largest first.
     """
 
@@ -90,7 +90,7 @@ class MemoryTable:
 
 
 def memory_table(programs: Sequence[Any], budget: int | None) -> MemoryTable:
-    """The table of the programs that a run consists of."""
+    """The table of the programs that make up a run."""
     needs = [program.memory() for program in programs]
     schedules = [_schedule(program.graph) for program in programs]
     work = sum(schedule.timeline.plain.work for schedule in schedules)
@@ -108,7 +108,7 @@ def memory_table(programs: Sequence[Any], budget: int | None) -> MemoryTable:
 
 
 def _schedule(graph: Graph) -> Schedule:
-    """The schedule by which a graph was made, or one of the graph as it is."""
+    """The schedule from which a graph was built, or one of the unchanged graph."""
     return graph.cache.get(SCHEDULE) or kept_only(Timeline(graph))
 
 

@@ -1,1 +1,1 @@
-"""From what users pass to tensors."""
+"""Converts what users pass to tensors."""

@@ -1,4 +1,4 @@
-"""From what users pass to tensors: conversion, promotion, broadcasting."""
+"""Converts what users pass to tensors: conversion, promotion, broadcasting."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.reduce import Prod
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
 
-#: Arrays with more elements than this become inputs of a trace, not constants in its graph.
+#: Arrays with more elements than this become inputs of a trace instead of constants in its graph.
 LARGEST_CONSTANT = 128
 
 _NUMBERS = (bool, int, float, complex)
@@ -55,16 +55,16 @@ _RANK = {"bool": 0, "integer": 1, "floating": 2, "storage": 2, "complex": 3}
 
 
 def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
-    """`value` as a tensor; `dtype` is what Python numbers, lists and arrays become.
+    """`value` as a tensor; `dtype` is the type for Python numbers, lists and arrays.
 
-    A Tensor or Variable keeps its type: a `dtype` that differs is a DTypeError. Raises DTypeError
-    for what cannot be a tensor, and for a number that `dtype` cannot hold.
+    A Tensor or Variable keeps its type: a different `dtype` is a DTypeError. Raises DTypeError for
+    what cannot be a tensor, and for a number that `dtype` cannot hold.
     """
     kind = type(value)
     if kind is Tensor:
         node = value.node
         if node is not None and node.builder is not current():
-            (value,) = current().admit_all((value,))  # refuses what has leaked from a trace
+            (value,) = current().admit_all((value,))  # refuses a tensor that leaked from a trace
         return value if dtype is None or value.dtype is dtype else _refuse_dtype(value, dtype)
     if kind in PYTHON_DTYPES:
         return from_array(as_array(value, dtype))
@@ -82,8 +82,8 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether a value is a sequence of a class of its own, such as a deque or the values of a dict:
-    it is read as a list."""
+    """Whether a value is a sequence of another class, such as a deque or the values of a dict: it
+    is read as a list."""
     kind = type(value)
     if issubclass(kind, MappingView):
         return True
@@ -91,21 +91,21 @@ def is_sequence(value: Any) -> bool:
     own = ("__array__", "__tracegraph_tensor__", "keys")
     if issubclass(kind, others) or any(hasattr(kind, name) for name in own):
         return False
-    # The value is asked: the class of a member of an enumeration is iterable itself.
+    # Check the value itself: the class of an enum member is iterable too.
     return all(hasattr(value, name) for name in ("__getitem__", "__iter__", "__len__"))
 
 
 def is_divided(value: Any) -> bool:
-    """Whether a value is an array of JAX's that several devices hold."""
+    """Whether a value is a JAX array on several devices."""
     sharding = getattr(value, "sharding", None)
     return len(getattr(sharding, "device_set", ())) > 1 and hasattr(value, "addressable_shards")
 
 
 def _stays_on_device(value: Any) -> bool:
-    """Whether a value is an array of JAX's that need not come to the host: one that several devices
-    hold, or another one than the first CPU, which the host can look into. Few numbers become
-    constants of what is being traced."""
-    devices = getattr(getattr(value, "sharding", None), "device_set", ())  # no tracer has some
+    """Whether a value is a JAX array that need not come to the host: one on several devices, or on
+    a device other than the first CPU, whose memory the host can read. In a trace, small arrays
+    become constants instead."""
+    devices = getattr(getattr(value, "sharding", None), "device_set", ())  # empty for tracers
     if not devices or not hasattr(value, "addressable_shards") or is_random_key(value):
         return False
     if not value.sharding.addressable_devices:
@@ -120,13 +120,13 @@ def _stays_on_device(value: Any) -> bool:
     (device,) = devices
     if device.platform == "cpu" and device is device.client.local_devices()[0]:
         return False
-    if value.weak_type:  # a mere number, whose type is another one for JAX
+    if value.weak_type:  # a mere number, for which JAX uses another type
         return False
     return current().is_top_level or value.size > LARGEST_CONSTANT
 
 
 def _from_device(array: Any, dtype: DType | None) -> Tensor:
-    """An array of JAX's as a tensor that stays where it is, or comes to the device that `tg.device`
+    """A JAX array as a tensor that stays where it is, or moves to the device that `tg.device`
     names."""
     if device_scope.device is not None and len(array.sharding.device_set) == 1:
         array = array.to_device(device_scope.device)
@@ -142,8 +142,8 @@ def _from_device(array: Any, dtype: DType | None) -> Tensor:
 
 
 def _partitioned_by_xla(sharding: Any) -> Any:
-    """The same sharding on a mesh whose axes XLA's partitioner may use as it likes: those of
-    `jax.make_mesh` ask that each operation states how its result is divided."""
+    """The same sharding on a mesh whose axes XLA's partitioner may use freely: those of
+    `jax.make_mesh` require each operation to state how its result is sharded."""
     mesh = type(sharding.mesh)(sharding.mesh.devices, sharding.mesh.axis_names)
     return type(sharding)(mesh, sharding.spec, memory_kind=sharding.memory_kind)
 
@@ -163,14 +163,14 @@ def from_array(array: np.ndarray) -> Tensor:
 
 
 def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
-    """`value` as a NumPy array of its own: Python floats are float32, ints int32 by default, or
-    int64 where int32 has no room for them."""
+    """`value` as a new NumPy array: by default Python floats become float32, ints int32, or int64
+    if int32 cannot hold them."""
     kind = type(value)
     if kind in PYTHON_DTYPES:
         return _number(value, dtype or _dtype_of_number(value, kind))
     if isinstance(value, np.ndarray | np.generic):
         return _adapted(np.array(value), dtype, value)
-    if isinstance(value, _NUMBERS):  # of a class of its own, as members of an IntEnum are
+    if isinstance(value, _NUMBERS):  # of a subclass, as members of an IntEnum are
         base: Any = next(base for base in _NUMBERS if isinstance(value, base))
         return _number(base(value), dtype or _dtype_of_number(value, base))
     if hasattr(value, "__array__"):
@@ -187,27 +187,28 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
 
 
 def _dtype_of_number(value: Any, kind: type) -> DType:
-    """What a Python number becomes where nothing else decides."""
+    """The dtype of a Python number where nothing else decides."""
     return int64 if kind is int and not int32.min <= value <= int32.max else PYTHON_DTYPES[kind]
 
 
-#: What to pass for a key of JAX's random numbers.
+#: What to pass instead of a JAX random key.
 KEY_FIX = "pass jax.random.key_data(key), which is an array of uint32"
 
 
 def is_random_key(value: Any) -> bool:
-    """Whether a value is an array of keys of JAX's random numbers, which has a type of its own."""
+    """Whether a value is an array of JAX random keys, which has its own dtype."""
     return getattr(getattr(value, "dtype", None), "name", "").startswith("key<")
 
 
 def _own_array(value: Any) -> np.ndarray:
-    """A NumPy array of what has `__array__`, or of a list. Raises TraceError for JAX's tracers."""
+    """A new NumPy array from a list, or an object with `__array__`. Raises TraceError for JAX's
+    tracers."""
     if is_random_key(value):
         fail(DTypeError, f"{shown(value)} is a key of JAX's random numbers", fix=KEY_FIX)
     try:
         return np.array(value)
     except TypeError as error:
-        if type(error).__name__ != "TracerArrayConversionError":  # JAX is not imported for it
+        if type(error).__name__ != "TracerArrayConversionError":  # avoids importing JAX
             raise
     fail(
         TraceError,
@@ -216,7 +217,7 @@ def _own_array(value: Any) -> np.ndarray:
     )
 
 
-#: Numbers below these do not overflow, and need no context that allows it, which costs the most.
+#: Numbers below these cannot overflow, and skip the `errstate` context, which dominates the cost.
 _ROOM = {float16: 6e4, bfloat16: 1e38, float32: 1e38, float64: 1e308}
 
 
@@ -230,7 +231,7 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
     try:
         if dtype.is_integer or abs(value) < _ROOM.get(dtype, 0):
             return np.asarray(value, dtype.numpy_dtype)
-        with np.errstate(over="ignore"):  # a float beyond the range is infinite
+        with np.errstate(over="ignore"):  # a float out of range becomes infinite
             return np.asarray(value, dtype.numpy_dtype)
     except OverflowError as error:
         if is_of_interrupt(error):
@@ -265,8 +266,8 @@ def _adapted(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
 
 
 def _as_type(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """The array as `dtype`, whose kind has room for it. Raises DTypeError for an integer that is
-    outside of the range; a float outside of it is infinite."""
+    """The array as `dtype`, of a kind that can hold it. Raises DTypeError for an integer out of
+    range; a float out of range becomes infinite."""
     if dtype.is_integer and not np.can_cast(array.dtype, dtype.numpy_dtype):
         for extreme in (array.max(initial=0), array.min(initial=0)):
             if not dtype.min <= int(extreme) <= dtype.max:
@@ -276,7 +277,7 @@ def _as_type(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _refuse_elements(array: np.ndarray, value: Any) -> NoReturn:
-    """Raises DTypeError for what NumPy makes neither numbers nor truth values of."""
+    """Raises DTypeError for values that NumPy converts to neither numbers nor booleans."""
     odd = [x for x in _elements(value) if not isinstance(x, _NUMERIC)]
     large = [x for x in _elements(value) if type(x) is int and not -(2**63) <= x < 2**63]
     if large and not odd:
@@ -293,7 +294,7 @@ _ARRAYS = (np.ndarray, np.generic)
 
 
 def _elements(value: Any) -> Iterator[Any]:
-    """What stands in a list and the lists inside it; nothing for an array."""
+    """The items of a list and the lists inside it; nothing for an array."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from _elements(item) if isinstance(item, (list, tuple)) else (item,)
@@ -328,8 +329,8 @@ def _from_list(value: Any, dtype: DType | None) -> np.ndarray:
 
 
 def _kinds(value: Any) -> set[Any]:
-    """What stands in a list that holds NumPy's numbers: their dtypes, and a number for each type of
-    Python's, which adapts to them."""
+    """The kinds of items in a list that contains NumPy numbers: their dtypes, and one number for
+    each Python type, which adapts to them."""
     return {x.dtype if isinstance(x, _ARRAYS) else type(x)(0) for x in _elements(value)}
 
 
@@ -338,8 +339,8 @@ def _fits(array: np.ndarray, dtype: DType) -> bool:
 
 
 def _with_long_integers(array: np.ndarray, dtype: DType | None, value: Any) -> np.ndarray:
-    """The array that NumPy made of Python numbers. Of ints beyond int64 it makes unsigned integers,
-    or floats, without a word: they are kept where `dtype` has room for them, and refused else."""
+    """The array that NumPy made from Python numbers. For ints beyond int64 it silently makes
+    unsigned integers, or floats: they are kept if `dtype` can hold them, and refused otherwise."""
     is_float = array.dtype == np.float64 and array.size and np.abs(array).max() >= 2.0**63
     if not (is_float or array.dtype.kind == "u") or not (dtype is None or dtype.is_integer):
         return array
@@ -370,9 +371,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def converted(value: Any, dtype: DType) -> Tensor:
-    """`value` as a tensor of `dtype`, which is that of the tensors in a list too: they are cast to
-    it. Raises DTypeError for a tensor of another dtype, and in a list for one of a kind that
-    `dtype` has no room for."""
+    """`value` as a tensor of `dtype`; tensors in a list are cast to it. Raises DTypeError for a
+    tensor of another dtype, and in a list for one of a kind that `dtype` cannot hold."""
     if is_sequence(value):
         value = [*value]
     if not _holds_tensors(value):
@@ -389,7 +389,7 @@ def _fitted(value: Any, dtype: DType) -> Tensor:
 
 
 def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
-    """A list with tensors in it: stacked along a new first axis."""
+    """A list that contains tensors, stacked along a new first axis."""
     tensors = [as_tensor(v) if _is_typed(v) or _holds_tensors(v) else None for v in value]
     common = _common_dtype([tensor for tensor in tensors if tensor is not None], dtype)
     made = [
@@ -400,7 +400,8 @@ def _stack(value: Sequence[Any], dtype: DType | None) -> Tensor:
 
 
 def _stacked(made: Sequence[Tensor]) -> Tensor:
-    """Tensors of one dtype along a new first axis. Raises ShapeError where their shapes differ."""
+    """Tensors of one dtype, stacked along a new first axis. Raises ShapeError if their shapes
+    differ."""
     shape = made[0].type.shape
     if any(same_shape(x.type.shape, shape) is None for x in made):
         fail(
@@ -444,7 +445,7 @@ def _refuse_dtype(tensor: Tensor, dtype: DType) -> NoReturn:
 
 
 def promoted(x: DType, y: DType) -> DType | None:
-    """The type that both promote to; None if they do not mix."""
+    """The type to which both promote; None if they do not mix."""
     if x is y:
         return x
     kinds = {x.kind, y.kind}
@@ -460,7 +461,7 @@ def promoted(x: DType, y: DType) -> DType | None:
 
 
 def cast_to(x: Tensor, dtype: DType) -> Tensor:
-    """x itself if it has the type already."""
+    """x cast to the type; x itself if it has it already."""
     return x if x.dtype is dtype else Cast(dtype)(x)
 
 
@@ -500,7 +501,7 @@ def as_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def _adapting(value: Any, other: Tensor) -> DType | None:
-    """The dtype that a number or array takes beside a tensor: the tensor's, or complex."""
+    """The dtype of a number or array next to a tensor: the tensor's, or complex."""
     if isinstance(value, complex) and other.dtype.is_floating:
         return as_dtype("complex128" if other.dtype is float64 else "complex64")
     if isinstance(value, Dim):
@@ -509,7 +510,7 @@ def _adapting(value: Any, other: Tensor) -> DType | None:
 
 
 def _is_strong(value: Any) -> bool:
-    """Whether the value has a dtype of its own, to which others adapt."""
+    """Whether the value has its own dtype, to which others adapt."""
     return type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
 
 
@@ -517,7 +518,7 @@ def _is_strong(value: Any) -> bool:
 
 
 def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
-    """The shape that NumPy's rule gives. Raises ShapeError with both shapes."""
+    """The shape by NumPy's rule. Raises ShapeError with both shapes."""
     shape: Shape = tensors[0].type.shape
     for other in tensors[1:]:
         found = broadcast_two(shape, other.type.shape)
@@ -533,12 +534,12 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
 
 
 def can_broadcast(x: Shape, y: Shape) -> bool:
-    """Whether NumPy's rule gives two shapes one."""
+    """Whether two shapes broadcast by NumPy's rule."""
     return broadcast_two(x, y) is not None
 
 
 def broadcast_two(x: Shape, y: Shape) -> Shape | None:
-    """The shape that NumPy's rule gives for two; None if they do not broadcast."""
+    """The shape of two by NumPy's rule; None if they do not broadcast."""
     if x == y:
         return x
     if isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable):
@@ -580,7 +581,7 @@ def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     return broadcast(x, shape), broadcast(y, shape)
 
 
-#: The shape that two types broadcast to.
+#: The broadcast shape of two types.
 _broadcast_shapes: Memo[tuple[TensorType, TensorType], Shape] = Memo()
 
 
@@ -598,8 +599,9 @@ def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, 
 def static_ints(value: Any, what: str) -> tuple[Any, ...]:
     """A shape, axes or the like as a tuple of ints and Dims, from ints, lists, arrays or tensors.
 
-    What is not an integer stays as it is. Raises TraceError for a tensor whose value is not known
-    while tracing, DTypeError for what is neither a number nor a sequence of them.
+    Items that are not integers stay unchanged. Raises TraceError for a tensor whose value is
+    unknown while tracing, DTypeError for anything that is neither a number nor a sequence of
+    numbers.
     """
     if isinstance(value, (int, Dim, np.integer)):
         return (value if isinstance(value, (bool, Dim)) else int(value),)
@@ -635,7 +637,7 @@ def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
 
 def require_rank(x: Tensor) -> None:
     """Raises ShapeError if x follows from the sizes of a tensor of unknown rank. A live function
-    that meets the error traces again with the rank, where more is known."""
+    that gets this error is traced again with the rank, when more is known."""
     waiting = [x]
     for _ in range(_LOOK_BACK):
         if not waiting:
@@ -647,12 +649,12 @@ def require_rank(x: Tensor) -> None:
 
 
 def has_dtype(value: Any) -> bool:
-    """Whether a value has a dtype of its own, as tensors and Variables do."""
+    """Whether a value has its own dtype, as tensors and Variables do."""
     return isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__")
 
 
 def _int(value: Any) -> Any:
-    """An integer as an int; anything else stays as it is."""
+    """An integer as an int; anything else unchanged."""
     if isinstance(value, bool):
         return value
     try:
@@ -664,7 +666,7 @@ def _int(value: Any) -> Any:
 
 
 def static_value(x: Tensor) -> Any:
-    """The value of a tensor if it is known now: an array, or ints and Dims; else None."""
+    """The value of a tensor if it is known now: an array, or ints and Dims; otherwise None."""
     node = x.node
     if node is None or (node.builder is not None and node.builder.is_top_level):
         return np.asarray(x.numpy())
@@ -674,18 +676,18 @@ def static_value(x: Tensor) -> Any:
 def captured_value(x: Tensor) -> Any:
     """The value of a tensor if it follows from constants, sizes and captured tensors, or None.
 
-    A trace keeps the tensors that it captured, and they never change; but each value would be a
-    structure, and a program, of its own. So only sizes ask, which cannot do without.
+    A trace keeps the tensors that it captured, and they never change; but each value would need its
+    own structure and program. So only sizes use this, which cannot do without.
     """
     known = static_value(x)
     return known_value(x, looks_outside=True) if known is None else known
 
 
 def known_value(x: Tensor, looks_outside: bool = False) -> Any:
-    """The value of a tensor of a graph that follows from constants and sizes alone, or None; where
-    it `looks_outside`, also from what its trace captured.
+    """The value of a graph tensor that follows only from constants and sizes, or None; if it
+    `looks_outside`, also from what its trace captured.
 
-    It is looked for among the nearest nodes only, so asking costs little in a long graph.
+    It only searches the nearest nodes, so it is cheap even in a long graph.
     """
     known: dict[Tensor, Any] = {}
     waiting, steps = [x], 0
@@ -714,13 +716,13 @@ def known_value(x: Tensor, looks_outside: bool = False) -> Any:
 
 
 def _captured(x: Tensor) -> Tensor | None:
-    """The tensor outside of a trace that an input of it stands for."""
+    """The outside tensor that an input of a trace represents."""
     node = x.node
     return None if node is None or node.builder is None else node.builder.captured(x)
 
 
 def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
-    """The value of one tensor, given those of its node's inputs; None if it has none now."""
+    """The value of one tensor, given those of its node's inputs; None if it is unknown now."""
     node = tensor.node
     if node is None:
         return np.asarray(tensor.numpy())
@@ -731,7 +733,7 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
         return None
     values = [known[y] for y in node.inputs]
     if any(v.dtype == object for v in values) and not isinstance(op, _MOVING):
-        # Of a size that is open only sums and multiples are known: it has no floating value.
+        # For an open size only sums and multiples are known: it has no floating-point value.
         is_whole = all(y.dtype.is_integer for y in (*node.inputs, *node.outputs))
         return _on_sizes(op.name, values) if is_whole else None
     result = op.numpy(*values)
@@ -740,9 +742,9 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
     return None if result is NotImplemented else np.asarray(result)
 
 
-#: Ops whose reference computes with symbolic sizes too.
+#: Ops whose reference implementation also works on symbolic sizes.
 _MOVING = (Concatenate, Prod, Reshape, Reverse, Slice, Sum, Transpose)
-#: How many nodes `known_value` looks at.
+#: How many nodes `known_value` examines.
 _LOOK_BACK = 256
 
 

@@ -1,4 +1,4 @@
-"""Arguments that are truth values, and what is said of a Python value of the wrong kind."""
+"""Boolean arguments, and errors for Python values of the wrong kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracegraph.ir.tensor import Tensor
 
 
 def as_flag(op: str, what: str, value: Any) -> bool:
-    """A truth value that decides what is traced: a Python bool; None is False."""
+    """A boolean that decides what is traced: a Python bool; None is False."""
     if value is True or value is False:
         return value
     if value is None or isinstance(value, np.bool_):
@@ -20,7 +20,7 @@ def as_flag(op: str, what: str, value: Any) -> bool:
 
 
 def refuse_kind(op: str, rule: str, value: Any, *, fix: str) -> NoReturn:
-    """Raises DTypeError for a Python value of the wrong kind: what it is for, and what came."""
+    """Raises DTypeError for a Python value of the wrong kind: its purpose, and what was passed."""
     given = f"a tensor {value.type}" if isinstance(value, Tensor) else shown(value)
     kind = "" if isinstance(value, Tensor) else f", which is {kind_of(value)}"
     fail(DTypeError, f"{op}: {rule}, and it was given {given}{kind}", fix=fix)

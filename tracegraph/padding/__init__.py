@@ -1,1 +1,1 @@
-"""Graphs that compute on padded inputs what they compute on the inputs themselves."""
+"""Graphs that compute on padded inputs what they would compute on the unpadded ones."""

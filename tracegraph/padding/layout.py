@@ -1,10 +1,10 @@
-"""Where the elements of a padded tensor are: the layout of each axis, and masks made of it.
+"""Where the elements of a padded tensor are: the layout of each axis, and masks derived from it.
 
-A graph whose inputs are padded is written with the same open sizes; there a name stands for the
-padded size, and one scalar input more has the true size. An axis of open size is laid out as
+A graph for padded inputs is written with the same open sizes, but there a name stands for the
+padded size, and an extra scalar input has the true size. An axis of open size is laid out as
 factors, whose product is its size: position p has one digit for each factor, and holds an element
-where each digit is below the true size of its factor. One factor is the plain case: the elements
-come first, padding follows. Joining the axes [batch, time] makes an axis of these two factors.
+if each digit is below the true size of its factor. One factor is the plain case: elements come
+first, padding follows. Merging the axes [batch, time] makes an axis of these two factors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracegraph.ops.shape import Reshape
 
 
 class Uniform:
-    """The layout of an axis of open size along which all elements are equal: any layout fits."""
+    """The layout of an axis of open size along which all elements are equal: it fits any other."""
 
     def __repr__(self) -> str:
         return "uniform"
@@ -36,13 +36,13 @@ Layouts: TypeAlias = tuple[Layout, ...]
 
 
 class Padding:
-    """The layouts of the tensors of a graph that is being rewritten, and the true sizes."""
+    """The layouts of the tensors of a graph being rewritten, and the true sizes."""
 
     def __init__(self, sizes: Mapping[str, Tensor]) -> None:
         #: The true size for each name whose axes are padded.
         self.sizes = dict(sizes)
         self.layouts: dict[Tensor, Layouts] = {}
-        #: Sizes that must not be larger than their padded ones: there the elements have to fit.
+        #: Sizes that must not exceed their padded ones, since their elements have to fit there.
         self.growing: set[Size] = set()
 
     # Sizes.
@@ -89,7 +89,7 @@ class Padding:
         return self.layouts.get(x, (None,) * x.ndim)
 
     def note(self, x: Tensor, layouts: Iterable[Layout]) -> Tensor:
-        """Notes the layouts of a tensor: axes of known size have none."""
+        """Records the layouts of a tensor: axes of known size have none."""
         found = [
             layout if self.is_open(size) else None
             for size, layout in zip(x.type.shape, layouts, strict=True)
@@ -104,12 +104,12 @@ class Padding:
         return tuple((size,) if self.is_open(size) else None for size in shape)
 
     def is_plain(self, x: Tensor, axis: int) -> bool:
-        """Whether the elements come first along an axis, if it is padded."""
+        """Whether elements come first along an axis, if it is padded."""
         layout = self.of(x)[axis]
         return layout is None or isinstance(layout, Uniform) or len(layout) == 1
 
     def normal(self, factors: Sequence[Size]) -> Layout:
-        """The layout of these factors: where only the first is open, the elements come first."""
+        """The layout of these factors: plain, if only the first is open."""
         factors = [size for size in factors if size != 1]
         if not any(map(self.is_open, factors)):
             return None
@@ -118,7 +118,7 @@ class Padding:
         return (element_count(tuple(factors)),)
 
     def joined(self, layouts: Sequence[Layout]) -> Layout | None:
-        """The one layout that axes of one size have; None if they differ or are not padded."""
+        """The common layout of axes of one size; None if they differ or are not padded."""
         some = [x for x in layouts if x is not None and not isinstance(x, Uniform)]
         if not some:
             return next((x for x in layouts if x is not None), None)
@@ -127,7 +127,8 @@ class Padding:
         return None
 
     def together(self, xs: Sequence[Tensor], axes: Sequence[int]) -> tuple[list[Tensor], Layout]:
-        """Tensors with one layout along one axis of each, all of one size, and that layout."""
+        """Converts tensors to a common layout along one axis of each, all of one size; and that
+        layout."""
         found = [self.of(x)[axis] for x, axis in zip(xs, axes, strict=True)]
         layout = self.joined(found)
         if layout is None and any(x is not None for x in found):
@@ -136,7 +137,7 @@ class Padding:
         return list(xs), layout
 
     def aligned(self, xs: Sequence[Tensor]) -> tuple[list[Tensor], Layouts]:
-        """Tensors of one shape with one layout for each axis."""
+        """Converts tensors of one shape to a common layout for each axis."""
         result, layouts = list(xs), []
         for axis in range(xs[0].ndim):
             result, layout = self.together(result, [axis] * len(result))
@@ -157,7 +158,7 @@ class Padding:
         return self.note(Gather(axis, 0)(x, position), rest)
 
     def laid_out(self, x: Tensor, axis: int, layout: Layout) -> Tensor:
-        """x with another layout of one axis along which all its elements are equal."""
+        """x with another layout for an axis along which all its elements are equal."""
         if self.of(x)[axis] == layout or layout is None:
             return x
         rest = list(self.of(x))
@@ -165,11 +166,11 @@ class Padding:
         return self.again(x, rest)
 
     def again(self, x: Tensor, layouts: Iterable[Layout]) -> Tensor:
-        """x, laid out otherwise: another tensor, since x stays what it is."""
+        """A copy of x with other layouts; x itself does not change."""
         return self.note(Reshape(x.type.shape)(x), layouts)
 
     def _positions(self, size: Size, factors: Sequence[Size]) -> Tensor:
-        """Where each element is, by its number among the elements."""
+        """The position of each element, by its index among the elements."""
         number = Iota(size, int32)()
         position = full(0, number.type)
         stride: Size = 1
@@ -186,7 +187,7 @@ class Padding:
     # Masks.
 
     def is_element(self, x: Tensor, axes: Iterable[int]) -> Tensor | None:
-        """Whether each element of x is one along `axes`; None if there is no padding."""
+        """Whether each position of x holds an element along `axes`; None if there is no padding."""
         found: Tensor | None = None
         for axis in axes:
             layout, size = self.of(x)[axis], x.type.shape[axis]
@@ -198,11 +199,11 @@ class Padding:
         return found
 
     def flags(self, size: Size) -> Tensor:
-        """Whether each position of an axis of open size, whose elements come first, has one."""
+        """Whether each position holds an element, for an axis of open size with elements first."""
         return elementwise.LESS(Iota(size, int32)(), BroadcastTo((size,), ())(self.value(size)))
 
     def _joint_flags(self, size: Size, factors: Sequence[Size]) -> Tensor:
-        """Whether each position of an axis has an element."""
+        """Whether each position of an axis holds an element."""
         type = TensorType(bool_, tuple(factors))
         found: Tensor | None = None
         for place, factor in enumerate(factors):
@@ -214,7 +215,7 @@ class Padding:
         return found if len(factors) == 1 else Reshape((size,))(found)
 
     def masked(self, x: Tensor, axes: Iterable[int], value: Any) -> Tensor:
-        """x with `value`, a number or a scalar tensor, where there is no element along `axes`."""
+        """x with `value`, a number or a scalar tensor, in the padding along `axes`."""
         flags = self.is_element(x, axes)
         if flags is None:
             return x

@@ -1,5 +1,5 @@
-"""Branches and loops on padded operands: their graphs are padded as the graph around them is, with
-the true sizes as inputs of their own."""
+"""Branches and loops on padded operands: their graphs are padded like the enclosing graph, and take
+the true sizes as inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracegraph.ops.elementwise import SELECT
 from tracegraph.padding.layout import Padding
 from tracegraph.passes.specialise import specialise
 
-#: The values of the outputs of a graph for those of its inputs, on padded operands.
+#: Computes the outputs of a graph from its inputs, on padded operands.
 Walk = Callable[[Graph, Sequence[Tensor], Padding], Sequence[Tensor]]
 
 
@@ -54,7 +54,7 @@ def while_gradient(
 
 
 def scan(padding: Padding, op: Scan, xs: Sequence[Tensor], walk: Walk) -> Sequence[Tensor]:
-    """One of open length keeps its states in the steps that padding adds."""
+    """With open length, it keeps its states through the steps that padding adds."""
     given = _plainly(padding, xs)
     steps = op.types_inside(op.regions[0], [x.type for x in given])
     region = _Region(padding, op.body, op.constants, walk)
@@ -68,7 +68,7 @@ def scan(padding: Padding, op: Scan, xs: Sequence[Tensor], walk: Walk) -> Sequen
 
 
 class _Region:
-    """A graph of an op, with the true sizes as inputs from the place `at` on."""
+    """A graph of an op, with the true sizes as inputs from position `at` on."""
 
     def __init__(self, padding: Padding, graph: Graph, at: int, walk: Walk) -> None:
         self._padding, self._graph, self._at, self._walk = padding, graph, at, walk
@@ -79,8 +79,8 @@ class _Region:
         types: Sequence[TensorType] | None = None,
         states: int | None = None,
     ) -> Graph:
-        """The graph for the operands `given`, of these types inside. With `states` it has one input
-        more at the end: where that does not hold, it hands on the states that it was given."""
+        """The graph for the operands `given`, which have these types inside. With `states` it has
+        one more input at the end: where that is false, it passes its input states on."""
         types = [x.type for x in given] if types is None else types
         graph = specialise(self._graph, types)
         with Builder(graph.name) as builder:
@@ -129,5 +129,5 @@ _RULES = {Branch: branch, While: while_loop, WhileGradient: while_gradient, Scan
 
 
 def rule_of(op: Op) -> Callable[..., Sequence[Tensor]] | None:
-    """What makes the outputs of a branch or a loop on padded operands; None for any other op."""
+    """The rule for a branch or a loop on padded operands; None for any other op."""
     return next((rule for kind, rule in _RULES.items() if isinstance(op, kind)), None)

@@ -1,13 +1,14 @@
-"""A graph of open sizes that computes on padded inputs what it computes on the inputs themselves.
+"""A graph of open sizes that computes on padded inputs what it would compute on unpadded ones.
 
-Each op has a rule that keeps one promise: where the operands have elements, and whatever stands in
-their padding, the result has the elements that it should have, and says where they are. So rows
-that do not meet stay as they are, reductions over an open axis see a neutral element in place of
-padding, and sizes as values are the true ones. Padding is taken out by a selection before anything
-is combined, also in gradients, so that nan and infinity that were made of padding stay there.
+Each op has a rule that keeps one invariant: where the operands have elements, whatever their
+padding contains, the result has the right elements, and the rule says where they are. So rows that
+do not interact are unaffected, reductions over an open axis see a neutral element instead of
+padding, and sizes used as values are the true ones. Padding is masked by a selection before
+anything is combined, also in gradients, so nan and infinity computed from padding stay in the
+padding.
 
-An op without a rule passes if its `depends` shows that rows do not meet in it. Everything else is
-refused, with the node and its line.
+An op without a rule is accepted if its `depends` shows that rows do not interact in it. Everything
+else is refused, naming the node and its line.
 """
 
 from __future__ import annotations
@@ -37,21 +38,21 @@ class Padded:
 
     graph: Graph
     names: tuple[str, ...]
-    #: The outputs of the graph that was padded which this one has.
+    #: The outputs of the original graph that this one has.
     outputs: tuple[int, ...]
-    #: Sizes that must be no larger than with padding.
+    #: Sizes that must not exceed their padded ones.
     growing: tuple[Size, ...]
 
 
 def padded(
     graph: Graph, argument_count: int, results: range, state: range, found: Sequence[str] = ()
 ) -> Padded:
-    """`graph` for arguments that are padded along their open axes, at the end of each.
+    """`graph` for arguments that are padded at the end of each of their open axes.
 
-    After the arguments it takes an int32 scalar for each name of a size that they bring, and for
-    those that the run has `found`: its true value. Of the outputs those at `results` may be padded,
-    and those at `state` may not; others that would be are left out. Raises ShapeError naming the
-    node for which padding would change what it computes.
+    After the arguments it takes the true value of each named size that they bring or that the run
+    has `found`, as an int32 scalar. Outputs at `results` may be padded, those at `state` may not;
+    others that would be are dropped. Raises ShapeError naming the node whose result padding would
+    change.
     """
     names = tuple(dict.fromkeys((*_names(graph, argument_count), *found)))
     with Builder(graph.name) as builder:
@@ -91,7 +92,7 @@ def _names(graph: Graph, argument_count: int) -> tuple[str, ...]:
 
 
 def _walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
-    """Appends the nodes of `graph` as they are on padded operands; calls are opened."""
+    """Appends the nodes of `graph` in their form for padded operands, with calls inlined."""
     for node in graph.nodes:
         inputs = tuple([env[x] for x in node.inputs])
         with sourced(node.source):
@@ -131,7 +132,7 @@ def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Te
 
 
 def _concerns(padding: Padding, op: Op, types: Iterable[TensorType]) -> bool:
-    """Whether padded sizes come near a node."""
+    """Whether padded sizes affect a node."""
     sizes = [size for type in types for size in type.shape]
     return any(map(padding.is_open, [*sizes, *sizes_in(op.attributes)]))
 

@@ -1,8 +1,8 @@
-"""What padding does to each op: one rule per family, which keeps elements and padding apart.
+"""The padding rules of ops: one per family, which keeps elements and padding apart.
 
-A rule takes the layouts, the op and its operands, of which some are padded, appends the op as it is
-to be on them, and notes where the elements of the results are. It raises `Refusal` where there is
-no such op.
+A rule takes the layouts, the op and its operands, some of which are padded, appends the op's form
+for them, and records where the elements of the results are. It raises `Refusal` if there is no
+such form.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def sizes_in(value: Any) -> list[Size]:
 
 
 def _same(padding: Padding, op: Op, xs: Sequence[Tensor], layouts: Iterable[Layout]) -> Tensor:
-    """The result of an op as it is, with its layouts."""
+    """The result of an unchanged op, with its layouts recorded."""
     (y,) = current().add(op, tuple(xs))
     return padding.note(y, layouts)
 
@@ -92,7 +92,7 @@ def _kept(layouts: Sequence[Layout], dropped: Sequence[int]) -> list[Layout]:
 
 
 def _reduction(neutral: Callable[[Any], Any]) -> Rule:
-    """The rule of a reduction, for which padding becomes `neutral(dtype)`."""
+    """The rule of a reduction that replaces padding by `neutral(dtype)`."""
 
     def rule(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         (x,) = xs
@@ -128,7 +128,7 @@ def _scan(neutral: float) -> Rule:
     def rule(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         x = padding.compact(xs[0], op.axis)
         layouts = padding.of(x)
-        if op.reverse:  # forwards, padding comes after everything
+        if op.reverse:  # in forward direction, padding comes after everything
             x = padding.masked(x, [op.axis], neutral)
         return _same(padding, op, [x], layouts)
 
@@ -153,7 +153,7 @@ def _barrier(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _ensure_shape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    (x,) = xs  # what is assumed of the true sizes is checked of the graph itself
+    (x,) = xs  # assumptions about true sizes are checked on the graph itself
     (type,) = op.output_types((x,))
     for axis, size in enumerate(type.shape):
         x = _resized(padding, x, axis, size)
@@ -163,7 +163,7 @@ def _ensure_shape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     (x,) = xs
-    factors: list[tuple[Size, bool]] = []  # sizes, and whether all along them is equal
+    factors: list[tuple[Size, bool]] = []  # sizes, and whether all elements along them are equal
     for size, layout in zip(x.type.shape, padding.of(x), strict=True):
         if layout is None or isinstance(layout, Uniform):
             factors.append((size, layout is UNIFORM))
@@ -178,7 +178,7 @@ def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 def _groups(
     factors: Sequence[tuple[Size, bool]], shape: Sequence[Size]
 ) -> list[tuple[list[tuple[Size, bool]], list[Size]]]:
-    """The factors and the sizes of a shape in groups of equal products, as small as may be."""
+    """The factors and the sizes of a shape in groups of equal products, as small as possible."""
     groups, start, end = [], 0, 0
     inner: list[tuple[Size, bool]] = []
     for factor in factors:
@@ -208,7 +208,7 @@ def _groups(
 def _regrouped(
     padding: Padding, inner: Sequence[tuple[Size, bool]], outer: Sequence[Size]
 ) -> list[Layout]:
-    """The layouts of the axes `outer` that the factors `inner` become."""
+    """The layouts of the axes `outer` that the factors `inner` turn into."""
     inner = [(size, uniform) for size, uniform in inner if size != 1]
     sizes = [size for size, _ in inner]
     wide = [size for size in outer if size != 1]
@@ -258,8 +258,8 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _resized(padding: Padding, x: Tensor, axis: int, size: Size) -> Tensor:
-    """x with another size along an axis, which holds the same elements: with padding, sizes that
-    are equal may differ, and a part may be larger than the whole."""
+    """x with another size along an axis, holding the same elements: padded sizes of equal true
+    sizes may differ, and a part may be larger than the whole."""
     missing = size - x.type.shape[axis]
     if isinstance(missing, int) and missing == 0:
         return x
@@ -273,7 +273,7 @@ def _resized(padding: Padding, x: Tensor, axis: int, size: Size) -> Tensor:
 
 
 def _after_slice(padding: Padding, op: Any, x: Tensor) -> list[Layout]:
-    """The layouts of a slice: along axes of which it is all they stay."""
+    """The layouts of a slice: unchanged along axes that it takes whole."""
     (type,) = op.output_types((x,))
     plain, old = padding.plain(type.shape), padding.of(x)
     return [
@@ -324,7 +324,7 @@ def _concatenate(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     (y,) = current().add(op, tuple(xs))
     layouts[axis] = padding.plain(y.type.shape)[axis]
     start: Size = 0
-    for x in xs:  # each over the padding of the one before
+    for x in xs:  # each overwrites the padding of the one before
         if padding.is_open(start):
             padding.growing.add(start)
             places = [padding.value(start if a == axis else 0) for a in range(y.ndim)]
@@ -342,7 +342,7 @@ def _reverse(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     for axis in op.axes:
         if layouts[axis] is None:
             continue
-        size = y.type.shape[axis]  # the elements come last now: they are moved to the front
+        size = y.type.shape[axis]  # the elements now come last: move them to the front
         after = tuple(size if a == axis else 0 for a in range(y.ndim))
         none = (0,) * y.ndim
         wide = Pad(none, after, none)(y, full(_zero(y), TensorType(y.dtype)))
@@ -367,7 +367,7 @@ def _matmul(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _contracted(padding: Padding, pair: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
-    """Two operands with zeros for padding along the axes over which their product sums."""
+    """Two operands with zeros in the padding along their contracted axes."""
     pair, layout = padding.together(pair, axes)
     if layout is UNIFORM:
         layout = padding.plain([pair[0].type.shape[axes[0]]])[0]
@@ -410,14 +410,14 @@ def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Ten
         limit = BroadcastTo(indices.type.shape, (indices.ndim - 1,))(row)
     if op.clamps:
         inside = MINIMUM(indices, SUB(limit, full(1, limit.type)))
-    else:  # at -1 nothing is read or written
+    else:  # index -1: nothing is read or written
         inside = SELECT(LESS(indices, limit), indices, full(-1, limit.type))
     return x, padding.note(inside, layouts)
 
 
 def _wide(padding: Padding, indices: Tensor, is_signed: bool) -> Tensor:
-    """Indices of a type that has every size, and -1 if it is to be signed. An unsigned number that
-    becomes negative was out of range before."""
+    """Indices in a type that holds every size, and -1 if it is to be signed. An unsigned number
+    that becomes negative was already out of range."""
     kind = indices.dtype.numpy_dtype
     if kind.itemsize < 4:
         dtype = int32
@@ -444,7 +444,7 @@ def _window(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> list[Layou
     return [*batch, *of_x[b : op.axis], *op.index_shape(of_indices), *of_x[op.axis + count :]]
 
 
-#: What a scatter may be given for an element that is padding.
+#: The neutral update of each scatter op, used for padding.
 _SCATTER_NEUTRAL: dict[type[Op], Callable[[Any], Any]] = {
     index.ScatterAdd: lambda dtype: 0,
     index.ScatterMul: lambda dtype: 1,
@@ -483,7 +483,7 @@ def _scatter(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _neutral(op: Op) -> Callable[[Any], Any]:
-    """What changes nothing where it is written."""
+    """The value whose write changes nothing."""
     if isinstance(op, index.ScatterIsExtreme):
         return lowest if op.largest else highest
     if type(op) not in _SCATTER_NEUTRAL:
@@ -511,7 +511,7 @@ def _dynamic_update(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
             moving.append(axis)
     x, starts = _within(padding, x, update.type.shape, starts)
     flags = padding.is_element(update, moving)
-    if flags is not None:  # what is there stays where the update has no element
+    if flags is not None:  # keep the old value where the update has no element
         there = index.DynamicSlice(update.type.shape)(x, *starts)
         update = padding.note(SELECT(flags, update, there), padding.of(update))
     layouts = padding.of(x)
@@ -524,8 +524,9 @@ def _dynamic_update(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 def _within(
     padding: Padding, x: Tensor, sizes: Any, starts: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """x and the starts of a slice of these sizes, which lies within its elements. Where the size is
-    open x is made longer by as much, so that the slice fits with its padding."""
+    """x and the start indices of a slice of these sizes, so that the slice lies within its
+    elements. If the size is open, x is extended by as much, so that the slice fits with its
+    padding."""
     result = [_wide(padding, start, is_signed=False) for start in starts]
     for axis, size in enumerate(sizes):
         whole = x.type.shape[axis]
@@ -544,14 +545,14 @@ def _within(
 
 
 def _sorting(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """Padding becomes what comes last; of equal elements the first stay first."""
+    """Padding becomes the value that sorts last; equal elements keep their order."""
     x = padding.compact(xs[0], op.axis)
     layouts = padding.of(x)
     return _same(padding, op, [padding.masked(x, [op.axis], _last(op, x.dtype))], layouts)
 
 
 def _last(op: Any, dtype: Any) -> Any:
-    """What comes last where a type is put in order; nan counts as the largest number."""
+    """The value that sorts last in a dtype; nan counts as the largest number."""
     if dtype.is_bool:
         return not op.descending
     if op.descending:
@@ -560,7 +561,7 @@ def _last(op: Any, dtype: Any) -> Any:
 
 
 def _top_k(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """Of each line by itself."""
+    """Treats each line separately."""
     (x,) = xs
     last = x.ndim - 1
     if padding.is_open(x.type.shape[last]) or any(map(padding.is_open, sizes_in(op.attributes))):
@@ -578,7 +579,8 @@ def _true_indices(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _from_key(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """The numbers of a key count through their shape: those of a longer one begin alike."""
+    """Random numbers are generated in the order of the flattened shape: a longer sequence starts
+    alike."""
     (key,) = xs
     made = [size for size in op.made().shape if size != 1]
     if any(map(padding.is_open, made[1:])) or isinstance(op, RandomPermutation):
@@ -621,14 +623,14 @@ def _check(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     return current().add(op, tuple(xs))
 
 
-# Ops without a rule: what `depends` shows.
+# Ops without a rule: what `depends` proves.
 
 _PROOF_SIZES = (7, 11, 13, 17, 19)
 
 
 def proved(padding: Padding, op: Op, xs: Sequence[Tensor]) -> Outputs:
-    """The outputs of an op that is shown to keep the rows along each open axis apart, by what it
-    says of which element depends on which: for sizes that are prime and differ."""
+    """The outputs of an op whose `depends` proves that it keeps the rows along each open axis
+    apart, tested with distinct prime sizes."""
     xs = list(xs)
     for place, x in enumerate(xs):
         for axis in range(x.ndim):
@@ -650,8 +652,8 @@ def proved(padding: Padding, op: Op, xs: Sequence[Tensor]) -> Outputs:
 def _keeps_apart(
     op: Op, xs: Sequence[Tensor], ys: Sequence[Tensor], place: int, axis: int, sizes: Any
 ) -> bool:
-    """Whether element k along an axis of one operand reaches element k along an axis of the same
-    size of each output, and no other."""
+    """Whether element k along an axis of one operand reaches only element k along an axis of the
+    same size in each output."""
     size = xs[place].type.shape[axis]
     with Builder("proof") as builder:
         types = [

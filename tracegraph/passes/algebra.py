@@ -1,7 +1,8 @@
-"""Algebra on single nodes: what `op(*inputs)` equals that exists already or is simpler.
+"""Algebra on single nodes: replaces `op(*inputs)` by an equal value that exists already or is
+simpler.
 
-Every rule keeps values to the bit, but for the sign of a zero that is added. Derivations and
-`simplify` both go through `simpler`, so each rule is stated once.
+Every rule preserves values to the bit, except for the sign of a zero that is added. Derivations
+and `simplify` both go through `simpler`, so each rule is stated once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COMMUTATIVE = frozenset([ops.Add, ops.Mul])
 
 
 def simpler(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
-    """A tensor equal to `op(*inputs)` that needs less, or None."""
+    """A tensor equal to `op(*inputs)` that is cheaper, or None."""
     rule = _RULES.get(type(op))
     found = rule(op, *inputs) if rule is not None else None
     if found is None and isinstance(op, _EXACT):
@@ -38,7 +39,7 @@ def simpler(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
 
 
 def uniform(x: Tensor) -> np.ndarray | None:
-    """The scalar that every element of x is known to be, or None."""
+    """The scalar that every element of x is known to equal, or None."""
     node = x.node
     if node is None:
         return None
@@ -55,7 +56,7 @@ def is_uniform(x: Tensor, value: int) -> bool:
 
 
 def folded(op: Op, inputs: tuple[Tensor, ...]) -> Tensor | None:
-    """The constant that an exact elementwise op makes of constants."""
+    """The constant result of an exact elementwise op on constants."""
     assert isinstance(op, ops.Elementwise)
     values: list[np.ndarray] = []
     for x in inputs:
@@ -120,12 +121,12 @@ def _add(op: ops.Add, x: Tensor, y: Tensor) -> Tensor | None:
         if _is_one_update_of_zeros(other):
             node = other.node
             assert node is not None
-            return node.op(one, *node.inputs[1:])  # which XLA can make in place
+            return node.op(one, *node.inputs[1:])  # which XLA can do in place
     return None
 
 
 def _is_one_update_of_zeros(x: Tensor) -> bool:
-    """Whether x is zeros but for one place, to which something was added."""
+    """Whether x is all zeros except for one place, to which something was added."""
     node = x.node
     if node is None or type(node.op) is not ScatterAdd or not is_uniform(node.inputs[0], 0):
         return False

@@ -1,12 +1,12 @@
 """Colouring: few products with a sparse matrix from which all of its nonzeros can be read.
 
 A forward product is J s, a reverse product is s^T J. Columns of one colour share a forward product,
-rows of one colour a reverse product, where the seed s is 1 at that colour. A colouring is right if
-every nonzero stands alone in some product: then it is read there, and nothing is solved.
+rows of one colour a reverse product; its seed s is 1 at that colour. A colouring is valid if every
+nonzero is alone in some product: it is read there directly, without solving equations.
 
-All algorithms are greedy and give the same colours each time. A set of colours is the bits of one
-integer, so the time goes with the nonzeros, even if a row is full. After Gebremedhin, Manne and
-Pothen (SIAM Review 2005); rows and columns together after arXiv:2505.07308.
+All algorithms are greedy and deterministic. A set of colours is a bit mask in one integer, so the
+time is linear in the nonzeros, even if a row is full. After Gebremedhin, Manne and Pothen (SIAM
+Review 2005); rows and columns together after arXiv:2505.07308.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from dataclasses import dataclass
 import numpy as np
 
 Lists = list[list[int]]
-#: Rows and columns are coloured together where one side alone costs so many times more than what
-#: the number of nonzeros asks for at least.
+#: Rows and columns are coloured together if one side alone costs at least this many times the lower
+#: bound that follows from the number of nonzeros.
 _WORTH_BOTH = 2.0
-#: How often a colouring is begun anew, one colour after another.
+#: How often to recolour, going through one colour after another.
 _ROUNDS = 4
-#: The order of smallest last is not made where lines are so long that it takes more steps than
-#: this for each nonzero.
+#: Smallest-last ordering is skipped if the lines are so long that it takes more steps than this per
+#: nonzero.
 _LONGEST_STEPS = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Colouring:
-    """The colours of columns and rows, and where each nonzero is read.
+    """The colours of columns and rows, and where to read each nonzero.
 
-    A colour of -1 means that the column, or row, takes part in no product. Products count through,
-    the forward ones first; nonzero k is element `places[k]` of product `products[k]`.
+    A colour of -1 means that the column, or row, is in no product. Products are numbered
+    consecutively, the forward ones first; nonzero k is element `places[k]` of product
+    `products[k]`.
     """
 
     shape: tuple[int, int]
@@ -54,13 +55,13 @@ class Colouring:
 
     @property
     def positions(self) -> np.ndarray:
-        """Where each nonzero stands if all products are put one after another."""
+        """The position of each nonzero in the concatenation of all products."""
         height, width = self.shape
         before = np.minimum(self.products, self.forward)
         return before * height + (self.products - before) * width + self.places
 
     def transposed(self, order: np.ndarray) -> Colouring:
-        """The colouring of the transposed matrix, whose nonzeros are those here in `order`."""
+        """The colouring of the transposed matrix, whose nonzeros are these, permuted by `order`."""
         moved = np.where(
             self.products < self.forward, self.products + self.reverse, self.products - self.forward
         )
@@ -79,9 +80,9 @@ def colour(
     forward_cost: float = 1.0,
     reverse_cost: float = 1.0,
 ) -> Colouring:
-    """The cheapest colouring found, by columns, by rows or by both, for products of these costs.
+    """The cheapest colouring found, by columns, by rows or by both, at these costs per product.
 
-    The nonzeros of the matrix of `shape` stand at `(rows[k], columns[k])`, each given once.
+    The nonzeros of the matrix of `shape` are at `(rows[k], columns[k])`, each listed once.
     """
     sides = [
         (forward_cost * _longest(rows), forward_cost, colour_columns),
@@ -89,7 +90,7 @@ def colour(
     ]
     sides.sort(key=lambda side: side[:2])
     if _is_symmetric(rows, columns, shape):
-        sides = sides[:1]  # the other side has the same colours
+        sides = sides[:1]  # by symmetry, the other side has the same colours
     found: list[Colouring] = []
     best = np.inf
     for bound, _, colour_side in sides:
@@ -118,7 +119,7 @@ def colour_rows(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -
 def one_by_one(
     rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int], is_by_row: bool
 ) -> Colouring:
-    """A product for each row, or for each column: what a full matrix needs."""
+    """One product per row, or per column, as a full matrix requires."""
     height, width = shape
     if is_by_row:
         return Colouring(shape, _none(width), np.arange(height), rows, columns)
@@ -128,8 +129,8 @@ def one_by_one(
 def colour_symmetric(rows: np.ndarray, columns: np.ndarray, size: int) -> Colouring:
     """A star colouring of a symmetric matrix, such as a Hessian: forward products only.
 
-    Neighbours differ, and every path of four has three colours. Then of a nonzero and its mirror
-    image one stands alone. The nonzeros must be those of a symmetric pattern: `symmetric_part`.
+    Neighbours differ, and every path of four has three colours. Then a nonzero or its mirror image
+    is alone in a product. The nonzeros must form a symmetric pattern: see `symmetric_part`.
     """
     shape = (size, size)
     assert _is_symmetric(rows, columns, shape), "the pattern is not symmetric"
@@ -149,8 +150,8 @@ def colour_symmetric(rows: np.ndarray, columns: np.ndarray, size: int) -> Colour
 def symmetric_part(
     rows: np.ndarray, columns: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The nonzeros whose mirror image is one too. A symmetric matrix has no others, even if its
-    pattern was found too large."""
+    """The nonzeros whose mirror image is also one. A symmetric matrix has no others, even if its
+    pattern was overestimated."""
     keeps = np.isin(rows * size + columns, columns * size + rows)
     return rows[keeps], columns[keeps]
 
@@ -162,11 +163,11 @@ def colour_both(
     forward_cost: float = 1.0,
     reverse_cost: float = 1.0,
 ) -> Colouring:
-    """Some nonzeros by forward, some by reverse products: for rows and columns that are full.
+    """Some nonzeros by forward, some by reverse products: for matrices with full rows and columns.
 
-    A star colouring of the graph whose vertices are the columns, then the rows, and whose edges
-    are the nonzeros: the symmetric matrix [[0, J^T], [J, 0]]. A path of four vertices in it is two
-    columns and two rows, so a row and a column need not differ. Colours from which nothing has to
+    A star colouring of the graph whose vertices are the columns, then the rows, and whose edges are
+    the nonzeros: the symmetric matrix [[0, J^T], [J, 0]]. A path of four vertices in it consists of
+    two columns and two rows, so a row and a column need not differ. Colours from which nothing need
     be read are dropped.
     """
     height, width = shape
@@ -196,13 +197,13 @@ def _coloured_lines(lines: np.ndarray, others: np.ndarray, count: int, width: in
             return best
     assert best is not None
     for key in _class_orders():
-        # As many colours or fewer, since no line of a class is in the way of another.
+        # As many colours or fewer, since the lines of one class never conflict.
         best = _greedy(members, width, _by_class(best, key))
     return best
 
 
 def _greedy(members: Lists, width: int, order: Iterable[int]) -> np.ndarray:
-    """Each line in turn gets the first colour that none of its places has met."""
+    """Each line in turn gets the first colour that none of its places has seen."""
     met = [0] * width
     colours = [-1] * len(members)
     for line in order:
@@ -244,18 +245,18 @@ def _star_colourings(
 
 
 def _star_colouring(near: Lists, order: Iterable[int], is_proper: bool) -> np.ndarray:
-    """Colours of the vertices of a graph, such that no path of four has two colours only.
+    """Colours of the vertices of a graph, such that no path of four has only two colours.
 
-    Neighbours differ if `is_proper`. Sets of colours, as bits, for every vertex: those that its
-    neighbours have (`once`), those that several have (`twice`), and those of neighbours that are
-    the middle of a path whose ends have the vertex's own colour (`hubs`).
+    Neighbours differ if `is_proper`. For every vertex, bit sets of colours: those that its
+    neighbours have (`once`), those that several have (`twice`), and those of neighbours in the
+    middle of a path whose ends both have the vertex's own colour (`hubs`).
     """
     count = len(near)
     own, once, twice, hubs = ([0] * count for _ in range(4))
     first: list[dict[int, int]] = [{} for _ in range(count)]
     for v in order:
         shared, forbidden = twice[v], once[v] if is_proper else 0
-        for w in near[v]:  # v would be a middle or an end of a path
+        for w in near[v]:  # v would be the middle or an end of a path
             forbidden |= once[w] if shared & own[w] else hubs[w]
         bit = own[v] = ~forbidden & (forbidden + 1)
         for w in near[v]:
@@ -288,7 +289,7 @@ def _without_neutral(
     by_row: np.ndarray,
     costs: tuple[float, float],
 ) -> Colouring:
-    """The colouring with those colours only from which nonzeros have to be read."""
+    """The colouring without the colours from which no nonzero need be read."""
     shape = len(by_row), len(by_column)
     forward, reverse = by_column[columns], by_row[rows]
     is_forward, is_reverse = _is_alone(rows, forward), _is_alone(columns, reverse)
@@ -314,7 +315,7 @@ def _cover(
     keep_row: np.ndarray,
     costs: tuple[float, float],
 ) -> None:
-    """Keeps colours until each nonzero has one of its two, those first that serve most."""
+    """Selects colours until each nonzero has one of its two; greedily, the most useful first."""
     while len(forward):
         by_column, by_row = np.bincount(forward), np.bincount(reverse)
         if by_column.max() / costs[0] >= by_row.max() / costs[1]:
@@ -326,7 +327,7 @@ def _cover(
 
 
 def _renumbered(keeps: np.ndarray) -> np.ndarray:
-    """New numbers for the colours that are kept, and -1 for the others."""
+    """New numbers for the selected colours, and -1 for the others."""
     return np.where(keeps, np.cumsum(keeps) - 1, -1)
 
 
@@ -334,7 +335,7 @@ def _renumbered(keeps: np.ndarray) -> np.ndarray:
 
 
 def _smallest_last(near: Callable[[int], Iterable[int]], degrees: list[int]) -> list[int]:
-    """Vertices of the smallest degree are taken away one by one, and coloured in reverse."""
+    """Removes vertices of smallest degree one by one; they are coloured in reverse order."""
     buckets: Lists = [[] for _ in range(max(degrees, default=0) + 1)]
     for v in reversed(range(len(degrees))):
         buckets[degrees[v]].append(v)
@@ -345,7 +346,7 @@ def _smallest_last(near: Callable[[int], Iterable[int]], degrees: list[int]) -> 
             smallest += 1
         v = buckets[smallest].pop()
         if is_gone[v] or degrees[v] != smallest:
-            continue  # it moved to a smaller degree
+            continue  # its degree has since decreased
         is_gone[v] = 1
         order.append(v)
         for w in near(v):
@@ -357,7 +358,7 @@ def _smallest_last(near: Callable[[int], Iterable[int]], degrees: list[int]) -> 
 
 
 def _class_orders() -> Iterator[Callable[[np.ndarray], np.ndarray]]:
-    """Ways to go through the colours of a colouring, from how many have each: the last colour
+    """Orders in which to go through the colours, given how many vertices have each: the last colour
     first, and the rarest first."""
     yield from itertools.islice(itertools.cycle([_last_first, _rarest_first]), _ROUNDS)
 
@@ -371,12 +372,12 @@ def _rarest_first(counts: np.ndarray) -> np.ndarray:
 
 
 def _by_class(colours: np.ndarray, key: Callable[[np.ndarray], np.ndarray]) -> list[int]:
-    """The vertices, those of one colour after those of another, by the keys of the colours."""
+    """The vertices grouped by colour, the colours ordered by their keys."""
     ranks = np.argsort(np.argsort(key(np.bincount(colours + 1)), kind="stable"), kind="stable")
     return np.argsort(ranks[colours + 1], kind="stable").tolist()
 
 
-# Small things.
+# Helpers.
 
 
 def _lists(keys: np.ndarray, values: np.ndarray, count: int) -> Lists:
@@ -387,7 +388,7 @@ def _lists(keys: np.ndarray, values: np.ndarray, count: int) -> Lists:
 
 
 def _is_alone(lines: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Whether no other nonzero of its line has the colour of a nonzero."""
+    """For each nonzero, whether no other nonzero of its line has the same colour."""
     keys = lines * (_count(colours) + 1) + colours
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return counts[inverse] == 1
@@ -401,7 +402,7 @@ def _is_symmetric(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int])
 
 
 def _longest(lines: np.ndarray) -> int:
-    """The most nonzeros in a line."""
+    """The largest number of nonzeros in a line."""
     return int(np.bincount(lines).max(initial=0))
 
 

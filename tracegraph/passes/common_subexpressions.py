@@ -1,4 +1,4 @@
-"""Common subexpressions: one node per distinct (op, inputs), while a pass adds nodes."""
+"""Common subexpressions: one node per distinct (op, inputs) while a pass adds nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracegraph.passes.specialise import bound_names, names_chosen, names_used
 
 
 class CommonSubexpressions:
-    """What a builder asks before it makes a node: is there one, or something simpler?"""
+    """Consulted by a builder before it creates a node: is there an equal one, or a simpler one?"""
 
     __slots__ = ("_table",)
 
@@ -28,8 +28,8 @@ class CommonSubexpressions:
         found = self._table.get(_key(op, inputs))
         if found is None:
             equal = simpler(op, inputs)
-            # A symbolic size may have been taken for an int: then the type differs, and the node
-            # stays, since re-inferring it is the check.
+            # A symbolic size may have been assumed to equal an int: then the types differ, and the
+            # node stays, since inferring it again is the check.
             if equal is not None and (equal.type,) == op.output_types(inputs):
                 found = (equal,)
         return found
@@ -49,10 +49,11 @@ def _key(op: Op, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
 def derive(
     window: Sequence[Node], compute: Callable[[], list[Tensor | None]]
 ) -> list[Tensor | None]:
-    """Runs `compute`, which adds nodes to the current builder, and keeps only what is new and used.
+    """Runs `compute`, which adds nodes to the current builder, and keeps only those that are new
+    and used.
 
-    Nodes are shared with each other and with those of `window`. The results are tensors of their
-    own, so that they are sources distinct from anything else. Open tapes see the nodes that stay.
+    Nodes are shared with each other and with those of `window`. The results are fresh tensors, so
+    that each is a source distinct from everything else. Open tapes see the nodes that stay.
     """
     builder = current()
     if builder.reuse is not None:
@@ -75,14 +76,14 @@ def _derived(
         del builder.nodes[start:]
         raise
     finally:
-        # Plain stores, which no interrupt can divide: one may have fallen into an exit above.
+        # Plain stores, which no interrupt can split: one may have struck in an exit above.
         builder.reuse = None
         place.source = source
     results = _distinct_results(builder, start, results)
     live = live_nodes(builder.nodes[start:], [y for y in results if y is not None])
     builder.nodes[start:] = live
-    # An accumulator appends nodes, upon which what is pending may run: values that nobody holds
-    # would be gone then.
+    # An accumulator appends nodes, which may run the pending list: without these references, unheld
+    # values would be dropped then.
     held = [y for node in live for y in node.outputs] if builder.recorders else []
     for recorder in builder.recorders:
         for node in live:
@@ -92,8 +93,8 @@ def _derived(
 
 
 def _constants(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that are made of nothing, and what is made of those alone. Tapes follow them where
-    a constant is watched."""
+    """The nodes without inputs, and those computed only from such nodes. Tapes follow them if a
+    constant is watched."""
     found: list[Node] = []
     made: set[Tensor] = set()
     for node in nodes:
@@ -104,10 +105,10 @@ def _constants(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _seen_by_all(nodes: Sequence[Node], recorders: Sequence[Any]) -> Iterable[Node]:
-    """The nodes that may be shared: a tape that follows the inputs of one must know it, too.
+    """The nodes that may be shared: a tape that follows a node's inputs must know the node too.
 
-    A tape that was opened later does not: what it should see has to be computed anew. And what a
-    tape watches as a source is a value of its own: an equal one does not depend on it.
+    A tape that was opened later does not: what it should see has to be computed anew. And a tensor
+    that a tape watches as a source is distinct: an equal one does not depend on it.
     """
     if not recorders:
         return nodes
@@ -121,7 +122,7 @@ def _seen_by_all(nodes: Sequence[Node], recorders: Sequence[Any]) -> Iterable[No
 def _distinct_results(
     builder: Builder, start: int, results: list[Tensor | None]
 ) -> list[Tensor | None]:
-    """The results, each a new tensor: an identity of what existed before or occurs twice."""
+    """The results as distinct tensors: an identity where one existed before or occurs twice."""
     new = {y for node in builder.nodes[start:] for y in node.outputs}
     distinct: list[Tensor | None] = []
     with builder.unrecorded():
@@ -135,15 +136,15 @@ def _distinct_results(
 
 
 def live_nodes(nodes: Sequence[Node], outputs: Iterable[Tensor]) -> list[Node]:
-    """The nodes that `outputs` depend on, in order: for their values, or for their sizes where only
-    a run knows those."""
+    """The nodes that `outputs` depend on, in order: for their values, or for sizes that only a run
+    knows."""
     return live_nodes_and_outputs(nodes, outputs)[0]
 
 
 def live_nodes_and_outputs(
     nodes: Sequence[Node], outputs: Iterable[Tensor]
 ) -> tuple[list[Node], set[Tensor]]:
-    """The live nodes, and the outputs with those that give sizes their values."""
+    """The live nodes, and the outputs plus those that determine sizes."""
     ends = set(outputs)
     while True:
         live = set(ends)
@@ -165,7 +166,7 @@ def live_nodes_and_outputs(
 def _sizes_given(
     left_out: Iterable[Node], kept: Sequence[Node], ends: Iterable[Tensor]
 ) -> set[Tensor]:
-    """Outputs of nodes that are left out which give sizes in the others their values."""
+    """Outputs of omitted nodes that determine sizes in the others."""
     used = set[str]().union(*map(names_used, kept), *(bound_names(y.type) for y in ends))
     known = set[str]().union(*map(names_chosen, kept))
     return {

@@ -1,10 +1,10 @@
-"""Cotangents that gather while a gradient walks back, and those of slices of one tensor.
+"""Accumulates cotangents during a reverse walk, joining those of slices of one tensor.
 
-A slice gives a cotangent of its own size. To pad each to the size of the whole and add them costs
-the whole once per slice: quadratic in the steps of a recurrence that `unstack` feeds. So slices
-wait until the whole is asked for, and then one concatenation joins those that do not overlap, with
-zeros in the gaps. Nothing else changes: it is a concatenation in the dump, and its derivatives of
-either mode are slices and concatenations again.
+The cotangent of a slice has the size of the slice. Padding each to the size of the whole and adding
+costs the whole once per slice: quadratic in the steps of a recurrence fed by `unstack`. So slices
+wait until the total is needed, and then one concatenation joins those that do not overlap, with
+zeros in the gaps. Nothing else changes: the dump shows a concatenation, and its derivatives in
+either mode are again slices and concatenations.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tracegraph.passes.registry import is_registered
 
 
 class Cotangents:
-    """The cotangent of each tensor that a walk has met. Terms are added as they come; those of
-    slices are joined when the total is asked for, which no term may follow."""
+    """The cotangent of each tensor that a walk has reached. Terms are added as they come; those of
+    slices are joined when the total is read, after which no term may be added."""
 
     def __init__(self) -> None:
         self._totals: dict[Tensor, Tensor] = {}
@@ -37,13 +37,14 @@ class Cotangents:
         self._totals[x] = g if total is None else ADD(total, g)
 
     def add_slice(self, node: Node) -> None:
-        """Adds what the cotangent of a slice is to the tensor that it was taken of."""
+        """Adds the cotangent of a slice to the tensor that it was taken from."""
         g = self.get(node.outputs[0])
         assert g is not None and isinstance(node.op, Slice), node
         self._slices.setdefault(node.inputs[0], []).append(_Sliced(node.op, g, here()))
 
     def hand_on(self, y: Tensor, x: Tensor) -> None:
-        """Gives to x all that arrived at y, which is the same as x: slices stay slices."""
+        """Passes everything that arrived at y on to x, which is the same value: slices stay
+        slices."""
         total = self._totals.pop(y, None)
         if total is not None:
             self.add(x, total)
@@ -60,25 +61,25 @@ class Cotangents:
         return self._totals.get(x)
 
     def reach(self, ys: Iterable[Tensor]) -> bool:
-        """Whether a cotangent of one of the tensors arrived."""
+        """Whether any of the tensors has a cotangent."""
         return any(y in self._totals or y in self._slices for y in ys)
 
 
 def is_plain_read(node: Node) -> bool:
-    """Whether the node reads a Variable whose type did not change. Each access to `v[i]` reads v
-    anew, so slices of one Variable meet at its handle only."""
+    """Whether the node reads a Variable whose type did not change. Each `v[i]` reads v anew, so
+    slices of one Variable meet only at its handle."""
     if type(node.op) is not Read or is_registered(node.op):
         return False
     return node.outputs[0].type is node.inputs[1].type
 
 
 def is_plain_slice(node: Node) -> bool:
-    """Whether the node is a slice, and nobody declared another gradient for slices."""
+    """Whether the node is a slice, and nobody registered another gradient for slices."""
     return type(node.op) is Slice and not is_registered(node.op)
 
 
 class _Sliced(NamedTuple):
-    """The cotangent of one slice, and the line that took it."""
+    """The cotangent of one slice, and the line that took the slice."""
 
     op: Slice
     cotangent: Tensor
@@ -94,7 +95,7 @@ class _Box(NamedTuple):
 
 
 def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
-    """The cotangent of x, of which `slices` were taken: those of one stride are joined."""
+    """The cotangent of x from those of its `slices`: slices of one stride are joined."""
     by_stride: dict[tuple[int, ...], list[_Sliced]] = {}
     for taken in slices:
         by_stride.setdefault(taken.op.stride, []).append(taken)
@@ -113,7 +114,7 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
     return total
 
 
-# Slices of one stride that is not 1: boxes of a tensor with one more axis for each such stride.
+# Slices with a stride other than 1: boxes in a tensor with one more axis for each such stride.
 
 
 def _is_countable(shape: Shape, stride: Sequence[int], group: Sequence[_Sliced]) -> bool:
@@ -124,8 +125,7 @@ def _is_countable(shape: Shape, stride: Sequence[int], group: Sequence[_Sliced])
 
 
 def _joined_strides(group: Sequence[_Sliced], shape: Shape, stride: Sequence[int]) -> Tensor:
-    """An axis of size n with stride s is seen as n / s rows of s elements, of which a slice takes
-    one column."""
+    """Views an axis of size n with stride s as n / s rows of s elements; a slice is one column."""
     wide: list[Size] = []
     for size, step in zip(shape, stride, strict=True):
         wide += [size] if step == 1 else [ceiling_divide(size, step), step]
@@ -160,7 +160,7 @@ def _column(taken: _Sliced, stride: Sequence[int]) -> _Box:
 
 
 def _joined_boxes(boxes: Sequence[_Box], shape: Shape) -> Tensor:
-    """The sum of the boxes in zeros of `shape`."""
+    """The sum of the boxes, in zeros of `shape`."""
     at_place: dict[tuple[Shape, Shape], Tensor] = {}
     for start, stop, g in boxes:
         known = at_place.get((start, stop))
@@ -170,7 +170,7 @@ def _joined_boxes(boxes: Sequence[_Box], shape: Shape) -> Tensor:
 
 
 def _filled(boxes: Sequence[_Box], shape: Shape, axes: tuple[int, ...]) -> Tensor:
-    """The sum of the boxes in zeros of `shape`; all of them span every axis but `axes`."""
+    """The sum of the boxes, in zeros of `shape`; all of them span every axis except `axes`."""
     best: list[list[_Band]] | None = None
     chosen = None
     for axis in axes if len(boxes) > 1 else ():
@@ -189,7 +189,7 @@ def _filled(boxes: Sequence[_Box], shape: Shape, axes: tuple[int, ...]) -> Tenso
 
 
 class _Band(NamedTuple):
-    """The boxes that have the same bounds on one axis."""
+    """The boxes with the same bounds on one axis."""
 
     start: Size
     stop: Size
@@ -197,7 +197,7 @@ class _Band(NamedTuple):
 
 
 def _bands(boxes: Sequence[_Box], axis: int) -> list[_Band]:
-    """The bands along an axis, by their start if that is known, else in the order of the boxes."""
+    """The bands along an axis, sorted by start if that is known, else in the order of the boxes."""
     found: dict[tuple[Size, Size], _Band] = {}
     for box in boxes:
         start, stop = box.start[axis], box.stop[axis]
@@ -213,7 +213,7 @@ def _start(band: _Band) -> Any:
 
 
 def _layers(bands: Sequence[_Band]) -> list[list[_Band]]:
-    """The bands in as few lists as it takes for none to overlap, each in ascending order."""
+    """Divides the bands into the fewest lists without overlaps, each in ascending order."""
     layers: list[list[_Band]] = []
     for band in bands:
         for layer in layers:

@@ -31,7 +31,7 @@ def jvp(
 def jvp_graph(graph: Graph) -> Graph:
     """`(*xs, *tangents of the differentiable xs) -> (*ys, *tangents of the differentiable ys)`.
 
-    What is unconnected has zero tangents.
+    Unconnected outputs have zero tangents.
     """
     with Builder(f"{graph.name}_jvp") as builder:
         env = copy_inputs(graph, builder)

@@ -1,8 +1,8 @@
-"""The gradient pass: makes ordinary nodes, so that any order follows.
+"""The gradient pass: it emits ordinary nodes, so derivatives of any order follow.
 
-Where the path from the source to the targets is elementwise on one shape, the Jacobian is
-diagonal, reverse and forward agree, and the forward form is built: it grows far less with the
-order, since the factors of lower orders are shared.
+If the path from the source to the targets is elementwise on one shape, the Jacobian is diagonal and
+both modes agree; then the forward form is built, since it grows far less with the order: the
+factors of lower orders are shared.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def gradient(
 ) -> list[Tensor | None]:
     """Builds sum_i gs[i]^T dys[i]/dx through `nodes`; one tensor per x, None where unconnected.
 
-    A missing cotangent means ones. Raises MissingRuleError, a LookupError, for an op on the path
-    that has no rule, with the user's line.
+    A missing cotangent means ones. Raises MissingRuleError, a LookupError, with the user's line,
+    for an op on the path that has no rule.
     """
     nodes = tuple(nodes)
     seeds = [None] * len(ys) if gs is None else list(gs)
@@ -55,7 +55,7 @@ def _gradient(
 
 
 def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
-    # What does not depend on x, as zeros in the place of another branch's residuals, has no say.
+    # Values that do not depend on x, such as zeros for another branch's residuals, do not count.
     reached = {x, *(y for node in path for y in node.outputs)}
     if x.type.dtype.is_complex or any(y.type is not x.type for y in ys if y in reached):
         return False
@@ -63,7 +63,7 @@ def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
 
 
 def is_diagonal_path(path: Sequence[Node], type: TensorType) -> bool:
-    """Whether along the path each element of `type` depends on the same element alone."""
+    """Whether along the path each element of `type` depends only on the same element."""
     return all(
         node.op.is_diagonal_on(type)
         and not is_registered(node.op)
@@ -88,7 +88,7 @@ def _forward_form(
 def vjp_graph(graph: Graph) -> Graph:
     """The graph of the cotangents: `(*xs, *gs) -> cotangents of the differentiable xs`.
 
-    `gs` are cotangents of the differentiable outputs, in order; what is unconnected gives zeros.
+    `gs` are cotangents of the differentiable outputs, in order; unconnected inputs give zeros.
     """
     with Builder(f"{graph.name}_vjp") as builder:
         env = copy_inputs(graph, builder)
@@ -107,16 +107,16 @@ def vjp_graph(graph: Graph) -> Graph:
 
 # Residuals.
 
-#: One instruction for each element.
+#: Ops of one instruction per element.
 _ARITHMETIC = (Add, Sub, Mul, Neg, Comparison, LogicalNot)
 
 
 def made_again(body: Graph, residuals: Sequence[Tensor]) -> tuple[list[Tensor], frozenset[Tensor]]:
-    """The residuals of `body` that must be kept, and the tensors that a backward graph makes again
-    of them, since that costs less than to keep them: in a scan, a row of every step.
+    """The residuals of `body` that must be kept, and the tensors that a backward graph recomputes
+    from them because that is cheaper than keeping them: in a scan, a row of every step.
 
-    A broadcast is made again of its operand, which is kept in its place; a value of arithmetic, if
-    all of its operands are there. What the body returns anyway is kept."""
+    A broadcast is recomputed from its operand, which is kept instead; an arithmetic value, if all
+    of its operands are available. Values that the body returns anyway are kept."""
     found = _MadeAgain(residuals)
     returned = {*body.outputs}
     for node in body.nodes:
@@ -128,12 +128,12 @@ def made_again(body: Graph, residuals: Sequence[Tensor]) -> tuple[list[Tensor], 
 
 class _MadeAgain:
     def __init__(self, residuals: Iterable[Tensor]) -> None:
-        #: The residuals that are kept, in their order.
+        #: The residuals that are kept, in order.
         self.kept = dict.fromkeys(residuals)
         self.again: set[Tensor] = set()
 
     def consider(self, x: Tensor) -> None:
-        """Makes a residual again, if that is cheap."""
+        """Recomputes a residual, if that is cheap."""
         assert x.node is not None
         if type(x.node.op) is BroadcastTo:
             del self.kept[x]
@@ -154,7 +154,8 @@ class _MadeAgain:
         return is_constant or x in self.kept or x in self.again
 
     def _broadcast_again(self, x: Tensor) -> Tensor:
-        """Makes a broadcast again, and the broadcasts that it is of. Returns what they are of."""
+        """Recomputes a broadcast, and the broadcasts it consists of. Returns their original
+        operand."""
         while x.node is not None and type(x.node.op) is BroadcastTo and x not in self.kept:
             self.again.add(x)
             (x,) = x.node.inputs

@@ -1,9 +1,9 @@
-"""Interchange: a graph whose values come with their first two axes exchanged.
+"""Interchange: rebuilds a graph so that its values come with their first two axes exchanged.
 
-Each row of a batch has many seeds, and a loop puts its axis first: the seeds come before the rows,
-while the caller wants the rows first. Moving the result costs as much as a product of small
-matrices on a CPU. Where every node works on each (loop, row) pair by itself, making the exchanged
-values from the start costs nothing.
+Each row of a batch has many seeds, and a loop puts its own axis first: the seeds come before the
+rows, while the caller wants the rows first. On a CPU, transposing the result costs as much as a
+product of small matrices. If every node treats each (loop, row) pair independently, computing the
+exchanged values from the start costs nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, Transpose
 
 
 class _Moved(NamedTuple):
-    """A value whose first two axes are exchanged; with `is_joined` they are one axis."""
+    """A value with its first two axes exchanged; with `is_joined` they are merged into one axis."""
 
     value: Tensor
     is_joined: bool
 
 
 def interchange(graph: Graph, exchanged: Sequence[bool]) -> Graph | None:
-    """`graph` with the first two axes of the inputs so flagged, and of all outputs, exchanged.
+    """`graph` with the first two axes exchanged on the flagged inputs and on all outputs.
 
-    The flagged inputs agree in the sizes of the two. None where a node mixes those axes with
-    others, or where an output does not depend on those inputs.
+    The flagged inputs agree in the sizes of the two. None if a node mixes those axes with others,
+    or if an output does not depend on those inputs.
     """
     state = _Interchange(graph, exchanged)
     with Builder(graph.name) as builder:
@@ -46,7 +46,7 @@ def interchange(graph: Graph, exchanged: Sequence[bool]) -> Graph | None:
 
 
 class _Interchange:
-    """The values of a graph while it is rebuilt: `plain` as they were, `moved` exchanged."""
+    """The values of a graph during the rewrite: `plain` unchanged, `moved` exchanged."""
 
     def __init__(self, graph: Graph, exchanged: Sequence[bool]) -> None:
         self._inputs = tuple(zip(graph.inputs, exchanged, strict=True))
@@ -57,7 +57,7 @@ class _Interchange:
 
     @property
     def count(self) -> Any:
-        """The size of the two axes when they are joined."""
+        """The size of the two axes when merged."""
         return self.pair[0] * self.pair[1]
 
     def add_inputs(self, builder: Builder) -> None:
@@ -69,7 +69,7 @@ class _Interchange:
                 self.plain[x] = builder.input_like(x)
 
     def rebuild(self, builder: Builder, node: Node) -> bool:
-        """Appends what replaces the node; False where nothing does."""
+        """Appends the replacement of the node; False if there is none."""
         if not any(x in self.moved for x in node.inputs):
             made = builder.add(node.op, tuple(self.plain[x] for x in node.inputs), node.source)
             self.plain.update(zip(node.outputs, made, strict=True))
@@ -83,7 +83,7 @@ class _Interchange:
         return True
 
     def exchanged(self, x: Tensor, is_joined: bool) -> Tensor | None:
-        """x in its exchanged form, which a value that is repeated along an axis has for free."""
+        """x in exchanged form, which costs nothing for a value that repeats along an axis."""
         found = self.moved.get(x)
         if found is not None:
             return found.value if found.is_joined == is_joined else None
@@ -118,7 +118,7 @@ def _is_joined(state: _Interchange, node: Node) -> bool:
 
 
 def _concatenate(state: _Interchange, node: Node) -> _Moved | None:
-    """Along another axis than those of the pair, each pair is joined by itself."""
+    """Along an axis outside the pair, each pair is concatenated independently."""
     op: Any = node.op
     is_beside_pair = op.axis >= (1 if _is_joined(state, node) else 2)
     return _elementwise(state, node) if is_beside_pair else None
@@ -173,7 +173,7 @@ def _sum(state: _Interchange, node: Node) -> _Moved | None:
 
 
 def _by_axes(state: _Interchange, node: Node) -> _Moved | None:
-    """A pad or slice, which has one number per axis in each attribute, along the other axes."""
+    """A pad or slice, whose attributes have one number per axis, along axes outside the pair."""
     given = state.moved.get(node.inputs[0])
     pair = _shape(node.outputs[0])[:2]
     if given is None or given.is_joined or pair != state.pair or _moves_pair(node.op):

@@ -1,4 +1,4 @@
-"""Forward and backward of a graph that holds both, each as a graph of its own."""
+"""The forward and backward parts of a graph that contains both, each as its own graph."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 
 
 def forward_part(graph: Graph) -> Graph:
-    """The nodes of a graph before its first gradient: what the user wrote to be differentiated.
+    """The nodes of a graph before its first gradient: the computation that the user differentiates.
 
-    The outputs are those of the graph that are known by then, and then what the backward part
-    takes over. A graph without gradients is its own forward part.
+    The outputs are those of the graph that are known by then, followed by the values that the
+    backward part takes. A graph without gradients is its own forward part.
 
     >>> @tg.function
     ... def slope(x):
@@ -37,11 +37,11 @@ def forward_part(graph: Graph) -> Graph:
 
 
 def backward_part(graph: Graph) -> Graph:
-    """The nodes of a graph from its first gradient on, with what follows, such as the step of an
-    optimizer.
+    """The nodes of a graph from its first gradient on, including what follows, such as an
+    optimizer step.
 
-    The inputs are the values that the forward part hands over, named after the ops that made
-    them, and the inputs of the graph that are used. The outputs are the other ones of the graph.
+    The inputs are the values passed from the forward part, named after the ops that computed them,
+    and the inputs of the graph that are used. The outputs are the remaining ones of the graph.
 
     Raises GradientError for a graph without gradients.
     """

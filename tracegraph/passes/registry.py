@@ -38,7 +38,7 @@ class RegisterGradient:
 
 
 def registry_version() -> int:
-    """Grows whenever a gradient is registered: what was derived before may differ now."""
+    """Increases whenever a gradient is registered: earlier derivations may be stale then."""
     return len(_registered)
 
 
@@ -77,7 +77,7 @@ def _checked_name(op_type: Any) -> str:
 
 
 class _OpView:
-    """What a registered gradient sees of a node."""
+    """A node as a registered gradient sees it."""
 
     def __init__(self, node: Node) -> None:
         self.type = self.name = node.op.name
@@ -106,7 +106,7 @@ def _as_tuple(found: Any) -> tuple[Any, ...]:
 
 
 def _checked(node: Node, found: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    """What a registered gradient returned. Raises GradientError where it does not fit."""
+    """The results of a registered gradient. Raises GradientError where they do not fit."""
     if len(found) != len(node.inputs):
         _refuse(node, f"{len(found)} cotangents for {len(node.inputs)} inputs")
     for place, (g, x) in enumerate(zip(found, node.inputs)):
@@ -132,7 +132,7 @@ def is_registered(op: Op) -> bool:
 
 
 def user_rules(nodes: Iterable[Node]) -> Iterator[Op]:
-    """The ops whose derivative is a rule of the user, in the nodes and in the bodies they call."""
+    """The ops in the nodes, and in the bodies they call, whose derivative is a user's rule."""
     seen: set[Graph] = set()
     waiting = [iter(nodes)]
     while waiting:

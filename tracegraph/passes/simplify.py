@@ -34,9 +34,9 @@ def share(graph: Graph) -> Graph:
 
 def _shared(node: Node, env: dict[Tensor, Tensor]) -> tuple[Tensor, ...]:
     inputs = tuple([env[x] for x in node.inputs])
-    if type(node.op) is Identity:  # in a finished graph nobody can tell it from its operand
+    if type(node.op) is Identity:  # in a finished graph it is indistinguishable from its operand
         return inputs
-    with sourced(node.source):  # what algebra makes of the node stands on its line too
+    with sourced(node.source):  # replacements keep the node's line
         return current().add(node.op, inputs)
 
 
@@ -51,7 +51,7 @@ def dead_code(graph: Graph) -> Graph:
 
 
 def _pruned(graph: Graph, nodes: list[Node], ends: Iterable[Tensor]) -> Graph:
-    """Walks backwards, narrowing each op to the outputs that are used, then rebuilds."""
+    """Walks backwards, narrowing each op to the outputs that are used, then rebuilds the graph."""
     live = set(ends)
     kept: list[tuple[Node, object, tuple[Tensor, ...], list[Tensor]]] = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Patterns of graphs: which elements of the outputs depend on which elements of the inputs."""
+"""Sparsity of graphs: which elements of the outputs depend on which elements of the inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracegraph.ops.movement import Movement
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.registry import is_registered
 
-#: For some inputs of a graph, by position, the number of the source that each element is.
+#: For some inputs of a graph, by position: an array with the source number of each element.
 Sources = Mapping[int, np.ndarray]
 Known = dict[Tensor, np.ndarray]
 
@@ -28,15 +28,14 @@ def pattern(
 ) -> list[Pattern]:
     """For each output the sources that its elements depend on.
 
-    `sources` has for some inputs, by position, an array of their shape: the number of the source
-    that each element is, or -1 for none. What the other inputs hold counts as constant. Without
-    `sources` every element of the differentiable inputs is a source of its own. `values` has, by
-    position, inputs that are known, such as indices; of matrices and other factors only the places
-    of their zeros are used.
+    `sources` holds for some inputs, by position, an array of their shape: the source number of each
+    element, or -1 for none. The other inputs count as constants. Without `sources` every element of
+    the differentiable inputs is its own source. `values` holds, by position, inputs that are known,
+    such as indices; for matrices and other factors only the positions of their zeros matter.
 
-    Never misses an entry: an op without a rule counts as dense. Exact where positions are known,
-    as those of slices, and of gathers whose indices follow from what is known. To depend means to
-    have a derivative: integer and boolean outputs depend on nothing. All sizes must be known.
+    Never misses an entry: an op without a rule counts as dense. Exact where positions are known, as
+    for slices, and for gathers whose indices follow from known values. To depend means to have a
+    derivative: integer and boolean outputs depend on nothing. All sizes must be known.
     """
     patterns = input_patterns(graph, element_sources(graph) if sources is None else sources)
     values = values or {}
@@ -45,15 +44,15 @@ def pattern(
 
 
 def input_patterns(graph: Graph, sources: Sources) -> list[Pattern]:
-    """The patterns of the inputs of a graph, whose elements are these sources."""
+    """The patterns of the inputs of a graph whose elements have these sources."""
     total = 1 + max((int(numbers.max(initial=-1)) for numbers in sources.values()), default=-1)
     given = [(x, sources.get(place)) for place, x in enumerate(graph.inputs)]
     return [_nothing(x, total) if n is None else _numbered(x, n, total) for x, n in given]
 
 
 def element_sources(graph: Graph, places: Sequence[int] | None = None) -> Sources:
-    """Every element of the inputs at `places` as its own source, counted through in that order;
-    of all differentiable inputs if None. The patterns are those of the Jacobian."""
+    """Every element of the inputs at `places` as its own source, numbered consecutively in that
+    order; of all differentiable inputs if None. The patterns are then those of the Jacobian."""
     if places is None:
         places = [i for i, x in enumerate(graph.inputs) if x.type.dtype.is_differentiable]
     sources: Sources = {}
@@ -67,8 +66,8 @@ def element_sources(graph: Graph, places: Sequence[int] | None = None) -> Source
 
 
 def row_sources(graph: Graph, place: int) -> Sources:
-    """Every row along the first axis of one input as one source: a row of a result that depends
-    on no source but its own number does not mix the examples of a batch."""
+    """Every row along the first axis of one input as one source: a result row that depends only on
+    the source with its own number does not mix the examples of a batch."""
     shape = static_shape(graph.inputs[place].type.shape)
     rows = np.arange(shape[0]).reshape(-1, *(1 for _ in shape[1:]))
     return {place: np.broadcast_to(rows, shape)}
@@ -80,7 +79,7 @@ def propagate(
     values: Sequence[np.ndarray | None],
     total: int,
 ) -> list[Pattern]:
-    """The patterns of the outputs, from those of the inputs and the inputs that are known."""
+    """The patterns of the outputs, given those of the inputs and the inputs that are known."""
     with headroom():
         env, _ = follow(graph, patterns, values, total)
     return [env[y] for y in graph.outputs]
@@ -112,8 +111,8 @@ def _nothing(y: Tensor, total: int) -> Pattern:
 
 
 def _fold(node: Node, known: Known) -> None:
-    """Enters what the node makes of known values: of numbers to differentiate where their zeros
-    are, which is all that is ever known of them."""
+    """Computes the node's result if its operands are known; for differentiable numbers only the
+    positions of their zeros, which is all that is ever known of them."""
     if len(node.outputs) != 1:
         return
     if node.outputs[0].type.dtype.is_differentiable and not keeps_zeros(node.op):
@@ -125,7 +124,7 @@ def _fold(node: Node, known: Known) -> None:
 
 
 def keeps_zeros(op: Op) -> bool:
-    """Whether the zeros of the result follow from those of the operands."""
+    """Whether the zeros of the result follow from the zeros of the operands."""
     return isinstance(op, (Constant, Movement, Reshape, Transpose))
 
 
@@ -136,9 +135,9 @@ def _depends(
     if not any(p.count for p in patterns):
         return tuple(_nothing(y, total) for y in node.outputs)
     try:
-        if is_registered(node.op):  # its derivative is whatever the user made it
+        if is_registered(node.op):  # its derivative is an arbitrary user rule
             raise MissingRule(node.op, "sparsity")
         found = node.op.depends_given([known.get(x) for x in node.inputs], *patterns)
-    except (MissingRule, Mismatch):  # safe: unknown means dense
+    except (MissingRule, Mismatch):  # conservative: unknown means dense
         return tuple(everything(static_shape(y.type.shape), patterns) for y in node.outputs)
     return found if isinstance(found, tuple) else (found,)

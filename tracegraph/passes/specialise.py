@@ -1,4 +1,4 @@
-"""Specialisation: a polymorphic graph for given sizes. Re-inferring the types is the check."""
+"""Specialisation: a polymorphic graph at given sizes. Re-inferring the types is the check."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tracegraph.ir.tensor import Graph, Node, Tensor
 def bind_sizes(
     formal: Sequence[TensorType], actual: Sequence[TensorType], assumes: bool = False
 ) -> dict[str, Any]:
-    """What each name in the formal shapes stands for. Raises Mismatch if the types do not fit.
+    """The values of the names in the formal shapes. Raises Mismatch if the types do not fit.
 
-    Open sizes that must be equal are so as they are written or, if `assumes`, taken to be so:
-    where they are known, that is checked.
+    Open sizes that must be equal are either written alike or, if `assumes`, assumed equal; where
+    they are known, that is checked.
     """
     sizes: dict[str, Any] = {}
     for expected, given in zip(formal, actual, strict=True):
@@ -50,16 +50,16 @@ def bind_sizes(
 
 
 def bound_names(type: TensorType) -> set[str]:
-    """The names that an input of a graph gives a value: those that are sizes of its by themselves,
-    and that of its shape."""
+    """The names whose values an input of a graph determines: those that are whole sizes of it, and
+    that of its shape."""
     if isinstance(type.shape, ShapeVariable):
         return {str(type.shape)}
     return {size.name for size in type.shape if isinstance(size, Dim) and size.name is not None}
 
 
 def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
-    """The open sizes and shapes in a graph that neither an input nor an effect gives a value;
-    those in the graphs it calls are theirs."""
+    """The open sizes and shapes in a graph that neither an input nor an effect determines; those in
+    the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
     used = set[str]().union(*(names_in(x.type) for x in inputs), *map(names_used, nodes))
     known = set[str]().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
@@ -109,10 +109,10 @@ def _bind_shape(expected: Shape, given: Shape, sizes: dict[str, Any]) -> None:
 
 
 def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
-    """`graph` for inputs of `types`: sizes replaced, every node inferred anew.
+    """`graph` for inputs of `types`: replaces sizes and infers every node anew.
 
-    Fails at the node, hence with the user's line, that assumed too much. The result is kept on
-    the graph. A graph whose types are these already is returned as it is.
+    Fails at the node, and so with the user's line, that assumed too much. The result is cached on
+    the graph. A graph that already has these types is returned unchanged.
     """
     types = tuple(types)
     if graph.input_types == types:
@@ -121,12 +121,12 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
 
 
 def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, int]) -> Graph:
-    """`graph` for inputs of `types` and for `sizes` that no input gives; nothing is kept."""
+    """`graph` for inputs of `types` and for `sizes` that no input determines; not cached."""
     return _specialised(graph, tuple(types), sizes)
 
 
 def check_types(graph: Graph, types: Sequence[TensorType]) -> None:
-    """Raises what `specialise` raises if `graph` does not take inputs of `types`; keeps nothing."""
+    """Raises what `specialise` would raise for inputs of `types`; caches nothing."""
     if graph.input_types != tuple(types):
         _specialised(graph, tuple(types))
 
@@ -142,8 +142,8 @@ def _specialised(
 
 
 def renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -> Graph:
-    """`graph`, and all that it calls, with open sizes under the names that `sizes` has for them;
-    `done` has the graphs that came before, and takes the others."""
+    """`graph`, and all that it calls, with its open sizes renamed by `sizes`; `done` maps the
+    graphs already renamed, and collects the others."""
     for inner in graph.graphs():  # callees first
         if inner not in done:
             done[inner] = _renamed(inner, sizes, done)
@@ -177,12 +177,12 @@ def _renamed(graph: Graph, sizes: Mapping[str, Any], done: dict[Graph, Graph]) -
 
 
 def _uses(graph: Graph, names: Set[str]) -> bool:
-    """Whether a graph has names that no input gives a value: sizes that are chosen inside."""
+    """Whether a graph uses names that no input determines: sizes that are chosen inside."""
     return bool(names) and any(not names.isdisjoint(names_used(node)) for node in graph.nodes)
 
 
 def new_names(type: TensorType, names: Iterator[str]) -> dict[str, Any]:
-    """What stands for the open sizes of a type, each by itself, under new names."""
+    """Maps the plain named sizes of a type, or its shape variable, to ones under fresh names."""
     if isinstance(type.shape, ShapeVariable):
         shape = ShapeVariable(next(names))
         return {

@@ -1,4 +1,4 @@
-"""The nodes between two tensors as a graph of its own, for passes that look at patterns."""
+"""The nodes between two tensors as a separate graph, for passes that analyse sparsity patterns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.sparsity import keeps_zeros
 from tracegraph.passes.walk import path_between
 
-#: The value of a tensor, if it is known while deriving.
+#: The value of a tensor, if it is known during derivation.
 ValueOf = Callable[[Tensor], "np.ndarray | None"]
 
 
@@ -24,8 +24,8 @@ def subgraph_between(
     """The graph from x to y through `nodes`, and by position the inputs whose value is known.
 
     x is the first input. Integers that the path reads, such as indices, come with the nodes that
-    make them: where they are known, so is what they pick. So do matrices and constant factors,
-    of which it is known where they are zero.
+    compute them: if those are known, so are the elements that they select. The same holds for
+    matrices and constant factors, of which only the positions of zeros are known.
     """
     path = path_between(nodes, [x], [y])
     read = _read(path, x)
@@ -44,8 +44,8 @@ def subgraph_between(
 
 
 def _known(z: Tensor, value_of: ValueOf, factors: set[Tensor]) -> np.ndarray | None:
-    """The value of integers; of a factor 1 where it is not zero, but what is never zero hides
-    nothing."""
+    """The value of an integer tensor; for a factor, 1 where it is nonzero. A factor without zeros
+    hides nothing, and is left unknown."""
     if not z.type.dtype.is_differentiable:
         return value_of(z)
     value = value_of(z) if z in factors else None
@@ -53,8 +53,8 @@ def _known(z: Tensor, value_of: ValueOf, factors: set[Tensor]) -> np.ndarray | N
 
 
 def _factors(path: Sequence[Node]) -> set[Tensor]:
-    """What may have zeros that matter: operands of matrix products, and constant factors. Other
-    factors may be data, whose zeros come and go."""
+    """Tensors whose zeros matter: operands of matrix products, and constant factors. Other factors
+    may be data, whose zeros come and go."""
     found: set[Tensor] = set()
     for node in path:
         if isinstance(node.op, Matmul):
@@ -71,20 +71,21 @@ def _is_constant(z: Tensor) -> bool:
 
 
 def _is_moved(node: Node | None) -> bool:
-    """Whether the node moves the elements of one operand, or is a constant."""
+    """Whether the node rearranges the elements of one operand, or is a constant."""
     return node is not None and keeps_zeros(node.op) and len(node.inputs) <= 1
 
 
 def with_integer_nodes(subgraph: Graph, nodes: Sequence[Node]) -> list[Node]:
-    """`nodes`, after those that only the subgraph has: what is derived depends on these too."""
+    """`nodes`, after those that only the subgraph has: derived nodes depend on these too."""
     recorded = set(nodes)
     return [*(node for node in subgraph.nodes if node not in recorded), *nodes]
 
 
 def _read(nodes: Sequence[Node], x: Tensor, *ends: Tensor) -> list[Tensor]:
-    """What the nodes and the ends read apart from x, before one of the nodes makes it.
+    """The tensors other than x that the nodes and the ends read before one of the nodes computes
+    them.
 
-    The read of a Variable makes the very tensor that it reads, if that is made already.
+    A read of a Variable yields the very tensor that it reads, if that is already computed.
     """
     made = {x}
     found: dict[Tensor, None] = {}
@@ -96,7 +97,7 @@ def _read(nodes: Sequence[Node], x: Tensor, *ends: Tensor) -> list[Tensor]:
 
 
 def _nodes_of(tensors: Iterable[Tensor], is_wanted: Callable[[Node | None], bool]) -> list[Node]:
-    """The nodes that make the tensors, as far as they are wanted, in order."""
+    """The nodes that compute the tensors, as far as they are wanted, in order."""
     found: dict[Node, bool] = {}
     stack = [(z.node, False) for z in tensors if is_wanted(z.node)]
     while stack:

@@ -1,4 +1,4 @@
-"""Vectorisation: n instances of a graph in one, widening only what depends on the loop."""
+"""Vectorisation: n instances of a graph as one graph, widening only what depends on the loop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tracegraph.passes.common_subexpressions import live_nodes
 def vectorise(graph: Graph, batched: tuple[bool, ...], n: Size) -> tuple[Graph, tuple[bool, ...]]:
     """The graph of n instances, and which of its outputs have the loop axis.
 
-    Inputs with `batched` get a leading axis of size n; the others are shared by all instances,
-    and what depends on them alone is computed once. The result is kept on the graph.
+    Inputs flagged in `batched` get a leading axis of size n; the others are shared by all
+    instances, and values that depend only on them are computed once. The result is cached on the
+    graph.
     """
 
     def make() -> tuple[Graph, tuple[bool, ...]]:

@@ -1,8 +1,8 @@
-"""The two walks of differentiation: tangents pushed forward, cotangents pulled back.
+"""The two walks of differentiation: pushing tangents forward and pulling cotangents back.
 
-They live together because an op without a jvp of its own has its vjp transposed: the vjp is
-linear in its cotangent, so pulling the tangent back through it, with respect to that cotangent,
-gives the jvp.
+They live together because an op without its own jvp uses its transposed vjp: the vjp is linear in
+its cotangent, so pulling the tangent back through the vjp, with respect to that cotangent, gives
+the jvp.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def pull_back(
     xs: Sequence[Tensor],
     gs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Walks `path` backwards with cotangents `gs` of `ys`, None meaning ones; those of `xs`."""
+    """Walks `path` backwards with cotangents `gs` of `ys`, where None means ones. Returns the
+    cotangents of `xs`."""
     cotangents = Cotangents()
     sources = set(xs)
     needed = sources.union(*(node.outputs for node in path))
     for y, g in zip(ys, gs, strict=True):
-        if y in needed:  # one tensor may be a target twice
+        if y in needed:  # one tensor may be a target more than once
             cotangents.add(y, full_like(y, 1) if g is None else g)
     for node in reversed(path):
         if not cotangents.reach(node.outputs):
@@ -130,7 +131,7 @@ def _transposed_graph(
     op: Op, types: tuple[TensorType, ...], given: tuple[int, ...]
 ) -> tuple[Graph, tuple[int, ...]]:
     """`(*tangents, *outputs, *inputs, *cotangents that are read) -> tangents of the outputs at the
-    places returned`, which do not depend on the cotangents."""
+    positions returned`, which do not depend on the cotangents."""
     with Builder(f"{op.name}_jvp") as builder:
         ts = [builder.input(types[i], f"t{i}") for i in given]
         prototypes = [builder.input(type, f"x{i}") for i, type in enumerate(types)]

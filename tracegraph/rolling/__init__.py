@@ -1,1 +1,1 @@
-"""Blocks of nodes that repeat become one loop; `roll.py` is the way in."""
+"""Turns repeated blocks of nodes into one loop; `roll.py` is the entry point."""

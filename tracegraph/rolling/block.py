@@ -1,4 +1,4 @@
-"""One block for all blocks of a run: what it takes and gives, and the loop around it."""
+"""One block for all blocks of a run: its inputs and outputs, and the loop around it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tracegraph.passes.vectorise import vectorise
 from tracegraph.rolling.repeats import Place, Run, bytes_of
 from tracegraph.rolling.rows import Rows
 
-#: What a block computes again from its operands where that takes fewer stacks: ops that compilers
-#: compute on the way to others, at the cost of reading the operands.
+#: Ops that a block recomputes from their operands if that takes fewer stacks: compilers fuse them
+#: into their readers, at the cost of reading the operands.
 _CHEAP = (
     *(BroadcastTo, Reshape, Discrete, Cast, StopGradient, Select, Maximum, Minimum, Abs, Sign),
     *(Add, Sub, Mul, MulNoNan, Div, SteepDiv, Neg, IntegerPow),
@@ -44,37 +44,39 @@ _CHEAP = (
 #: One tensor of each block.
 Tensors = tuple[Tensor, ...]
 
-#: What a block takes from the one before: where that made it, and what the first block takes.
+#: A value that a block takes from the one before: where that computes it, and the first block's.
 State = tuple[Place, Tensor]
 
-#: Of each tensor that runs make: the run, the number of the block, and the place there.
+#: For each tensor that runs compute: the run, the index of the block, and the place in it.
 Made = Mapping[Tensor, tuple[Run, int, Place]]
 
 
 class Block:
-    """The body of a run, and what it takes and gives."""
+    """The body of a run, and its inputs and outputs."""
 
     def __init__(self, run: Run, made: Made) -> None:
         self.run = run
         self._made = made
         first = run.blocks[0]
-        #: Each tensor that a block takes from the one before, and what the first block takes.
+        #: Each value that a block takes from the one before, and what the first block takes
+        #: instead.
         self.states = dict.fromkeys(
             (place, first[j].inputs[operand]) for (j, operand), place in run.wiring.carried.items()
         )
         self.constants = dict.fromkeys(run.wiring.shared.values())
-        #: What the blocks take as rows of stacks.
+        #: The tensors that blocks take as rows of stacks.
         self.stacks: dict[Tensors, None] = {}
-        #: The nodes that make what the blocks compute again.
+        #: The nodes that compute what the blocks recompute.
         self._again: dict[Tensors, tuple[Node, ...]] = {}
         self._choose_stacks()
-        #: The places of the tensors that are returned of all blocks.
+        #: The places of the tensors whose values from all blocks are returned.
         self.results: dict[Place, None] = {}
-        #: The states that are returned as all blocks took them.
+        #: The states whose initial values in all blocks are returned.
         self.starts: dict[State, None] = {}
 
     def _choose_stacks(self) -> None:
-        """Takes what no cheap op makes as stacks, and of the rest what would need larger ones."""
+        """Stacks the operands that no cheap op computes, and others where recomputing takes larger
+        stacks."""
         given = dict.fromkeys(self.run.wiring.own.values())
         needs = {xs: self._needed_for(xs) for xs in given}
         self.stacks.update(dict.fromkeys(xs for xs in given if xs in needs[xs]))
@@ -88,7 +90,7 @@ class Block:
         self.stacks = {xs: None for xs in self.stacks if xs not in self._again}
 
     def _needed_for(self, xs: Tensors) -> dict[Tensors, None]:
-        """What the tensors can be computed of by cheap ops."""
+        """The operands from which cheap ops can compute the tensors."""
         needed: dict[Tensors, None] = {}
         left = [xs]
         seen = {xs}
@@ -104,7 +106,7 @@ class Block:
         return needed
 
     def _note_again(self, xs: Tensors) -> None:
-        """Notes the nodes that compute the tensors from stacks."""
+        """Records the nodes that compute the tensors from stacks."""
         left = [xs]
         while left:
             ys = left.pop()
@@ -118,7 +120,7 @@ class Block:
             left += _operands_of(nodes)
 
     def _cheap_nodes(self, xs: Tensors) -> tuple[Node, ...] | None:
-        """The nodes that make the tensors, where they are one cheap op of the blocks of a run."""
+        """The nodes that compute the tensors, if they are one cheap op in the blocks of a run."""
         made = [self._made.get(x) for x in xs]
         first = made[0]
         if first is None or any(p is None or p[::2] != first[::2] for p in made):
@@ -127,8 +129,8 @@ class Block:
         return nodes if isinstance(nodes[0].op, _CHEAP) else None
 
     def append_to(self, rows: Rows) -> None:
-        """Appends the loop to the graph that is built, and notes what it makes."""
-        # What another loop made in the reverse order is taken in that order.
+        """Appends the loop to the graph being built, and records its results."""
+        # Stacks that another loop built in reverse order are read in that order.
         is_reversed = any(rows.order(xs) == -1 for xs in self.stacks)
         outputs = iter(self._loop(rows, is_reversed))
         for (j, number), _ in self.states:
@@ -141,7 +143,7 @@ class Block:
             rows.note(xs[::-1] if is_reversed else xs, next(outputs))
 
     def _loop(self, rows: Rows, is_reversed: bool) -> Sequence[Tensor]:
-        """The outputs of the loop: the last states, and the stacked results."""
+        """The outputs of the loop: the final states, and the stacked results."""
         body, count = self._body(), len(self.run)
         inputs = [
             *(rows.value(x) for x in self.constants),
@@ -181,7 +183,7 @@ class Block:
     def _append_again(
         self, builder: Builder, shared: dict[Tensor, Tensor], own: dict[Tensors, Tensor]
     ) -> None:
-        """Appends what is computed again, each after its operands."""
+        """Appends what is recomputed, each after its operands."""
         left = [*self._again]
         while left:
             xs = left[-1]
@@ -198,7 +200,7 @@ class Block:
 
 
 def _operands_of(nodes: Sequence[Node]) -> list[Tensors]:
-    """The operands of nodes that are not the same in all blocks."""
+    """The operands of nodes that differ between blocks."""
     return [xs for xs in zip(*(node.inputs for node in nodes)) if not _is_one(xs)]
 
 

@@ -1,8 +1,8 @@
-"""Whether a loop is worth it: what it saves a compiler, against what it costs a run.
+"""Estimates whether a loop pays: the compile time it saves, against the run time it costs.
 
-A loop has costs that its blocks side by side do not have: its own steps, and copies of what one
-program reads in place. On a CPU those are the rows of weights, which products of matrices cannot
-read out of a stack, and the rows of their gradients. The constants were measured on two cores, as
+A loop has costs that unrolled blocks do not have: its own steps, and copies of values that one
+program reads in place. On a CPU those are the rows of weights, which matrix products cannot read
+directly from a stack, and the rows of their gradients. The constants were measured on two cores, as
 processor time, on deep perceptrons and transformers of several widths and batch sizes.
 """
 
@@ -15,7 +15,7 @@ from tracegraph.core.shapes import element_count
 from tracegraph.ir.tensor import Node
 from tracegraph.rolling.repeats import Run, bytes_of
 
-#: Loops that leave fewer nodes out save less than a fifth of a second.
+#: Loops that save fewer nodes than this save less than a fifth of a second.
 _FEWEST_NODES = 200
 
 #: How much longer a run may take.
@@ -30,7 +30,7 @@ _SECONDS_PER_BYTE_OF_ROWS = 0.33e-9
 
 
 def pays_off(runs: Sequence[Run]) -> bool:
-    """Whether loops for all the runs leave out enough nodes, and take little more time."""
+    """Whether loops for all the runs save enough nodes, at little cost in run time."""
     if sum(map(_nodes_left_out, runs)) < _FEWEST_NODES:
         return False
     return sum(map(_seconds_of_loop, runs)) <= _TOLERANCE * sum(map(_seconds_of_blocks, runs))
@@ -58,10 +58,10 @@ def _flops_of(node: Node) -> Any:
 
 
 def _seconds_of_loop(run: Run) -> float:
-    if not run.wiring.carried:  # one program of stacks: there are no steps
+    if not run.wiring.carried:  # one computation on stacks: there are no steps
         return 0.0
     own = {xs[0]: None for xs in run.wiring.own.values()}
     weights = [x for x in own if x.node is not None and not x.node.inputs]
-    # Each weight of this run has a gradient among the results of another one.
+    # Each weight of this run has a gradient among the results of another run.
     copied = sum(map(bytes_of, weights)) * _SECONDS_PER_BYTE_OF_ROWS * 1.5
     return len(run) * (_SECONDS_PER_STEP + len(own) * _SECONDS_PER_ROW + copied)

@@ -1,8 +1,8 @@
-"""Repeats: runs of nodes that are equal block after block, but for the tensors they read.
+"""Repeats: runs of nodes that are equal block after block, except for the tensors they read.
 
-A run is found by structure alone. Each node is a number for its op and the types it reads and
-makes; a period at which long stretches of those numbers equal themselves is a candidate, and it is
-one only if the operands of its nodes are related in the same way from block to block.
+Runs are found by structure alone. Each node is a number for its op and the types of its inputs and
+outputs; a period at which long stretches of these numbers repeat is a candidate, and it is a run
+only if the operands of its nodes are related in the same way from block to block.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from tracegraph.core.shapes import element_count
 from tracegraph.core.types import TOKEN
 from tracegraph.ir.tensor import Node, Tensor
 
-#: Longer periods than this are not looked for: looking takes time that goes with their number.
+#: The longest period to search for: the search time is proportional to their number.
 _LONGEST_PERIOD = 8_192
 
-#: A tensor of a block: the place of its node in the block, and its number among the outputs.
+#: A tensor of a block: the index of its node in the block, and its index among the outputs.
 Place = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wiring:
-    """How the operands of the blocks of a run are related, the same in all blocks."""
+    """How the operands of a run's blocks are related, identically in all blocks."""
 
-    #: Of each operand `(node, operand)` of a block that the same block makes, where.
+    #: For each operand `(node, operand)` that the same block computes: where.
     internal: dict[Place, Place]
-    #: Of each operand that the block before makes, where; the first block takes another tensor.
+    #: For each operand that the block before computes: where; the first block takes another tensor.
     carried: dict[Place, Place]
     #: Each operand that is the same tensor in all blocks.
     shared: dict[Place, Tensor]
-    #: Each operand that is another tensor in each block, made outside of the run.
+    #: Each operand that is a different tensor in each block, computed outside the run.
     own: dict[Place, tuple[Tensor, ...]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Blocks of nodes that are equal but for what they read."""
+    """Blocks of nodes that are equal except for what they read."""
 
     blocks: tuple[tuple[Node, ...], ...]
     wiring: Wiring
@@ -53,8 +53,8 @@ class Run:
 
 
 def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
-    """Runs among the nodes, in their order, that each leave out `least` nodes or more if one block
-    stands for all."""
+    """Runs among the nodes, in order, each of which saves at least `least` nodes if one block
+    replaces all."""
     numbers = _numbers(nodes)
     places = {node: i for i, node in enumerate(nodes)}
     found: list[tuple[int, Run]] = []
@@ -74,8 +74,8 @@ def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
 
 
 def _numbers(nodes: Sequence[Node]) -> np.ndarray:
-    """A number for each node that equal nodes share. A node that takes or gives tokens has its
-    own: effects stay where they are."""
+    """A number for each node, shared by equal nodes. A node that takes or returns tokens has a
+    unique one: effects stay where they are."""
     known: dict[object, int] = {}
     numbers = []
     for i, node in enumerate(nodes):
@@ -88,7 +88,8 @@ def _numbers(nodes: Sequence[Node]) -> np.ndarray:
 
 
 def _longest_repeat(numbers: np.ndarray, least: int) -> tuple[int, int, int] | None:
-    """`(start, end, period)` of the stretch in which one block would stand for most nodes."""
+    """`(start, end, period)` of the stretch in which a single block would replace the most
+    nodes."""
     best, most = None, least - 1
     for period in range(1, min(len(numbers) // 2, _LONGEST_PERIOD) + 1):
         is_same = numbers[:-period] == numbers[period:]
@@ -97,7 +98,7 @@ def _longest_repeat(numbers: np.ndarray, least: int) -> tuple[int, int, int] | N
         ends = np.flatnonzero(np.concatenate(([True], ~is_same, [True])))
         lengths = np.diff(ends) - 1
         longest = int(np.argmax(lengths))
-        # Of a shorter period the whole blocks are never fewer, so what is equal belongs to it.
+        # A shorter period never has fewer whole blocks, so equal counts keep it.
         if lengths[longest] // period * period > most:
             most = int(lengths[longest] // period * period)
             start = int(ends[longest])
@@ -108,10 +109,11 @@ def _longest_repeat(numbers: np.ndarray, least: int) -> tuple[int, int, int] | N
 def _run(
     nodes: Sequence[Node], numbers: np.ndarray, start: int, end: int, period: int, floor: int
 ) -> Run | None:
-    """The run in a stretch, cut where the fewest bytes go from block to block. A block before it,
-    among whose nodes stand some that all blocks share, belongs to it too."""
+    """The run in a stretch, cut where the fewest bytes pass from block to block. It is extended by
+    a block before it that is interspersed with nodes shared by all blocks."""
     cuts = [start + cut for cut in _cheapest_cuts(nodes, start, end, period)]
-    # Of equal cuts the best one leaves a whole block before the stretch. Two blocks tell.
+    # Among equal cuts the best one leaves a whole block before the stretch. Two blocks suffice to
+    # tell.
     chances = (_Cut(nodes, numbers, cut, period, floor, count=2) for cut in cuts)
     best = next((chance.first for chance in chances if chance.extended()), cuts[0])
     cut = _Cut(nodes, numbers, best, period, floor, (end - best) // period)
@@ -121,7 +123,7 @@ def _run(
 
 
 class _Cut:
-    """Blocks that begin at a node, `count` of them, and their wiring, None if they have none."""
+    """`count` blocks that start at a node, and their wiring, None if they have none."""
 
     def __init__(
         self,
@@ -137,13 +139,13 @@ class _Cut:
         self._start = first
         self.blocks = [tuple(nodes[first + i * period :][:period]) for i in range(count)]
         self.wiring = _wiring(self.blocks)
-        if self.wiring is None and count > 2:  # what the first block takes may come from elsewhere
+        if self.wiring is None and count > 2:  # the first block's operands may come from elsewhere
             del self.blocks[0]
             self._start = self.first = first + period
             self.wiring = _wiring(self.blocks)
 
     def extended(self) -> bool:
-        """Adds the block before, if there is one; whether there is."""
+        """Adds the block before, if there is one; returns whether there is."""
         if self.wiring is None:
             return False
         block = self._block_before(_ancestors(self.wiring.shared.values()))
@@ -154,7 +156,7 @@ class _Cut:
         return True
 
     def _block_before(self, common: set[Node]) -> tuple[Node, ...] | None:
-        """The nodes before the blocks that are equal to theirs, past those that blocks share."""
+        """The nodes before the blocks that equal theirs, skipping those that blocks share."""
         block: list[Node] = []
         place = self._start - 1
         for number in self._numbers[self.first : self.first + self._period][::-1]:
@@ -169,15 +171,15 @@ class _Cut:
 
 
 def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> list[int]:
-    """How many nodes of the stretch to leave out at its start, so that two blocks remain: where the
-    fewest bytes go from block to block."""
+    """How many nodes to skip at the start of the stretch, such that two blocks remain: the cuts
+    where the fewest bytes pass from block to block."""
     places = {y: i for i, node in enumerate(nodes[start:end]) for y in node.outputs}
     last_uses = dict.fromkeys(places, 0)
     for i, node in enumerate(nodes[start:end]):
         for x in node.inputs:
             if x in last_uses:
                 last_uses[x] = i
-    # Measured around the second block, whose operands are those of every other.
+    # Measured around the second block, whose operands are like those of the later ones.
     crossing = np.zeros(end - start + 1)
     for y, place in places.items():
         if place < last_uses[y]:
@@ -189,7 +191,7 @@ def _cheapest_cuts(nodes: Sequence[Node], start: int, end: int, period: int) -> 
 
 
 def bytes_of(x: Tensor) -> int:
-    """The bytes of a tensor; 0 where its size is open."""
+    """The bytes of a tensor; 0 if its size is open."""
     size = element_count(x.type.shape)
     return size * x.type.dtype.size if isinstance(size, int) else 0
 
@@ -207,7 +209,7 @@ def _ancestors(tensors: Iterable[Tensor]) -> set[Node]:
 
 
 def _wiring(blocks: Sequence[tuple[Node, ...]]) -> Wiring | None:
-    """How the operands of the blocks are related; None if not the same in all."""
+    """How the operands of the blocks are related; None if it differs between blocks."""
     where = {
         y: (i, j, number)
         for i, block in enumerate(blocks)
@@ -229,8 +231,8 @@ def _sort_operand(
     xs: tuple[Tensor, ...],
     found: Sequence[tuple[int, int, int] | None],
 ) -> bool:
-    """Enters an operand of all blocks, made where `found` says, into the wiring; whether it could
-    be."""
+    """Adds an operand of all blocks, computed where `found` says, to the wiring; returns whether
+    that was possible."""
     last = found[-1]
     if last is None:
         if any(place is not None for place in found):

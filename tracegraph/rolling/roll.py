@@ -1,9 +1,9 @@
-"""Rolling: blocks of nodes that repeat become one loop over stacked operands.
+"""Rolling: repeated blocks of nodes become one loop over stacked operands.
 
-Compilers take a program of twelve equal layers for twelve programs. Where consecutive blocks are
-equal but for what they read, one block is a body: a scan hands on what each block takes from the
-one before, and takes the rest as rows of stacks. Blocks that hand on nothing and compute element
-by element are one block of stacks. So XLA compiles one block, forward, backward and optimizer each.
+To a compiler, a program of twelve equal layers is twelve programs. If consecutive blocks are equal
+except for what they read, one block becomes a body: a scan carries what each block takes from the
+one before, and takes the rest as rows of stacks. Blocks that carry nothing and compute elementwise
+become one block on stacks. So XLA compiles one block each for forward, backward and optimizer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tracegraph.rolling.estimate import pays_off
 from tracegraph.rolling.repeats import Place, Run, runs_of
 from tracegraph.rolling.rows import Rows
 
-#: A run of which one block for all leaves out fewer nodes does not count.
+#: A run is ignored if one block for all would save fewer nodes than this.
 _FEWEST_NODES = 24
 
 
@@ -32,21 +32,21 @@ _FEWEST_NODES = 24
 class Rolled:
     """A graph with loops for its runs.
 
-    It takes `(*arguments, *kept states, *stacks, *others)` and gives `(*results, *new values of
-    kept states, *new stacks, *others)`.
+    It maps `(*arguments, *kept states, *stacks, *others)` to `(*results, *new values of kept
+    states, *new stacks, *others)`.
     """
 
     graph: Graph
     runs: Sequence[Run]
-    #: The states that it takes by themselves.
+    #: The states that it takes individually.
     kept: tuple[int, ...]
     #: For each stack the states that are its rows.
     stacks: tuple[tuple[int, ...], ...]
-    #: Which of the kept states, and behind them of the stacks, get new values, in order.
+    #: Which of the kept states, and after them of the stacks, get new values, in order.
     assigned: tuple[int, ...]
 
     def notes(self) -> list[str]:
-        """A line for each run: how often a block runs, where it begins, and what that saves."""
+        """A line for each run: how often a block runs, where it starts, and what that saves."""
         sizes = [len(run.blocks[0]) for run in self.runs]
         return [
             f"rolled: {len(run)} x block of {counted(size, 'node')}, {run.blocks[0][0].source}; "
@@ -64,28 +64,28 @@ class States:
     count: int
     #: The outputs before the new values.
     first_new: int
-    #: The states that get new values, in the order of those.
+    #: The states that get new values, in the order of these.
     assigned: tuple[int, ...]
     #: Whether states may be taken as the rows of stacks.
     may_stack: bool = True
 
 
 def rolled(graph: Graph, states: States, always: bool = False) -> Rolled | None:
-    """The graph with its runs as loops; None if there are none, or they do not pay. `always` asks
-    for them where they do not, too."""
+    """The graph with its runs as loops; None if there are none, or they do not pay. `always` builds
+    them even if they do not pay."""
     graph = without_calls(graph)
     runs = runs_worth_rolling(graph, always)
     return _Rolling(graph, runs, states).rolled() if runs else None
 
 
 def runs_worth_rolling(graph: Graph, always: bool) -> list[Run]:
-    """The runs of a graph without calls, if loops for them pay or are asked for."""
+    """The runs of a graph without calls, if loops for them pay or are requested."""
     runs = runs_of(graph.nodes, _FEWEST_NODES)
     return runs if runs and (always or pays_off(runs)) else []
 
 
 def without_calls(graph: Graph) -> Graph:
-    """The graph with the bodies of plain calls in place of them."""
+    """The graph with plain calls inlined."""
     if not any(isinstance(node.op, Call) for node in graph.nodes):
         return graph
     with Builder(graph.name) as builder:
@@ -107,7 +107,7 @@ def _open_calls(graph: Graph, env: dict[Tensor, Tensor]) -> None:
 
 
 class _Rolling:
-    """A graph that is being built anew, with loops for its runs."""
+    """A graph being rebuilt, with loops for its runs."""
 
     def __init__(self, graph: Graph, runs: Sequence[Run], states: States) -> None:
         self._graph = graph
@@ -117,11 +117,11 @@ class _Rolling:
         self._state_of = {graph.inputs[i]: i - states.first for i in places}
         if not states.may_stack:
             self._state_of = {}
-        #: The stacks that the graph takes: for each the places of its rows among the inputs.
+        #: The stacks that the graph takes: for each the positions of its rows among the inputs.
         self._taken: dict[Tensor, tuple[int, ...]] = {}
         self._builder = Builder(graph.name)
         self._rows = Rows()
-        #: The block and the place in it of the tensors that runs make.
+        #: The block, and the place in it, of each tensor that runs compute.
         self._made: dict[Tensor, tuple[Run, int, Place]] = {
             y: (run, i, (j, number))
             for run in runs
@@ -133,7 +133,7 @@ class _Rolling:
         self._note_results(graph)
 
     def _note_results(self, graph: Graph) -> None:
-        """Notes the tensors of each run that are read outside of it."""
+        """Records the tensors of each run that are read outside it."""
         rolled = {node for block in self._blocks for node in block.run.nodes}
         read = [x for node in graph.nodes if node not in rolled for x in node.inputs]
         read += graph.outputs
@@ -154,7 +154,7 @@ class _Rolling:
                     of_run[id(run)].results[place] = None
 
     def _states_before(self, xs: Tensors) -> tuple[Run, State] | None:
-        """The state of a run that the tensors are before its first blocks, one after the other, in
+        """The state of a run whose initial values in consecutive blocks are these tensors, in
         either order."""
         for first, *rest in (xs, xs[::-1]):
             made = [self._made.get(x) for x in rest]
@@ -197,7 +197,7 @@ class _Rolling:
             return self._with_stacks(builder.finish(outputs))
 
     def _with_stacks(self, made: Graph) -> Rolled:
-        """What was built, without the inputs whose stacks are taken."""
+        """The finished graph, without the inputs that are now rows of stacks."""
         states = self._states
         in_stacks = {i for rows in self._taken.values() for i in rows}
         kept = tuple(i for i in range(states.count) if i not in in_stacks)
@@ -216,7 +216,7 @@ class _Rolling:
         return Rolled(graph, self._runs, kept, stacks, tuple(assigned))
 
     def _take_stacks(self) -> None:
-        """Takes states that are the operands of blocks as the rows of one input."""
+        """Takes states that are operands of blocks as the rows of one input."""
         for xs in (xs for block in self._blocks for xs in block.stacks if self._may_take(xs)):
             stack = self._builder.input(xs[0].type.with_shape((len(xs), *xs[0].type.shape)))
             self._taken[stack] = tuple(self._state_of[x] for x in xs)
@@ -230,8 +230,8 @@ class _Rolling:
         self._rows.env.update(zip(node.outputs, outputs, strict=True))
 
     def _may_take(self, xs: Sequence[Tensor]) -> bool:
-        """Whether the tensors can be taken as a stack: states of their own, all or none of which
-        get new values."""
+        """Whether the tensors can be taken as a stack: distinct states, all or none of which get
+        new values."""
         if len({*xs}) < len(xs) or not all(x in self._state_of and x not in self._rows for x in xs):
             return False
         is_assigned = {self._state_of[x] in self._states.assigned for x in xs}

@@ -1,4 +1,4 @@
-"""Rows: which tensors of a graph that is rolled stand in which stacks, and how they are stacked."""
+"""Rows: which tensors of a graph being rolled are in which stacks, and how they are stacked."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice
 
 
 class Rows:
-    """The tensors of a graph in the one that is built of it: by themselves, or as rows."""
+    """The counterparts of a graph's tensors in the new graph: individual tensors, or rows of
+    stacks."""
 
     def __init__(self) -> None:
-        #: What stands for the tensors of the graph by themselves.
+        #: The individual counterparts of the graph's tensors.
         self.env: dict[Tensor, Tensor] = {}
-        #: Of which stacks a tensor is a row, and which.
+        #: The stacks that a tensor is a row of, and its row in each.
         self._rows: dict[Tensor, dict[Tensor, int]] = {}
 
     def __contains__(self, x: Tensor) -> bool:
         return x in self._rows
 
     def note(self, xs: Sequence[Tensor], stack: Tensor) -> None:
-        """Notes that the tensors are the rows of a stack."""
+        """Records that the tensors are the rows of a stack."""
         for row, x in enumerate(xs):
             self._rows.setdefault(x, {})[stack] = row
 
     def value(self, x: Tensor) -> Tensor:
-        """What stands for a tensor of the graph, taken from a stack if it is a row of one."""
+        """The counterpart of a tensor, taken from a stack if it is a row of one."""
         if x not in self.env:
             stack, row = next(iter(self._rows[x].items()))
             self.env[x] = Reshape(stack.type.shape[1:])(_range_of(stack, row, row + 1))
         return self.env[x]
 
     def order(self, xs: Sequence[Tensor]) -> int:
-        """1 where the tensors are rows of one stack, one after the other, -1 where they are in the
-        reverse order, 0 where they are none."""
+        """1 if the tensors are consecutive rows of one stack, -1 if they are in reverse order, 0 if
+        they are neither."""
         return self._whole(xs)[1]
 
     def _whole(self, xs: Sequence[Tensor]) -> tuple[Any, int]:
-        """The stack of which the tensors are rows, and their order."""
+        """The stack whose rows the tensors are, and their order."""
         for stack, first in self._rows.get(xs[0], {}).items():
             numbers = [self._rows.get(x, {}).get(stack) for x in xs]
             for step in (1, -1):
@@ -48,7 +49,7 @@ class Rows:
         return None, 0
 
     def stacked(self, xs: Sequence[Tensor]) -> Tensor:
-        """The tensors as the rows of one."""
+        """The tensors stacked as rows."""
         parts: list[Tensor] = []
         start = 0
         while start < len(xs):
@@ -63,7 +64,7 @@ class Rows:
         return stack
 
     def _part(self, xs: Sequence[Tensor]) -> Tensor:
-        """Tensors that are rows of one stack, or a single one, as rows."""
+        """Tensors that are rows of one stack, or a single tensor, as rows."""
         stack, order = self._whole(xs)
         if not order:
             (x,) = xs

@@ -1,1 +1,1 @@
-"""Which trace a call wants: arguments and their key, results, why a call traced again."""
+"""Which trace a call needs: arguments and their key, results, and why a call was traced again."""

@@ -1,4 +1,4 @@
-"""What a traced function returns: tensors and None in a structure."""
+"""The results of a traced function: tensors and None in a structure."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class Results:
         self.flags = tuple(leaf is not None for leaf in leaves)
 
     def pack(self, tensors: Iterable[Any]) -> Any:
-        """The structure that the function returned, with these in place of its tensors."""
+        """The structure that the function returned, with its tensors replaced by these."""
         rest = iter(tensors)
         return self.structure.pack([next(rest) if flag else None for flag in self.flags])
 
     def tensors(self, packed: Any) -> list[Any]:
-        """The tensors of what was packed, in their order."""
+        """The tensors in a packed result, in order."""
         leaves, _ = nest.flatten_structure(packed, none_is_leaf=True)
         return [leaf for leaf in leaves if leaf is not None]
 
     def packer(self) -> Callable[[Sequence[Any]], Any]:
-        """`pack`, by the shortest way."""
+        """`pack`, specialised for speed."""
         return self.structure.packer() if all(self.flags) else self.pack
 
     @property
     def is_one_tensor(self) -> bool:
-        """Whether the result is a tensor in no container."""
+        """Whether the result is a single tensor outside any container."""
         return self.flags == (True,) and self.structure.is_leaf
 
 

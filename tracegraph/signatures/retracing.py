@@ -18,14 +18,14 @@ from tracegraph.ops.layout import parsed_mesh, placement_around
 from tracegraph.signatures.signature import ObjectKey, Request, VariableKey
 from tracegraph.tracing.trace import innermost_trace
 
-#: A warning comes when this many of the last calls traced, at most so often per function.
+#: A warning appears when this many consecutive calls traced, up to a limit per function.
 _WINDOW = 5
 _WARNINGS = 2
 
 #: The keys of a dict, in their order.
 Names = Sequence[Any]
 
-#: What to do where sizes, structures, the order of keys or that of names vary.
+#: The fix where sizes, structures, the order of keys or that of names vary.
 _SIZES = (
     "leave the sizes open that vary, by reduce_retracing=True or None in an input_signature, and "
     "compile few of them with bucket_sizes"
@@ -37,8 +37,8 @@ _NAME_ORDER = "give the arguments by name in one order"
 
 @dataclasses.dataclass
 class Retrace:
-    """One trace after the first: where, what differed, the repair, and how long it took. Of the
-    first trace there is nothing that differed."""
+    """One trace after the first: where, what differed, the fix, and how long it took. For the first
+    trace nothing differed."""
 
     place: str
     changes: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Retrace:
 class RetraceExplanation:
     """The traces of a function after the first, with what differed and what they cost; its text is
     for people. `compiles` are pairs of a signature with its sizes and the seconds that XLA took;
-    the text ends in "from the saved programs" where `load(path, compiled=True)` gave the program.
+    the text ends in "from the saved programs" if `load(path, compiled=True)` provided the program.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RetraceExplanation:
 
     @property
     def seconds(self) -> float:
-        """What all these traces took, but for the first, which is needed."""
+        """The cost of all these traces, except the first, which is necessary."""
         return sum(retrace.seconds for retrace in self.retraces)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class _Streak:
         return True
 
 
-#: Per code object: first calls of functions made of it, one after another at one place.
+#: Per code object: consecutive first calls, at one place, of functions made from it.
 _decorated: weakref.WeakKeyDictionary[Any, _Streak] = weakref.WeakKeyDictionary()
 
 
@@ -123,13 +123,13 @@ class Retracing:
         self._class = None if owner is None or isinstance(owner, type) else type(owner).__name__
         self._has_traced = False
         self.streak = _Streak()
-        #: What was traced last, and the mesh that was around.
+        #: The latest requests traced, with the mesh that enclosed each.
         self._known: list[tuple[Request, Any]] = []
         self._first: Retrace | None = None
         self._retraces: list[Retrace] = []
 
     def seen(self, is_traced: bool) -> None:
-        """Notes a call, and warns if too many in a row traced."""
+        """Records a call, and warns if too many in a row traced."""
         if not is_traced:
             self.streak.length = 0
             return
@@ -140,9 +140,9 @@ class Retracing:
             self._seen_decorated()
 
     def _seen_decorated(self) -> None:
-        """The same code decorated again and again at one place, as in a loop, or bound to one new
-        instance after another, is warned of too; not so functions that call each other, which one
-        call traces."""
+        """Also warns about code decorated repeatedly at one place, as in a loop, or bound to one
+        new instance after another; not about functions that call each other, which one call
+        traces."""
         if self._code is None or innermost_trace() is not None:
             return
         streak = _decorated.setdefault(self._code, _Streak())
@@ -171,13 +171,13 @@ class Retracing:
         warn(text)
 
     def forget(self) -> None:
-        """Begins anew, as `clear_cache` does."""
+        """Starts afresh, as `clear_cache` does."""
         self.streak.length = 0
         self._known.clear()
 
     @contextlib.contextmanager
     def trace(self, request: Request) -> Iterator[None]:
-        """The context of a trace, which is noted."""
+        """The context of a trace, which is recorded."""
         if self._known:
             found = self._retrace(request)
             self._retraces.append(found)
@@ -204,8 +204,8 @@ class Retracing:
 
 
 def _differences(old: Request, new: Request) -> list[tuple[str, str]]:
-    """What differs, with the repair: each dict whose keys stand in another order, and then each
-    leaf, or each argument whose structure does otherwise."""
+    """What differs, with the fix: first each dict whose keys are in another order, then each leaf,
+    or each argument whose structure differs in any other way."""
     before, after = arguments_of(old), arguments_of(new)
     orders: list[tuple[str, str]] = []
     others: list[tuple[str, str]] = []
@@ -238,7 +238,7 @@ def _differences(old: Request, new: Request) -> list[tuple[str, str]]:
 
 
 def _mesh_difference(was: Any) -> tuple[str, str]:
-    """What differs where the arguments do not."""
+    """What differs if the arguments do not."""
     texts = (mesh and f"Mesh({parsed_mesh(mesh[0])})" for mesh in (was, placement_around()))
     was_text, is_now = (text or "no mesh" for text in texts)
     if was_text == is_now:
@@ -248,7 +248,7 @@ def _mesh_difference(was: Any) -> tuple[str, str]:
 
 
 def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:
-    """What to do where a leaf of the arguments counts as `new` and counted as `old`."""
+    """The fix for a leaf of the arguments whose key was `old` and is now `new`."""
     if isinstance(old, TensorType) and isinstance(new, TensorType):
         if old.dtype is not new.dtype:
             return f"pass {name!r} as one dtype: tg.cast({name}, tg.{old.dtype.name})"
@@ -270,8 +270,8 @@ def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:
 def _reordered(
     old: nest.Structure, new: nest.Structure, path: str = ""
 ) -> list[tuple[str, Names, Names]] | None:
-    """The dicts whose keys stand in another order: where, and both orders. None where something
-    else of the structures differs too."""
+    """The dicts whose keys are in another order: where, and both orders. None if the structures
+    also differ in any other way."""
     before, after = old.container, new.container
     if before is None or after is None:
         return [] if before is after else None
@@ -289,7 +289,8 @@ def _reordered(
     return found
 
 
-#: Of so many keys in another order a text shows all, of more those from the first that differs on.
+#: Up to this many keys in another order are all shown, otherwise those from the first difference
+#: on.
 _KEYS = 6
 
 
@@ -310,18 +311,18 @@ def _difference(name: str, was: str, is_now: str) -> str:
     return f"argument {name!r} was {was} and is now {'another' if was == is_now else is_now}"
 
 
-#: Stands for an argument that a call does not have.
+#: Stands for an argument that a call lacks.
 _MISSING = object()
 
 
 def arguments_of(request: Request) -> dict[str, Any]:
-    """The arguments by name, with the positions of their leaves in their places."""
+    """The arguments by name, with leaves replaced by their positions."""
     args, kwargs = request.structure.pack(list(range(request.structure.count)))
     return {**dict(zip(request.signature.positional(len(args)), args, strict=True)), **kwargs}
 
 
 def shown_argument(request: Request, argument: Any) -> str:
-    """An argument with its structure, and what counts of its leaves."""
+    """An argument with its structure, and what its leaves contribute to the key."""
     if argument is _MISSING:
         return "not given"
     positions, structure = nest.flatten_structure(argument)

@@ -47,7 +47,7 @@ LITERALS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class ObjectKey:
-    """The key of an object that counts by identity. It does not keep the object alive."""
+    """The key of an object compared by identity. It does not keep the object alive."""
 
     __slots__ = ("_hash", "_reference", "text")
 
@@ -68,7 +68,7 @@ class ObjectKey:
 
 @dataclasses.dataclass(frozen=True)
 class VariableKey:
-    """The key of a Variable: its type, and the first place where the same one was passed."""
+    """The key of a Variable: its type, and the first position where the same one was passed."""
 
     type: TensorType
     trainable: bool
@@ -94,7 +94,7 @@ def leaf_key(leaf: Any) -> Any:
 
 
 class NoKey(Mismatch):
-    """A Mismatch about an argument that cannot be part of the key of a trace."""
+    """A Mismatch for an argument that cannot be part of the key of a trace."""
 
     kind = TraceError
 
@@ -104,7 +104,7 @@ class NoKey(Mismatch):
         super().__init__(fact, next(fixes, _HASH_FIX))
 
 
-#: What is never a key, and what to pass in its place.
+#: Objects that are never a key, and what to pass instead.
 _NO_KEY: tuple[tuple[Any, str], ...] = (
     ((set, frozenset), "pass a list, such as sorted(items)"),
     (Iterator, "pass what it runs over, such as list(items)"),
@@ -145,14 +145,14 @@ def _object_key(leaf: Any) -> Any:
 def _identity_key(leaf: Any) -> Any:
     try:
         return ObjectKey(leaf)
-    except TypeError as error:  # it takes no weak reference
+    except TypeError as error:  # it does not support weak references
         if is_of_interrupt(error):
             raise
         return (type(leaf), leaf)
 
 
 def with_aliases(leaves: Sequence[Any], keys: Sequence[Any]) -> list[Any]:
-    """The keys, where those of Variables say which of them are the same Variable."""
+    """The keys, where those of Variables also say which are the same Variable."""
     first: dict[int, int] = {}
     found = []
     for leaf, key in zip(leaves, keys, strict=True):
@@ -168,15 +168,16 @@ def is_tensor_key(key: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """The arguments of one call, canonical: positional where they can be, defaults filled in."""
+    """The arguments of one call in canonical form: positional where possible, defaults filled
+    in."""
 
     leaves: tuple[Any, ...]
     structure: nest.Structure
     keys: tuple[Any, ...]
     signature: Signature
-    #: The specs that the first tensor leaves were declared with; None for one that was not.
+    #: The declared specs of the first tensor leaves; None for a leaf without one.
     specs: tuple[TensorSpec | None, ...] = ()
-    #: The `placement` of the mesh around, in a tuple, if what is traced depends on it.
+    #: The `placement` of the enclosing mesh, in a tuple, if the trace depends on it.
     mesh: tuple[Any, ...] = ()
 
     @functools.cached_property
@@ -185,13 +186,13 @@ class Request:
 
     @functools.cached_property
     def layouts(self) -> tuple[Layout | None, ...]:
-        """The layouts that the tensor leaves were declared with, None for the others; empty without
-        any."""
+        """The declared layouts of the tensor leaves, None for those without; empty if none has
+        one."""
         found = tuple([None if spec is None else spec.layout for spec in self.tensor_specs])
         return found if any(found) else ()
 
     def of_mesh(self) -> Request:
-        """The request for a trace that depends on the mesh around."""
+        """The request for a trace that depends on the enclosing mesh."""
         return dataclasses.replace(self, mesh=(placement_around(),))
 
     @functools.cached_property
@@ -210,21 +211,21 @@ class Request:
 
     @property
     def tensor_specs(self) -> list[TensorSpec | None]:
-        """The spec that each tensor leaf was declared with, or None."""
+        """The declared spec of each tensor leaf, or None."""
         rest = len(self.tensor_positions) - len(self.specs)
         return [*self.specs, *[None] * rest]
 
     @property
     def tensor_keywords(self) -> list[str]:
-        """The name of each tensor leaf's TensorSpec, or its own."""
+        """The name in each tensor leaf's TensorSpec, or the leaf's own."""
         rows = zip(self.tensor_specs, self.tensor_names, strict=True)
         return [name if spec is None else spec.name or name for spec, name in rows]
 
     @property
     def flat_names(self) -> list[list[str]]:
-        """What the tensor leaves may be called where they are given alone, by name: as here, or as
-        TensorFlow calls them, by the last word on the way to each, in small letters and numbered
-        where it comes again: `a, a_1`."""
+        """The names by which the tensor leaves alone can be passed: these names, or TensorFlow's,
+        which are the last word of each leaf's path, in lower case and numbered if repeated: `a,
+        a_1`."""
         paths = self.signature.leaf_paths(self.structure)
         paths = [paths[i] for i in self.tensor_positions]
         words = [[word for word in path if not word.isdecimal()][-1] for path in paths]
@@ -238,11 +239,11 @@ class Request:
         return tuple(key for key in self.keys if isinstance(key, TensorType))
 
     def with_keys(self, keys: Sequence[Any]) -> Request:
-        """The request to be traced for other keys."""
+        """The request, to be traced for other keys."""
         return dataclasses.replace(self, keys=tuple(keys))
 
     def tensors(self) -> list[Tensor]:
-        """The tensor leaves as tensors of their own: an array may be refilled after the call."""
+        """The tensor leaves as new tensors: the owner of an array may refill it after the call."""
         return [as_argument(self.leaves[i]) for i in self.tensor_positions]
 
     @functools.cached_property
@@ -252,18 +253,18 @@ class Request:
         return [leaf for leaf, key in pairs if isinstance(key, VariableKey)]
 
     def with_variables_by_identity(self) -> Request:
-        """The request whose trace uses the Variables themselves."""
+        """The request for a trace that uses the Variables themselves."""
         pairs = zip(self.leaves, self.keys, strict=True)
         keys = (ObjectKey(x) if isinstance(key, VariableKey) else key for x, key in pairs)
         return self.with_keys(tuple(keys))
 
     def actual_tensors(self) -> list[Tensor] | None:
-        """The tensor leaves, or None if the request holds specs in place of values."""
+        """The tensor leaves, or None if the request holds specs instead of values."""
         given = [self.leaves[i] for i in self.tensor_positions]
         return None if any(isinstance(x, TensorSpec) for x in given) else self.tensors()
 
     def without_tensors(self) -> Request:
-        """The request with TensorSpecs in place of the tensors, for a trace that reads none."""
+        """The request with TensorSpecs instead of tensors, for a trace that reads none."""
         leaves = list(self.leaves)
         for i in self.tensor_positions:
             if isinstance(key := self.keys[i], TensorType):
@@ -271,7 +272,7 @@ class Request:
         return dataclasses.replace(self, leaves=tuple(leaves))
 
     def without_values(self) -> Request:
-        """The request as a trace keeps it: without tensors, and without objects kept alive."""
+        """The request in the form that a trace keeps: without tensors or references to objects."""
         leaves = tuple(
             None if is_tensor_key(key) or isinstance(key, (ObjectKey, VariableKey)) else leaf
             for leaf, key in zip(self.leaves, self.keys, strict=True)
@@ -280,7 +281,7 @@ class Request:
 
 
 def _numbered(words: Sequence[str]) -> list[str]:
-    """Each word as a name, with a number where the name was taken before."""
+    """Each word as a name, numbered if it was already taken."""
     found: list[str] = []
     for word in words:
         name = re.sub("[^a-z0-9]", "_", word.lower())
@@ -289,7 +290,7 @@ def _numbered(words: Sequence[str]) -> list[str]:
 
 
 def told_apart(names: Iterable[str]) -> list[str]:
-    """The names, with a number behind those that were there before."""
+    """The names, with a number appended to repeated ones."""
     taken: list[str] = []
     for name in names:
         numbers = (f"{name}_{k}" for k in itertools.count(1))
@@ -298,7 +299,7 @@ def told_apart(names: Iterable[str]) -> list[str]:
 
 
 def as_argument(leaf: Any) -> Tensor:
-    """A leaf of a call as a tensor; of an array a copy, which its owner cannot refill."""
+    """A leaf of a call as a tensor; an array is copied, so that its owner cannot change it."""
     if type(leaf) is Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
@@ -327,7 +328,7 @@ class Signature:
         self.names = list(self.parameters.parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """Canonical `(args, kwargs)`, with the defaults of what is not given.
+        """Canonical `(args, kwargs)`, with defaults filled in.
 
         Raises TraceError, a TypeError, if they do not fit.
         """
@@ -336,7 +337,7 @@ class Signature:
         return bound.args, bound.kwargs
 
     def bind_given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """As `bind`, without the defaults."""
+        """`bind` without the defaults."""
         bound = self._bound(args, kwargs)
         return bound.args, bound.kwargs
 
@@ -356,7 +357,7 @@ class Signature:
             )
 
     def _renamed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The repair for arguments that are called by another name here, if they are."""
+        """The fix for arguments that have another name here, if any do."""
         unknown = [name for name in kwargs if name not in self.names]
         return renamed(unknown, [x for x in self.names[len(args) :] if x not in kwargs])
 
@@ -371,18 +372,18 @@ class Signature:
         return Request(tuple(leaves), structure, canonical_keys(keys), self)
 
     def _refuse_structure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        """Raises the error for the argument that is not a structure."""
+        """Raises the error for the argument that is not a valid structure."""
         for name, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
             try:
-                nest.flatten_structure(((value,), {}))  # as deep as it stands in a request
+                nest.flatten_structure(((value,), {}))  # nested as deep as in a request
             except Mismatch as mismatch:
                 fact = f"{self.name}: argument {name!r}: {mismatch.fact}"
                 fail(TraceError, fact, fix=mismatch.fix)
         raise AssertionError((args, kwargs))
 
     def keys(self, leaves: Sequence[Any], structure: nest.Structure) -> list[Any]:
-        """The keys of the leaves. Raises TraceError or DTypeError, with the name of the argument,
-        for one that has none."""
+        """The keys of the leaves. Raises TraceError or DTypeError, naming the argument, for a leaf
+        that has none."""
         found: list[Any] = []
         for leaf in leaves:
             try:
@@ -398,7 +399,7 @@ class Signature:
         return ["_".join(path) for path in self.leaf_paths(structure)]
 
     def leaf_paths(self, structure: nest.Structure) -> list[tuple[str, ...]]:
-        """For each leaf of `(args, kwargs)` its parameter, and the keys that lead to it there."""
+        """For each leaf of `(args, kwargs)` its parameter, and the keys on its path within that."""
         args, kwargs = structure.pack(list(range(structure.count)))
         paths: list[tuple[str, ...]] = [()] * structure.count
         for parameter, value in (*zip(self.positional(len(args)), args), *kwargs.items()):
@@ -425,7 +426,7 @@ _ANYTHING = inspect.signature(_anything)
 
 
 def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
-    """The leaves (ints) of a nest, with the names and numbers that lead to each."""
+    """The leaves (ints) of a nest, with the names and numbers on the path to each."""
     found: list[tuple[tuple[str, ...], int]] = []
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
@@ -446,7 +447,7 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
 
 
 def canonical_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
-    """Keys whose symbolic sizes have fresh names: one per distinct size expression."""
+    """Keys with fresh names for their symbolic sizes: one per distinct size expression."""
     if all(not isinstance(key, TensorType) or key.is_static for key in keys):
         return tuple(keys)
     names: dict[Any, Any] = {}
@@ -474,7 +475,7 @@ class SpecTypes:
     one."""
 
     def __init__(self, specs: Iterable[TensorSpec]) -> None:
-        # A name with a dot belongs to the name before it: `s0.size` to `*s0`.
+        # A name with a dot belongs to the name before the dot: `s0.size` to `*s0`.
         self._taken = {name.split(".")[0] for spec in specs for name in size_names(spec)}
         self._counter = itertools.count()
 
@@ -494,7 +495,7 @@ class SpecTypes:
 
 
 def size_names(spec: TensorSpec | None) -> list[str]:
-    """The names that the user gave to sizes of a spec."""
+    """The user's names for sizes in a spec."""
     sizes = () if spec is None or spec.shape.rank is None else spec.shape
     return [size for size in sizes if isinstance(size, str)]
 
@@ -513,7 +514,7 @@ class InputSignature:
             )
         self.specs = tuple(specs)
         self._signature = signature
-        #: Whether arguments are padded, so that only then devices must divide their sizes.
+        #: Whether arguments are padded: only padded sizes must then be divisible among devices.
         self._is_padded = is_padded
         leaves, self.structure = nest.flatten_structure(self.specs)
         for leaf in leaves:
@@ -571,7 +572,7 @@ class InputSignature:
         return Request(tuple(found), structure, tuple(keys), self._signature, tuple(self.leaves))
 
     def _check_sizes(self, values: list[Any]) -> None:
-        """Raises TraceError where sizes of one name differ."""
+        """Raises TraceError if sizes with the same name differ."""
         try:
             if all(type(value) is Tensor for value in values):
                 bind_sizes(self.types, [value.type for value in values])
@@ -579,7 +580,7 @@ class InputSignature:
             self._refuse(mismatch.fact, fix="pass equal sizes where the names are equal")
 
     def _leaves(self, given: tuple[Any, ...]) -> list[Any]:
-        """The arguments opened as far as the specs are: a list may stand where one tensor is."""
+        """The arguments, flattened as far as the specs are: a list may be passed for one tensor."""
         if len(given) < len(self.specs):
             self._refuse(
                 f"{len(given)} arguments were given for {len(self.specs)} specs",
@@ -609,7 +610,7 @@ class InputSignature:
             value = as_tensor(leaf)
         elif (
             isinstance(leaf, (list, tuple, *PYTHON_DTYPES))
-            or hasattr(leaf, "__array__")  # NumPy's arrays, JAX's, and others
+            or hasattr(leaf, "__array__")  # NumPy arrays, JAX arrays, and others
         ):
             value = self._as_spec(leaf, spec, name)
         else:
@@ -644,8 +645,8 @@ class InputSignature:
 
 
 def laid_out_argument(value: Tensor, layout: Layout, function: str, name: str) -> Tensor:
-    """An argument of a function with the layout that is declared for it, if there are the devices.
-    While something is being traced the graph of the function sees to that."""
+    """An argument of a function in its declared layout, if the devices exist. While tracing, the
+    graph of the function takes care of that."""
     layouts = backend.layouts()
     layouts.check_layout(f"{function}: argument {name!r}", value.type, layout)
     may_move = layout.is_here and current().is_top_level
@@ -653,15 +654,15 @@ def laid_out_argument(value: Tensor, layout: Layout, function: str, name: str) -
 
 
 def layouts_here(request: Request) -> list[Layout | None]:
-    """The layouts that are declared for the tensors of a request; empty where there are none, or
-    not the devices for them."""
+    """The declared layouts for the tensors of a request; empty if there are none, or their devices
+    do not exist."""
     given = request.layouts
     found = [layout if layout is not None and layout.is_here else None for layout in given]
     return found if any(found) else []
 
 
 def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function; none where Python does not know them."""
+    """The parameters of a function; none if Python does not know them."""
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
@@ -671,7 +672,7 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _opened(spec: Any, value: Any) -> list[tuple[Any, Any]] | None:
-    """A container of specs and what is given for it, side by side; None if they do not fit."""
+    """A container of specs paired with the value passed for it; None if they do not fit."""
     if spec is None:
         return [] if value is None else None
     if isinstance(spec, dict):
@@ -689,7 +690,7 @@ def _shape(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value as messages show it: tensors by their type, containers by their structure."""
+    """A value as messages show it: tensors by type, containers by structure."""
     if isinstance(value, Tensor):
         return str(value.type)
     if isinstance(value, Variable):

@@ -1,7 +1,7 @@
-r"""The text form of graphs: what people read and what files hold.
+r"""The text form of graphs: for people to read and for files to store.
 
-Printing and parsing come from the fields of the ops: no op knows that text exists, and nothing
-here knows an op. Printing what was parsed prints the same. The grammar:
+Printing and parsing derive from the fields of the ops: no op knows that text exists, and nothing
+here knows an op. Printing what was parsed gives the same text. The grammar:
 
     module ::= graph ("\n\n" graph)*                   called graphs first, the entry last
     graph  ::= "graph @" name "(" [arg (", " arg)*] ") -> (" types ") {" node* "return" values "}"
@@ -10,8 +10,8 @@ here knows an op. Printing what was parsed prints the same. The grammar:
     attr   ::= name "=" value                           value ::= see `tracegraph.text.literals`
     place  ::= file ":" line [" in " scope] (" " role)*
 
-One node stands on one line, and of a long header each argument. Attributes that have their default
-are left out.
+Each node is on one line, and so is each argument of a long header. Attributes that have their
+default are omitted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _as_text(graph: Graph, locations: bool = False) -> str:
 
 
 def _check_flag(locations: Any) -> None:
-    """Refuses a path, which would pass for true and be written nowhere."""
+    """Refuses a path, which would count as true and never be written to."""
     if not isinstance(locations, bool):
         fail(
             TraceError,
@@ -54,7 +54,7 @@ def _check_flag(locations: Any) -> None:
         )
 
 
-#: The methods that graphs get of this floor, when somebody first asks for one.
+#: The graph methods that this floor provides, installed on first use.
 GRAPH_METHODS: dict[str, Any] = {
     "__str__": _str,
     "as_text": _as_text,

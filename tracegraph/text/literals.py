@@ -7,9 +7,10 @@
             | type "{" elements "}"            f32[2]{1.0, 0x7fc00001}
             | "array" string                   one that a file beside the text has by this name
 
-A float whose bits a decimal would not give back, such as a nan with a payload, is written by its
-bits; the dtype beside it says how many there are. What is not data, such as a Python function, is
-printed as `opaque"name"`. That is read as a stand-in, which prints the same and cannot be used.
+A float whose bits a decimal would not restore, such as a nan with a payload, is written by its
+bits; the dtype beside it gives their number. An object that is not data, such as a Python function,
+is printed as `opaque"name"`. That is parsed as a stand-in, which prints the same but cannot be
+used.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from tracegraph.core.types import (
 from tracegraph.errors import LoadError, Mismatch, fail
 from tracegraph.ir.tensor import Graph
 
-#: Lists deeper than this are refused.
+#: Lists nested deeper than this are refused.
 _DEEPEST = 50
-#: A size or a shape with longer text than this is refused, and so is a shape whose element count
-#: would have more terms than that: nobody writes them, and they could exhaust the memory.
+#: Sizes and shapes with longer text than this are refused, and so are shapes whose element count
+#: would have more terms: nobody writes them, and they could exhaust memory.
 _LONGEST_SIZE, _LONGEST_SHAPE = 1000, 10_000
 _MOST_TERMS = 512
 _MOST_DIGITS = 18
@@ -76,13 +77,13 @@ _KEYWORDS: dict[str, Any] = {
 
 
 class Malformed(Mismatch):
-    """Text that holds no graph: the fact and the repair, to which the parser adds the place."""
+    """Text that is not a valid graph: the fact and the fix; the parser adds the place."""
 
     kind = LoadError
 
 
 class Opaque:
-    """Stands for a Python object that text names and cannot hold."""
+    """A stand-in for a Python object that text can name but not contain."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name
@@ -102,7 +103,7 @@ class Opaque:
 # Writing.
 
 
-#: Keeps an array beside the text, and returns its name there; None for one that stays in the text.
+#: Stores an array beside the text and returns its name there; None for one that stays in the text.
 Keep = Callable[[np.ndarray], "str | None"]
 
 
@@ -125,13 +126,13 @@ def value_text(value: Any, symbols: Mapping[Graph, str], keep: Keep | None = Non
 
 
 def _plain(scalar: np.generic) -> Any:
-    """A NumPy scalar as a value of Python, or as an array where Python has no such type."""
+    """A NumPy scalar as a Python value, or as an array if Python has no such type."""
     plain = isinstance(scalar, (np.integer, np.bool_, np.float64, np.complex128))
     return scalar.item() if plain else np.asarray(scalar)
 
 
 def quoted(text: str) -> str:
-    """A string in JSON's form; what does not print, and all beside it, is escaped to ASCII."""
+    """A string in JSON form, escaped to ASCII if it contains anything unprintable."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
@@ -170,7 +171,7 @@ def _array_text(array: np.ndarray) -> str:
 
 
 def _element_texts(array: np.ndarray) -> list[str]:
-    """Each element of an array of one axis."""
+    """The text of each element of an array with one axis."""
     if array.dtype.kind == "b":
         return ["true" if value else "false" for value in array.tolist()]
     if array.dtype.kind in "iu":
@@ -182,7 +183,7 @@ def _element_texts(array: np.ndarray) -> list[str]:
 
 
 def _float_texts(array: np.ndarray) -> list[str]:
-    """The shortest decimals, or the bits of what decimals would not give back."""
+    """The shortest decimals, or the bits of values that decimals would not restore."""
     if array.dtype == bfloat16.numpy_dtype:
         texts = list(map(_shortest, array.tolist()))
     else:
@@ -231,7 +232,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
 
 
 def read_type(text: str) -> TensorType:
-    """The type that `str` wrote. Raises Malformed, or Mismatch for sizes that cannot be."""
+    """The type whose `str` is `text`. Raises Malformed, or Mismatch for impossible sizes."""
     match = _TYPE.fullmatch(text)
     if match is None or match[1] not in BY_SHORT or (match[1] == "token") != (match[2] is None):
         raise Malformed(f"{excerpt(text)} is not a type", fix="write a type such as f32[16,4]")
@@ -239,7 +240,7 @@ def read_type(text: str) -> TensorType:
 
 
 def read_shape(text: str) -> Shape:
-    """The shape that stands between the brackets of a type."""
+    """The shape between the brackets of a type."""
     if not text:
         return ()
     if _PLAIN_SIZES.fullmatch(text):
@@ -275,7 +276,7 @@ def read_size(text: str) -> Size:
 
 
 def _split_sizes(text: str) -> list[str]:
-    """The parts between commas outside of parentheses."""
+    """The parts between commas outside parentheses."""
     parts, depth = [""], 0
     for piece in re.split("([(),])", text):
         depth += (piece == "(") - (piece == ")")
@@ -341,8 +342,8 @@ def _check(dtype: DType, words: list[str], is_right: Callable[[str], Any]) -> No
 
 
 class Reader:
-    """Reads values one after another from `text`; `graphs` has what was defined before, `arrays`
-    what stands beside the text."""
+    """Reads values one after another from `text`; `graphs` has the graphs defined before, `arrays`
+    those stored beside the text."""
 
     def __init__(
         self, text: str, graphs: Mapping[str, Graph], arrays: Mapping[str, np.ndarray] | None = None
@@ -357,7 +358,8 @@ class Reader:
         return self.at >= len(self.text)
 
     def take(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """What `pattern` matches here. Raises Malformed that `what` is missing."""
+        """The match of `pattern` at this position. Raises Malformed, saying that `what` is
+        missing."""
         match = pattern.match(self.text, self.at)
         if match is None:
             self.fail(f"expected {what}")
@@ -369,13 +371,13 @@ class Reader:
         raise Malformed(f"{fact} and found {found}")
 
     def skip(self, word: str) -> bool:
-        """Whether `word` comes next; if so, goes behind it."""
+        """Whether `word` comes next; if so, advances past it."""
         found = self.text.startswith(word, self.at)
         self.at += len(word) * found
         return found
 
     def value(self, depth: int = 0) -> Any:
-        """The value that begins here."""
+        """The value that starts here."""
         ints = _INTS.match(self.text, self.at)
         if ints is not None:
             self.at = ints.end()
@@ -477,7 +479,7 @@ class Reader:
         return self.text[start:stop]
 
     def _size(self) -> Size:
-        """An expression of sizes, up to a comma or bracket outside of parentheses."""
+        """A size expression, up to a comma or bracket outside parentheses."""
         start, depth = self.at, 0
         while not self.is_done:
             letter = self.text[self.at]
@@ -502,5 +504,5 @@ def _number(word: str) -> int | float:
 
 
 def excerpt(text: str, longest: int = 60) -> str:
-    """Some text of others in quotes, as errors show it: short and printable."""
+    """A quoted excerpt of foreign text for errors: short and printable."""
     return quoted(text if len(text) <= longest else f"{text[:longest]}...")

@@ -1,6 +1,6 @@
-"""Text as graphs. What is read is not trusted: whatever is wrong with it is a LoadError.
+"""Parses text into graphs. The input is untrusted: anything wrong with it is a LoadError.
 
-Every node is built anew, so its types are inferred and must be those that the text claims.
+Every node is rebuilt, so its types are inferred, and must equal those that the text claims.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tracegraph.text.verifier import check_arity
 _NAME = r"[^\W\d][\w.]*+"
 _VALUE = r"%[\w.]++"
 _VALUES = rf"{_VALUE}(?:, {_VALUE})*+"
-# The parts of a node in their order, and what is missing where one does not match. Every
-# repetition is possessive, so that no text takes more than linear time.
+# The parts of a node in order, and what is missing if one does not match. Every repetition is
+# possessive, so that matching is linear in the length of any text.
 _PARTS = (
     (rf"\s*+({_VALUES}|\(\)) = ", "values and ' = '"),
     (rf'({_NAME}(?:<(?:[^"<>]++|"(?:[^"\\]++|\\.)*+")*+>)?+)', "the name of an op"),
@@ -51,10 +51,10 @@ _ATTRIBUTE = re.compile(r"([^\W\d]\w*)=")
 
 
 def parse(text: str) -> Graph:
-    """The last graph of `text`, the entry, which must use all others.
+    """The last graph in `text`, the entry, which must use all others.
 
-    Raises LoadError with the number of the line and what is wrong there, TraceError (a TypeError)
-    for what is not text.
+    Raises LoadError with the line number and the fault there, TraceError (a TypeError) for anything
+    other than text.
     """
     parser = _Parser(text)
     *others, entry = parser.module().values()
@@ -74,8 +74,8 @@ def parse_module(
     arrays: Mapping[str, np.ndarray] | None = None,
     lines: Mapping[tuple[str, int], str] = MappingProxyType({}),
 ) -> dict[str, Graph]:
-    """All graphs of `text` by name, in their order; `arrays` has those that the text names alone,
-    and `lines` the lines of source, by file and number, that are known.
+    """All graphs in `text` by name, in order; `arrays` has those that the text only names, and
+    `lines` the known source lines, by file and number.
 
     Raises LoadError as `parse` does.
     """
@@ -83,7 +83,7 @@ def parse_module(
 
 
 class _Parser:
-    """Reads line after line; `number` is the line where errors are found."""
+    """Reads line after line; `number` is the line to which errors refer."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _Parser:
         self.code = lines
         self.graphs: dict[str, Graph] = {}
         self.headers: dict[str, int] = {}
-        # What was read once is not read again: most nodes share their op, types and place.
+        # Parse results are cached: most nodes share their op, types and place.
         self.ops: dict[str, Op] = {}
         self.types: dict[str, tuple[TensorType, ...]] = {}
         self.places: dict[str | None, Source] = {None: UNKNOWN}
@@ -131,7 +131,7 @@ class _Parser:
         return self.graphs
 
     def graph(self, header: str, notes: list[str]) -> None:
-        """Reads the graph that begins at the current line; goes to its last line."""
+        """Reads the graph that starts at the current line; advances to its last line."""
         start = self.number
         whole, end = self.whole_header(header)
         name, arguments, results = self.split_header(whole)
@@ -140,7 +140,7 @@ class _Parser:
         builder = Builder(name)
         env: dict[str, Tensor] = {}
         for place, argument in enumerate(arguments, 1):
-            self.number = min(start + place, end)  # of a long header each has a line
+            self.number = min(start + place, end)  # in a long header each has its own line
             self.argument(argument, builder, env)
         self.number = end
         self.nodes(builder, env)
@@ -155,8 +155,8 @@ class _Parser:
         self.headers[name] = start
 
     def whole_header(self, header: str) -> tuple[str, int]:
-        """A header that may be broken behind brackets and commas as one line, and the number of its
-        last line."""
+        """Joins a header, which may be broken after brackets and commas, into one line; and the
+        number of its last line."""
         words, number = [header], self.number
         for line in itertools.islice(self.lines, number, None):
             line = line.strip()
@@ -226,7 +226,7 @@ class _Parser:
             env[name] = value
 
     def infer(self, op: Op, inputs: tuple[Tensor, ...]) -> None:
-        """Infers once before the builder does, whose errors would read the user's files."""
+        """Infers types before the builder does, whose errors would try to read the user's files."""
         try:
             op.output_types(inputs)
         except Mismatch as mismatch:
@@ -250,7 +250,7 @@ class _Parser:
             raise Malformed("a graph must end here", fix="write a line with nothing but }")
 
     def diagnose(self, line: str) -> NoReturn:
-        """Raises the error of a line that is not a node: what is missing, and where."""
+        """Raises the error for a line that is not a node: what is missing, and where."""
         at = 0
         for part, what in _PARTS:
             match = re.compile(part).match(line, at)
@@ -342,7 +342,7 @@ def _check_complete(cls: type[Op], values: dict[str, Any]) -> None:
 
 @functools.cache
 def _annotations(cls: type[Op]) -> dict[str, Any]:
-    """The types of the fields; none where they name what exists for type checkers only."""
+    """The types of the fields; none if they name types that exist only for type checkers."""
     try:
         return typing.get_type_hints(cls)
     except NameError:
@@ -350,7 +350,7 @@ def _annotations(cls: type[Op]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value that was read is of the annotated type. An int will do for a float."""
+    """Whether a parsed value has the annotated type. An int is accepted for a float."""
     if hint is Any:
         return True
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

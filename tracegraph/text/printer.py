@@ -1,4 +1,4 @@
-"""Graphs as text: one node on a line, columns aligned, called graphs first."""
+"""Prints graphs as text: one node per line, columns aligned, called graphs first."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tracegraph.ir.tensor import NOTES, Graph, Node, Tensor, get_type
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.text.literals import WORD, Keep, quoted, value_text
 
-#: Longer lines and types do not widen the column for the others, nor do the types of several
-#: outputs: one large constant, or one call, would otherwise pad every line.
+#: Lines, and types of several outputs, that are longer than this do not widen the column for the
+#: others: one large constant, or one call, would otherwise pad every line.
 _WIDEST_LEFT, _WIDEST_TYPES = 100, 60
-#: Longer headers are broken: one argument, and one type of the results, stands on a line. What is
-#: kept in files, for readers of every version, has headers of one line, and all types aligned.
+#: Longer headers are broken: one argument, or one result type, per line. Stored text, for readers
+#: of every version, has one-line headers, and all types aligned.
 _WIDEST_HEADER = 100
 
 _PLAIN = re.compile(r'[^\s":]+')
@@ -25,8 +25,9 @@ _PLAIN = re.compile(r'[^\s":]+')
 def graph_text(graph: Graph, locations: bool = False) -> str:
     """The text of `graph` and of all graphs that it calls, callees first.
 
-    With `locations`, every node ends in the user's line and the roles of the passes that derived
-    it, such as `at mlp.py:6 vjp`; without, only what cuts a run to find a size. Linear in the
+    With `locations`, every node ends with the user's line and the roles of the passes that derived
+    it, such as `at mlp.py:6 vjp`; without, only nodes that cut a run to find a size do. Linear in
+    the
     number of nodes.
     """
     *called, text = module_text((graph,), locations).rsplit("\n\n", 1)
@@ -35,9 +36,9 @@ def graph_text(graph: Graph, locations: bool = False) -> str:
 
 
 def module_text(graphs: Iterable[Graph], locations: bool = False, keep: Keep | None = None) -> str:
-    """The text of several graphs; what they share is printed once, callees first.
+    """The text of several graphs; shared ones are printed once, callees first.
 
-    With `keep`, arrays that it takes are named in the text instead of written.
+    With `keep`, arrays that it accepts are named in the text instead of written.
     """
     symbols = graph_symbols(graphs)
     return "\n\n".join(map(_Printer(symbols, locations, keep).graph, symbols))
@@ -50,14 +51,15 @@ def graph_symbols(graphs: Iterable[Graph]) -> dict[Graph, str]:
 
 
 def node_text(graph: Graph, node: Node) -> str:
-    """One node of `graph` as a line, with the names that the text of `graph` has."""
+    """One node of `graph` as a line, with the names used in the text of `graph`."""
     symbols = {inner: legal(inner.name, "graph") for inner in node.op.graphs()}
     left, types, place = _Printer(symbols, locations=True).row(node, value_names(graph))
     return f"{left.strip()} : {types}{place}"
 
 
 def legal(name: str | None, default: str) -> str:
-    """`name` as a word of letters, digits, `_` and `.` that does not begin with a digit or dot."""
+    """`name` as a word of letters, digits, `_` and `.` that starts with neither a digit nor a
+    dot."""
     if name and WORD.fullmatch(name):
         return name
     word = re.sub(r"[^\w.]+", "_", (name or "").replace("/", ".")).strip("_.")
@@ -67,10 +69,10 @@ def legal(name: str | None, default: str) -> str:
 
 
 class Names:
-    """Gives names that nothing else has; each takes the same time, however many there are."""
+    """Generates unique names, each in constant time, however many there are."""
 
     def __init__(self, taken: Iterable[str]) -> None:
-        #: For each name that is taken, the first number that may be free behind it.
+        #: For each name in use, the first number that may be free after it.
         self._next = dict.fromkeys(taken, 1)
 
     def new(self, name: str) -> str:
@@ -84,19 +86,19 @@ class Names:
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """The names, with `.1`, `.2` and so on behind those that came before; stable if unique."""
+    """The names, with `.1`, `.2` and so on appended to repeated ones; stable if unique."""
     return list(map(Names(()).new, names))
 
 
 class _Names(dict[Tensor, str]):
-    """Printing a wrong graph must not fail: what is not defined in it has a name too."""
+    """Printing an invalid graph must not fail: values that it does not define have names too."""
 
     def __missing__(self, key: Tensor) -> str:
         return "%undefined"
 
 
 def value_names(graph: Graph) -> dict[Tensor, str]:
-    """`%name` of every input of the graph and `%number` of every value that its nodes make."""
+    """`%name` for every input of the graph and `%number` for every value that its nodes compute."""
     arguments = unique([legal(x.name, f"arg{i}") for i, x in enumerate(graph.inputs)])
     names = _Names(zip(graph.inputs, [f"%{name}" for name in arguments]))
     values = [value for node in graph.nodes for value in node.outputs]
@@ -105,7 +107,7 @@ def value_names(graph: Graph) -> dict[Tensor, str]:
 
 
 class _Printer:
-    """Prints graphs whose names are `symbols`; remembers the texts of ops, types and places."""
+    """Prints graphs whose names are `symbols`; caches the texts of ops, types and places."""
 
     def __init__(
         self, symbols: dict[Graph, str], locations: bool, keep: Keep | None = None
@@ -149,7 +151,7 @@ class _Printer:
         return f"{head}{_broken(arguments)}{end}"
 
     def row(self, node: Node, names: dict[Tensor, str]) -> tuple[str, str, str]:
-        """The columns of a node: what it computes, the types of its outputs, its place."""
+        """The columns of a node: its computation, the types of its outputs, its place."""
         op = self.ops.get(node.op) or self.op(node.op)
         outputs = node.outputs
         key = tuple(map(get_type, outputs))
@@ -173,7 +175,7 @@ class _Printer:
         return text
 
     def place(self, source: Source) -> str:
-        """` at file:line role...`, or nothing where the place is unknown."""
+        """` at file:line role...`, or nothing if the place is unknown."""
         key = source.key
         text = self.places.get(key)
         if text is None:
@@ -202,10 +204,10 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _broken(words: list[str]) -> str:
-    """The words as `_listed` has them, but one on a line."""
+    """The words in the form of `_listed`, but one per line."""
     return ",".join([f"\n  {word}" for word in words]) + "\n" if words else ""
 
 
 def _width(texts: Iterable[str], widest: int) -> int:
-    """The width of a column: that of its longest text that is not too long."""
+    """The width of a column: that of its longest text within the limit."""
     return max((length for length in map(len, texts) if length <= widest), default=0)

@@ -1,4 +1,4 @@
-"""Verifying: whether a graph holds together."""
+"""The verifier: checks that a graph is well-formed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tracegraph.text.printer import node_text, value_names
 def verify(graph: Graph) -> None:
     """Checks `graph` and every graph that it calls, each once, by inferring all types again.
 
-    Every node must use values that were made before it in the same graph, and make the types
-    that its op infers. Raises ShapeError or DTypeError for types that an op refuses, LoadError
-    with the node for all else. A graph that was traced, parsed or made by a pass is always right:
-    an error is a defect.
+    Every node must use values that were computed before it in the same graph, and have the types
+    that its op infers. Raises ShapeError or DTypeError for types that an op refuses, LoadError with
+    the node for any other fault. A graph that was traced, parsed or built by a pass is always
+    valid: an error is a bug.
     """
     for inner in graph.graphs():
         _verify(inner)
@@ -92,7 +92,7 @@ def check_arity(op: Op, count: int) -> None:
 
 @functools.cache
 def operand_count(cls: type[Op]) -> tuple[int, float]:
-    """The least and the most operands that an op takes."""
+    """The smallest and largest number of operands that an op takes."""
     arity = getattr(cls, "arity", None)
     if arity is not None:
         return arity, arity

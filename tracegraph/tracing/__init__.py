@@ -1,1 +1,1 @@
-"""The builder of a function that is being traced, and what only traces do."""
+"""The builder of a function being traced, and everything specific to traces."""

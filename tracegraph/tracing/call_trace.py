@@ -17,8 +17,8 @@ from tracegraph.tracing.trace import Trace, Traced
 
 
 class CallTrace(Trace):
-    """The trace of one call. What is called at top level, again and again, captures the numbers and
-    arrays that it uses, as the top level itself does: when they change, the graph stays the same.
+    """The trace of one call. Code called repeatedly at top level captures the numbers and arrays
+    that it uses, as the top level itself does: when they change, the graph stays the same.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,8 +41,9 @@ class CallTrace(Trace):
         return super().traced(results)
 
     def _take_sizes(self) -> None:
-        """Gives the open sizes values that are the caller's, and that no input has by itself, such
-        as n where an argument has n-1: by an input without elements that has them."""
+        """Gives values to open sizes that come from the caller and that no input has by itself,
+        such as n where an argument has n-1: through an extra input without elements that has
+        them."""
         if self.outer.is_top_level:
             return
         names = unbound_names(self.inputs, self.nodes)
@@ -51,6 +52,6 @@ class CallTrace(Trace):
 
 
 def _varies(value: np.ndarray) -> bool:
-    """Whether a constant is one that may change: integers are structure, and so are 0 and 1."""
+    """Whether a constant may change: integers are structure, and so are 0 and 1."""
     is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
     return type_of_array(value).dtype.is_differentiable and not is_plain

@@ -1,8 +1,8 @@
-"""What XLA gives no error for: indices out of range, and integers divided by zero.
+"""Checks for what XLA reports no error for: indices out of range, and integer division by zero.
 
-Values that are known are checked where the node is made; at top level all are, and what is pending
-is made for it. Others are checked at every run where a function is built with `check_bounds`.
-Without that, reads are clamped to the nearest element and writes are dropped, as `ops.index` says.
+Known values are checked where the node is created; at top level all are known, and pending ones are
+computed for it. Others are checked in every run of a function built with `check_bounds`. Without
+that, reads are clamped to the nearest element and writes are dropped, as `ops.index` describes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tracegraph.tracing.trace import Trace, current_trace
 
 
 def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
-    """x, of which `axes` are indexed by the numbers along the last axis of `at`, or by all of it.
+    """x, whose `axes` are indexed by the numbers along the last axis of `at`, or by all of it.
 
-    Refuses indices that are known to be out of range. A size that is open is taken to be large
-    enough for those that are known, and every run checks it.
+    Refuses indices that are known to be out of range. An open size is assumed to be large enough
+    for the known indices, and every run checks that.
     """
     value = check_range(op, x, at, axes)
     if value is not None and value.size:
@@ -40,7 +40,7 @@ def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarray | None:
-    """Refuses indices of `axes` that are out of range, now or at every run. Returns the indices if
+    """Refuses indices of `axes` that are out of range, now or in every run. Returns the indices if
     they are known."""
     value = value_now(at)
     for k, axis in enumerate(axes):
@@ -64,8 +64,8 @@ def _along(value: np.ndarray, axes: Sequence[int], k: int) -> np.ndarray:
 def refuse_outside(
     numbers: np.ndarray, low: Size, high: Size, message: str, fix: str, operands: Sequence[Tensor]
 ) -> None:
-    """Raises InvalidArgumentError where numbers that are known are below `low` or above `high`, a
-    bound that is open being infinite; the first of them takes the place of {} in the message."""
+    """Raises InvalidArgumentError if known numbers are below `low` or above `high`, where an open
+    bound counts as infinite; the first of them replaces {} in the message."""
     lowest = low if type(low) is int else -np.inf
     highest = high if type(high) is int else np.inf
     if numbers.size and not lowest <= numbers.min() <= numbers.max() <= highest:
@@ -79,13 +79,13 @@ def refuse_outside(
 
 
 def checks_at_run_time() -> bool:
-    """Whether what is built here checks at every run what is not known."""
+    """Whether code built here checks unknown values in every run."""
     trace = current_trace()
     return trace is not None and trace.checks_bounds
 
 
 def check_at_run_time(numbers: Tensor, low: Size, high: Size, message: str, fix: str) -> None:
-    """Like `refuse_outside`, for numbers that are not known, where `checks_at_run_time`."""
+    """Like `refuse_outside`, for unknown numbers, if `checks_at_run_time`."""
     dtype = numbers.dtype
     wide = int64 if dtype.size > 4 or dtype.name == "uint32" else int32
     numbers = numbers if dtype is wide else Cast(wide)(numbers)
@@ -96,7 +96,7 @@ def check_at_run_time(numbers: Tensor, low: Size, high: Size, message: str, fix:
 
 
 def check_divisor(op: str, x: Tensor, y: Tensor) -> None:
-    """Refuses integers that are divided by zero, of which XLA makes some number."""
+    """Refuses integer division by zero, for which XLA returns an arbitrary number."""
     message = f"{op}: {x.type} is divided by zero"
     fix = "divide by what is not 0, or choose: tg.where(y == 0, 0, x // tg.where(y == 0, 1, y))"
     value = value_now(y)
@@ -131,15 +131,15 @@ def _trace() -> Trace:
 
 
 def value_now(x: Tensor) -> np.ndarray | None:
-    """`value_at_hand`, where what is pending at top level is made."""
+    """`value_at_hand`, after computing a value that is pending at top level."""
     builder = current()
     is_asked = builder.is_top_level and builder.reuse is None
     return host_array(x) if is_asked else value_at_hand(x)
 
 
 def value_at_hand(x: Tensor) -> np.ndarray | None:
-    """The value if it is known already, as that of a tensor that is made, or in a graph of a few
-    numbers that follow from constants; nothing is evaluated for it."""
+    """The value if it is already known: that of a computed tensor, or, in a graph, small values
+    that follow from constants. Evaluates nothing."""
     if x.is_made:
         return host_array(x)
     if current().is_top_level or not x.type.is_static:

@@ -12,7 +12,7 @@ from tracegraph.tracing.trace import Trace
 
 
 def concrete_initial_value(tensor: Tensor) -> Tensor:
-    """`tensor` as a concrete tensor: the nodes that compute it are replayed at top level.
+    """`tensor` as a concrete tensor: replays the nodes that compute it at top level.
 
     Raises a ValueError if it depends on an argument of the function that is being traced.
     """
@@ -57,7 +57,7 @@ def _concrete_value(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
 def _needed(
     nodes: Sequence[Node], tensor: Tensor, known: dict[Tensor, Tensor]
 ) -> tuple[list[Node], list[Tensor]]:
-    """The nodes that make `tensor` from what is known, and the inputs that they read."""
+    """The nodes that compute `tensor` from known values, and the inputs that they read."""
     wanted = {tensor} - known.keys()
     kept: list[Node] = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Name scopes: prefixes for the names of what is made inside them, and the scopes of nodes."""
+"""Name scopes: prefixes for the names of things created inside them, and the scopes of nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tracegraph.errors import DTypeError, fail, kind_of, shown
 
 class _Scopes(threading.local):
     def __init__(self) -> None:
-        #: Each scope that is open has a key, since tasks and generators leave theirs in any order.
+        #: The open scopes, each under its own key, since tasks and generators exit theirs in any
+        #: order.
         self.names: dict[object, str] = {}
-        #: The paths of the function that is traced, and the Module that is called, with its own.
+        #: The paths of the function being traced, and those of the Module being called.
         self.paths: Any = None
         self.module: tuple[Any, str] = None, ""
 
@@ -25,9 +26,9 @@ _scopes = _Scopes()
 
 @context
 def name_scope(name: str) -> Generator[str, None, None]:
-    """A context that names what is made inside it: the names of Variables begin with `name/`, and
-    nodes of graphs are shown and grouped in that scope. In a graph, a scope whose name was taken
-    before gets a number, as `name_1`.
+    """A context that names what is created inside it: the names of Variables begin with `name/`,
+    and nodes of graphs are shown and grouped in that scope. In a graph, a scope whose name is
+    already taken gets a number, as `name_1`.
 
     >>> with tg.name_scope("encoder"):
     ...     w = tg.Variable(1.0, name="w")
@@ -50,17 +51,17 @@ def _named(name: str) -> Generator[None, None, None]:
 
 @context
 def module_name_scope(module: Any) -> Generator[str, None, None]:
-    """A name scope that is called after a Module."""
+    """A name scope named after a Module."""
     with _named(module.name), module_scope(module):
         yield "/".join(_scopes.names.values()) + "/"
 
 
 @context
 def module_scope(module: Any) -> Generator[None, None, None]:
-    """The scope of the nodes that a Module makes, while a function is traced.
+    """The scope of the nodes that a Module creates while a function is traced.
 
-    It is called by the name that the Module was given, or by the way to it: `layers/0` within the
-    scope of what holds it. Whenever it is open it is one and the same.
+    It has the name given to the Module, or its path: `layers/0` within the scope of the object that
+    holds it. It is the same scope whenever it is open.
     """
     paths, (outer, prefix) = _scopes.paths, _scopes.module
     path = paths.of(module) if paths is not None else None
@@ -78,7 +79,7 @@ def module_scope(module: Any) -> Generator[None, None, None]:
 
 @context
 def scopes_of(paths: Any) -> Generator[None, None, None]:
-    """A context in which scopes begin anew, and are called as `paths` says."""
+    """A context in which scopes start afresh, named by `paths`."""
     outer = _scopes.paths, _scopes.module
     try:
         _scopes.paths, _scopes.module = paths, (None, "")
@@ -88,13 +89,14 @@ def scopes_of(paths: Any) -> Generator[None, None, None]:
         _scopes.paths, _scopes.module = outer
 
 
-#: Finds what the user's code calls a Variable, as a path; `paths`, which knows how, sets it.
+#: Finds the path by which the user's code refers to a Variable; `paths`, on a higher floor, sets
+#: it.
 finders: list[Callable[[Any], str | None]] = []
 
 
 def told_name(variable: Any) -> str:
-    """The name of a Variable in errors: what the user gave it, or what graphs would call it, which
-    is after what holds it, `blocks.0.kernel`."""
+    """The name of a Variable in errors: the user's, or the one that graphs would show, from the
+    object that holds it, `blocks.0.kernel`."""
     if not variable.is_unnamed:
         return variable.name
     paths = [] if _scopes.paths is None else [_scopes.paths.of]
@@ -109,12 +111,12 @@ def dotted(path: str) -> str:
 
 
 def has_scopes() -> bool:
-    """Whether a function is traced on this thread, whose nodes have scopes."""
+    """Whether this thread is tracing a function, whose nodes have scopes."""
     return _scopes.paths is not None
 
 
 def scoped_name(name: str) -> str:
-    """`name` within the scopes that are open."""
+    """`name` within the open scopes."""
     return "/".join([*_scopes.names.values(), checked_name(name)])
 
 

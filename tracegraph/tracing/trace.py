@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class VariableState:
-    """A variable within a trace: what stands for it, and its value so far."""
+    """A variable within a trace: the tensor that represents it, and its current value."""
 
     handle: Tensor
-    #: None behind the call of a Python function that may have assigned it, until it is read again.
+    #: None after a call of a Python function that may have assigned it, until it is read again.
     value: Tensor | None
-    #: Whether the value is one that the variable gets at the end.
+    #: Whether the variable gets this value at the end.
     is_assigned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """What a failed check reports; `operand_count` operands follow its flag in the outputs.
+    """What a failed check reports; in the outputs, `operand_count` operands follow its flag.
 
-    Of a range these are the smallest and the largest number, and what they must not be below and
-    above; the number that is out of range takes the place of {} in the message. Where `sites` are
-    watched, it is the number of the one that failed, with the steps of the loops around it. The
-    last operands are the steps of the `loops` around the check itself, the innermost first.
+    For a range, the operands are the smallest and the largest number, and their lower and upper
+    bounds; the number out of range replaces {} in the message. Where `sites` are watched, the
+    operands are the number of the failed site and the steps of the loops around it. The last
+    operands are the steps of the `loops` around the check itself, innermost first.
     """
 
     message: str
@@ -62,12 +62,12 @@ class CheckReport:
     loops: tuple[Source, ...] = ()
 
     def inside(self, loop: Source) -> CheckReport:
-        """The same in a loop, whose step is one operand more."""
+        """The same check in a loop, whose step becomes one more operand."""
         count, loops = self.operand_count + 1, (*self.loops, loop)
         return dataclasses.replace(self, operand_count=count, loops=loops)
 
     def fail(self, operands: Sequence[Any]) -> NoReturn:
-        """Raises the error of the check, for the values of its operands."""
+        """Raises the error of the check for these operand values."""
         arrays = [*map(backend.on_host, operands)]
         first = len(arrays) - len(self.loops)
         arrays, steps = arrays[:first], arrays[first:]
@@ -87,10 +87,10 @@ class CheckReport:
     def _failed_site(
         self, arrays: Sequence[np.ndarray]
     ) -> tuple[Site, list[tuple[np.ndarray, Source]]]:
-        """The first site that failed, and the step of each loop that is watched around it."""
+        """The first site that failed, and the step of each watched loop around it."""
         numbers, *steps = (x.ravel() for x in np.broadcast_arrays(*arrays))
         place = int(np.argmin(numbers)) if numbers.size else 0
-        last = len(self.sites) - 1  # a graph that was loaded may give any number
+        last = len(self.sites) - 1  # a loaded graph may return any number
         site = self.sites[min(max(int(numbers[place]), 0), last) if numbers.size else last]
         pairs = zip(steps, site.loops) if numbers.size else ()
         return site, [(step[place], loop) for step, loop in pairs]
@@ -143,7 +143,7 @@ class Traced:
 
     @property
     def has_effects(self) -> bool:
-        """Whether a run does more than compute, or finds sizes: it is several programs then."""
+        """Whether a run does more than compute, or finds sizes; it is then several programs."""
         return self.has_token or self.graph.cuts_runs
 
     @property
@@ -153,16 +153,16 @@ class Traced:
 
     @property
     def assigned_places(self) -> list[tuple[int, int]]:
-        """For each variable that is assigned: where its new value is among the outputs, and where
-        its old one is among the inputs."""
+        """For each assigned variable: the positions of its new value among the outputs and of its
+        old one among the inputs."""
         return [
             (self.result_count + k, self.argument_count + i) for k, i in enumerate(self.assigned)
         ]
 
 
 def report_first_failure(reports: Iterable[CheckReport], values: Iterator[Any]) -> None:
-    """Raises the error of the first check whose flag is false. `values` are the flags, each with
-    the operands of its check behind it; what comes after a flag that is false may be None."""
+    """Raises the error of the first check whose flag is false. `values` are the flags, each
+    followed by its check's operands; everything after a false flag may be None."""
     for report in reports:
         flag, *operands = itertools.islice(values, 1 + report.operand_count)
         if not bool(flag):
@@ -173,7 +173,7 @@ _NUMERICS_FIX = "keep the operands where the result is finite; tg.print shows th
 
 
 def with_checked_numerics(traced: Traced) -> Traced:
-    """The body with one more check: that no node makes nan or infinity of finite numbers. Where one
+    """The body with one more check: that no node makes nan or infinity from finite numbers. If one
     does, no Variable is assigned."""
     graph, sites = watched(traced.graph, traced.assigned_places)
     if not sites:
@@ -184,13 +184,13 @@ def with_checked_numerics(traced: Traced) -> Traced:
 
 
 class Trace(Builder):
-    """Appends the nodes of a function body. `outer` is where the function is being called."""
+    """Appends the nodes of a function body. `outer` is the builder that calls the function."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.outer = outer = current()
         self.arguments: list[Tensor] = []
-        #: The arguments of the call that is being traced, if it is one.
+        #: The arguments of the call being traced, if it is a call.
         self.actual: list[Tensor] | None = None
         #: Whether those are stacked, and one iteration of a parallel loop is being traced.
         self.takes_first_of_actual = False
@@ -201,25 +201,25 @@ class Trace(Builder):
         self.token: Tensor | None = None
         self.checks: list[tuple[CheckReport, tuple[Tensor, ...]]] = []
         self.all_hold: Tensor | None = None
-        #: What had to hold where a run ends otherwise: see `end_where_checks_failed`.
+        #: The condition that must hold for a run to continue: see `end_where_checks_failed`.
         self._ends_without: Tensor | None = None
-        #: Whether indices and divisors that are not known are checked at every run; at top level,
-        #: where values are known, they are.
+        #: Whether unknown indices and divisors are checked in every run; at top level, where all
+        #: values are known, they are.
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
-        #: Sizes that Python was told to differ while they were not known, and where.
+        #: Sizes that Python was told differ while they were unknown, and where.
         self.apart: dict[tuple[Any, Any], Source] = {}
-        #: What the user calls what the function reaches.
+        #: The user's names for the objects that the function reaches.
         self.paths: Any = None
-        #: Variables that nothing known holds, with their inputs.
+        #: Variables that no known object holds, with their inputs.
         self._unreached: list[tuple[Variable, Tensor]] = []
-        #: What is traced, in the error for a Variable that it must not create.
+        #: What is being traced, for the error about a Variable that it must not create.
         self.what = "a @tg.function"
         #: Whether it is a branch, or the body of a loop.
         self.is_region = False
         self.created: list[Any] = []
         self.may_create = False
-        #: Whether variables are stored before a Python function is called, and read again behind
-        #: it: not so in a parallel loop, where they are what they were before it.
+        #: Whether variables are stored before a Python function is called, and reread after it; not
+        #: in a parallel loop, where they keep their values from before it.
         self.orders_state = getattr(outer, "orders_state", True)
         self._has_shown_state = False
 
@@ -233,7 +233,8 @@ class Trace(Builder):
         self.is_open = False
 
     def knows_sizes(self, names: Set[str]) -> bool:
-        """Whether a run knows the open sizes of these names: by its inputs, or as it finds them."""
+        """Whether a run knows the open sizes of these names: from its inputs, or by finding
+        them."""
         unknown = names - {name for x in self.inputs for name in bound_names(x.type)}
         return not unknown or unknown <= set().union(*map(names_chosen, self.nodes))
 
@@ -243,8 +244,8 @@ class Trace(Builder):
         return tensor
 
     def create_as_outer(self) -> None:
-        """Lets Variables be created where the function around this one may create them: it is
-        traced again, and so is this."""
+        """Allows creating Variables if the enclosing function may create them: that is traced
+        again, and so is this."""
         if isinstance(self.outer, Trace):
             self.what, self.created = self.outer.what, self.outer.created
             self.may_create = self.outer.may_create
@@ -252,7 +253,7 @@ class Trace(Builder):
     # Captures.
 
     def admit(self, tensor: Tensor) -> Tensor:
-        """A tensor from outside becomes an input; the same tensor becomes the same input."""
+        """Turns an outside tensor into an input; the same tensor always becomes the same input."""
         found = self.captures.get(tensor)
         if found is None:
             if not self._is_outside(tensor):
@@ -270,8 +271,8 @@ class Trace(Builder):
         return None if self.paths is None else self.paths.of(thing)
 
     def _name_handles(self) -> None:
-        """Names the Variables that nothing held when they were met: what an optimizer makes at its
-        first step, for which all is looked through once more."""
+        """Names the Variables that nothing held when they were first seen, such as those that an
+        optimizer creates in its first step, by searching all objects once more."""
         if self._unreached and self.paths is not None:
             self.paths.look_again()
         for variable, handle in self._unreached:
@@ -313,8 +314,8 @@ class Trace(Builder):
         return READ(self.value_of(variable), self.state(variable).handle)
 
     def store_state(self) -> None:
-        """Gives variables the values that they were assigned so far: a Python function that is
-        called now may read them. What the functions around this one assigned comes first."""
+        """Stores the values assigned to variables so far, since a Python function called next may
+        read them. What enclosing functions assigned is stored first."""
         if not self.orders_state:
             return
         if isinstance(self.outer, Trace):
@@ -327,7 +328,7 @@ class Trace(Builder):
                 state.is_assigned = False
 
     def forget_state(self) -> None:
-        """Lets variables be read again: a Python function may have assigned them."""
+        """Makes variables be reread: a Python function may have assigned them."""
         if self.orders_state:
             self._has_shown_state = True
             for state in self.states.values():
@@ -335,12 +336,12 @@ class Trace(Builder):
 
     @property
     def has_shown_state(self) -> bool:
-        """Whether a Python function was called that may have looked at Variables."""
+        """Whether a Python function was called that may have observed Variables."""
         return self._has_shown_state
 
     def end_where_checks_failed(self) -> None:
-        """Lets a run end at this point if a check before it failed: the effects of a body that is
-        called now know nothing of that check."""
+        """Makes a run end at this point if an earlier check failed: the effects of a body that is
+        called next know nothing of that check."""
         if self.all_hold is None or self.all_hold is self._ends_without:
             return
         self._ends_without = self.all_hold
@@ -349,7 +350,8 @@ class Trace(Builder):
         self.give_token(*self.add(HostCall(STOP, (), is_gated=True), inputs))
 
     def assign(self, variable: Variable, value: Tensor) -> None:
-        """A later read gives `value`; after a check that may fail, only if it holds."""
+        """Makes later reads return `value`; after a check that may fail, only if the check
+        holds."""
         state = self.state(variable)
         if self.all_hold is not None:
             holds = broadcast(self.all_hold, value.type.shape)
@@ -389,7 +391,8 @@ class Trace(Builder):
     # The end.
 
     def _with_size_checks(self, values: list[Tensor]) -> list[Tensor]:
-        """The values, of which the first is checked by every run to be what Python was told."""
+        """The values, with the first one conditional on a run-time check of what Python was
+        told."""
         for (left, right), source in self.apart.items():
             with sourced(source):
                 if not values:
@@ -434,13 +437,13 @@ class Trace(Builder):
 
 
 def current_trace() -> Trace | None:
-    """The trace that nodes are added to on this thread; None at top level."""
+    """The trace that this thread adds nodes to; None at top level."""
     builder = current()
     return builder if isinstance(builder, Trace) else None
 
 
 def _note_apart(left: Any, right: Any) -> None:
-    """Notes in the innermost trace that has the sizes that they were taken to differ."""
+    """Records in the innermost trace that has the sizes that they were assumed to differ."""
     names = dim_names(left) | dim_names(right)
     for trace in reversed(_open.traces):
         if trace is not None and trace.knows_sizes(names):
@@ -452,12 +455,12 @@ AskedSize.note_apart = _note_apart
 
 
 def executing_eagerly() -> bool:
-    """Whether values exist as soon as somebody asks: true outside of traced functions."""
+    """Whether values can be read as soon as they are needed: true outside traced functions."""
     return current().is_top_level
 
 
 class RecursionTraceError(TraceError, RecursionError):
-    """A TraceError where Python raises RecursionError: calls are nested too deep."""
+    """A TraceError where Python raises RecursionError: calls are nested too deeply."""
 
 
 T = TypeVar("T")
@@ -472,13 +475,13 @@ _open = _Open()
 
 
 def innermost_trace() -> Trace | None:
-    """The trace in progress on this thread, also while it computes at top level; else None. An
-    interrupt of it is not part of it."""
+    """The trace in progress on this thread, even while it computes at top level; else None. Code
+    that interrupts a trace is not part of it."""
     return _open.traces[-1] if _open.traces and not is_aside() else None
 
 
 def variable_behind(handle: Tensor) -> Variable | None:
-    """The Variable that an input of a trace in progress stands for, if it does."""
+    """The Variable that an input of a trace in progress represents, if any."""
     for trace in filter(None, reversed(_open.traces)):
         for variable in trace.variables:
             if trace.states[id(variable)].handle is handle:
@@ -487,8 +490,8 @@ def variable_behind(handle: Tensor) -> Variable | None:
 
 
 def restored(run: Callable[[], T]) -> T:
-    """What `run`, which traces, returns; afterwards this thread builds what it built before, even
-    where an interrupt fell into the exit of a context inside."""
+    """The result of `run`, which traces; afterwards this thread's builder is the one from before,
+    even if an interrupt struck in the exit of a context inside."""
     where, place = builder_of_thread(), place_of_thread()
     builder, source, depth = where.builder, place.source, len(_open.traces)
     try:
@@ -506,14 +509,14 @@ def restored(run: Callable[[], T]) -> T:
             cause=error,
         )
     finally:
-        # Plain stores, which no interrupt can divide.
+        # Plain stores, which no interrupt can split.
         where.builder = builder
         place.source = source
         del _open.traces[depth:]
 
 
 class init_scope(at_top_level):
-    """A context that lifts out of all tracing: values are made, Variables may be created.
+    """A context that leaves all tracing: values are concrete, Variables may be created.
 
     >>> with tg.init_scope():
     ...     one = tg.constant(1.0).numpy()
@@ -529,7 +532,7 @@ class init_scope(at_top_level):
 
 
 def refuse_creation(trace: Trace, source: Source | None = None) -> Any:
-    """Raises the error for a Variable made on a call that is not the first."""
+    """Raises the error for creating a Variable in a call that is not the first."""
     fail(
         SignatureError,
         f"{trace.what} may create Variables on its first call only, and this one is created on "
@@ -539,12 +542,12 @@ def refuse_creation(trace: Trace, source: Source | None = None) -> Any:
     )
 
 
-#: Tracing is rare: one at a time, so that a signature is traced once however many threads call.
+#: Tracing is rare: one trace at a time, so that concurrent calls trace each signature once.
 tracing = threading.RLock()
 
 
 def pass_check_on(report: CheckReport, values: tuple[Tensor, ...]) -> None:
-    """Takes a check of a body on to what is being built: a trace reports it at every run, the top
+    """Passes a check of a body on to the current builder: a trace reports it in every run, the top
     level raises its error at once. `values` are its flag and its operands."""
     trace = current_trace()
     if trace is not None:

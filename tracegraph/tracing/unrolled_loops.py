@@ -1,4 +1,4 @@
-"""Python loops in a function: each iteration is traced, and many are told."""
+"""Warns about Python loops in a function: every iteration is traced, which may be many."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tracegraph.errors import UnrolledLoopWarning, counted, message, warn
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Tensor
 
-#: The nodes of one loop from which on it is told.
+#: The number of nodes of one loop that triggers the warning.
 NODES = 1000
 
 T = TypeVar("T")
 
-#: Per code object: the instructions where a loop was told of already.
+#: Per code object: the instructions of loops that were already reported.
 _told: weakref.WeakKeyDictionary[CodeType, set[int]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass
 class _Loop:
-    """What one loop of the code has added to one trace: it may be entered many times."""
+    """The nodes that one loop in the code has added to one trace, over all times it was entered."""
 
-    #: How often it was entered, and the nodes and iterations of the times that are over.
+    #: How often it was entered, and the nodes and iterations of the completed times.
     entries: int = 0
     nodes: int = 0
     iterations: int = 0
-    #: How many sequences it runs over now, in step, and where the nodes of this time start.
+    #: How many sequences it is iterating in step, and where the nodes of this time start.
     width: int = 0
     start: int = 0
 
@@ -54,8 +54,7 @@ _loops = weakref.WeakKeyDictionary()
 
 @dataclasses.dataclass(frozen=True)
 class Unrolled:
-    """What is told of a loop: what it is, how many iterations it has, where that is known, and the
-    repair."""
+    """The report about a loop: what it is, its number of iterations if known, and the fix."""
 
     text: str
     length: int | None
@@ -86,7 +85,7 @@ def over_range(numbers: range) -> Unrolled:
     return Unrolled(f"a Python loop over {numbers}", len(numbers), fix)
 
 
-#: A `while` whose test Python decides.
+#: A `while` whose test is decided by Python.
 WHILE = Unrolled(
     "a Python `while`",
     None,
@@ -96,8 +95,8 @@ WHILE = Unrolled(
 
 
 def counted_items(loop_of: Unrolled, items: Iterable[T], builder: Builder) -> Iterator[T]:
-    """The items that a loop runs over. Warns, once per line, when the nodes that the loop has added
-    to the trace are too many, however often it was entered."""
+    """The items of a loop. Warns, once per line, if the loop has added too many nodes to the trace,
+    over all times it was entered."""
     place = user_line()
     loops = _loops.setdefault(builder, {})
     loop = loops.setdefault((place.code, place.offset), _Loop())
@@ -115,7 +114,7 @@ def counted_items(loop_of: Unrolled, items: Iterable[T], builder: Builder) -> It
 
 def _check(loop_of: Unrolled, loop: _Loop, loops: dict, iterations: int, builder: Builder) -> None:
     nodes, entries = len(builder.nodes) - loop.start, 1
-    # Around a loop that is inside of another one the outer one counts: it has all nodes of both.
+    # In a nest of loops the outer one counts: it has all the nodes of both.
     if loop.entries > 1 and not any(other.width for other in loops.values() if other is not loop):
         nodes, entries = nodes + loop.nodes, loop.entries
         iterations += loop.iterations

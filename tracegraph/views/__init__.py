@@ -1,7 +1,7 @@
 """Views: graphs as pictures, tables and data, for people and for other programs.
 
-Every picture is drawn from the one outline of a graph (`tracegraph.views.outline`), so that all
-of them name things as the text does.
+Every picture is drawn from the same outline of a graph (`tracegraph.views.outline`), so all of them
+use the names of the text form.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracegraph.views.summary import (
     summary as summary,
 )
 
-#: The methods that graphs get of this floor, when somebody first asks for one.
+#: The graph methods that this floor provides, installed on first use.
 GRAPH_METHODS: dict[str, Any] = {
     "_repr_html_": html_frame,
     "backward": backward_part,

@@ -1,19 +1,19 @@
-"""Which items of two sequences belong together, in their order."""
+"""Aligns two sequences: which items of them belong together, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-#: So many insertions and removals are weighed against each other; then the best way is taken.
-#: It bounds the time by the length times this number.
+#: The most insertions and removals that are weighed against each other before the best path so far
+#: is taken. It bounds the time by the length times this number.
 _DEEPEST = 64
 
 
 def align(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
-    """Pairs of positions of equal items, both increasing, and nearly as many as there can be.
+    """Pairs of positions of equal items, both increasing, and close to the largest possible number.
 
-    By Myers' greedy search for the shortest way from one sequence to the other.
+    By Myers' greedy search for the shortest path from one sequence to the other.
     """
     pairs: list[tuple[int, int]] = []
     i = j = 0
@@ -26,10 +26,10 @@ def align(a: Sequence[Any], b: Sequence[Any]) -> list[tuple[int, int]]:
 def _stretch(
     a: Sequence[Any], b: Sequence[Any], i: int, j: int
 ) -> tuple[list[tuple[int, int]], int, int]:
-    """The pairs from `(i, j)` on, and how far they go: to the end, or where the search stopped.
+    """The pairs from `(i, j)` on, and how far they go: to the end, or to where the search stopped.
 
-    A way is known by its diagonal k, which is the difference of the two positions, and by the
-    position x in `a` that it has reached; `trace` has the furthest of each for every depth.
+    A path is identified by its diagonal k, the difference of the two positions, and the position x
+    in `a` that it has reached; `trace` has the furthest of each for every depth.
     """
     rows, columns = len(a) - i, len(b) - j
     trace: list[dict[int, int]] = []
@@ -53,7 +53,8 @@ def _stretch(
 
 
 def _furthest(reached: dict[int, int], k: int, rows: int, columns: int) -> int | None:
-    """Where diagonal k is entered from its neighbours: an item of b added, or one of a removed."""
+    """Where diagonal k is entered from its neighbours: by adding an item of b, or removing one of
+    a."""
     options = [reached[n] + step for n, step in ((k + 1, 0), (k - 1, 1)) if n in reached]
     options = [x for x in options if x <= rows and x - k <= columns]
     return max(options, default=None)
@@ -62,7 +63,7 @@ def _furthest(reached: dict[int, int], k: int, rows: int, columns: int) -> int |
 def _path(
     trace: list[dict[int, int]], k: int, rows: int, columns: int, i: int, j: int
 ) -> list[tuple[int, int]]:
-    """The pairs on the way that ends on diagonal k at the last depth of the trace."""
+    """The pairs on the path that ends on diagonal k at the last depth of the trace."""
     pairs = []
     for depth in range(len(trace) - 1, -1, -1):
         x = trace[depth][k]

@@ -10,7 +10,7 @@ from tracegraph.ir.tensor import Graph
 from tracegraph.views.outline import GraphOutline, NodeOutline, ValueOutline, outline
 from tracegraph.views.output import written
 
-#: Raised when a reader of the JSON would have to change.
+#: Increased whenever readers of the JSON would have to change.
 VERSION = 1
 
 
@@ -20,9 +20,10 @@ def to_json(
     """The graph and all graphs that it holds as JSON, callees first; `entry` names the graph. The
     text is also written to `path` if that is given.
 
-    It has what the text has, in parts: values with `dtype` and `shape`, in which an open size is
-    a string; nodes with the names of their operands; and, for each attribute that holds a graph,
-    the name of that graph. Large constants are cut short: to keep a graph, keep its text.
+    It contains what the text form does, in structured form: values with `dtype` and `shape`, in
+    which an open size is a string; nodes with the names of their operands; and, for each attribute
+    that holds a graph, the name of that graph. Large constants are truncated: to store a graph,
+    store its text.
     """
     return written("to_json", json.dumps(json_data(graph), indent=indent), path)
 

@@ -1,9 +1,9 @@
-"""What several devices do in one run: the bytes that each holds, and what it sends to others.
+"""The costs of several devices in one run: the bytes that each holds, and what it sends to others.
 
-Both are read from the program that XLA compiled, whose text is that of one device. What a device
-sends follows from the sizes by the formulas of ring algorithms, where n devices take part and B
-are the bytes of the whole: 2 B (n - 1) / n for an all-reduce, B (n - 1) / n for an all-gather, a
-reduce-scatter and an all-to-all, and B for a permutation.
+Both are read from the program that XLA compiled, whose text is that of one device. The bytes that a
+device sends follow from the sizes by the formulas for ring algorithms, with n participating devices
+and B bytes in the whole value: 2 B (n - 1) / n for an all-reduce, B (n - 1) / n for an all-gather,
+a reduce-scatter and an all-to-all, and B for a permutation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 
 class Collective(NamedTuple):
-    """Devices exchange a value: the kind, such as "all-reduce"; the user's lines; how many devices
-    take part; the bytes of the whole value; the bytes that each device sends in one run of the
-    program; and how often a run does it, None where that is not known."""
+    """An exchange of a value between devices: its kind, such as "all-reduce"; the user's lines; the
+    number of participating devices; the bytes of the whole value; the bytes that each device sends
+    in one run of the program; and how often a run performs it, None if that is unknown."""
 
     kind: str
     lines: tuple[str, ...]
@@ -49,8 +49,8 @@ class Collective(NamedTuple):
 
 
 class Share(NamedTuple):
-    """An input or a result: its name, its layout in short, its bytes, and those on one device. Of
-    an input that the program does not read no device is given anything."""
+    """An input or a result: its name, its layout in short, its bytes, and those on one device. An
+    input that the program does not read is not sent to any device."""
 
     name: str
     role: str
@@ -61,9 +61,9 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """What one run costs a device: the mesh; the shares of inputs and results; the bytes that XLA
-    needs beside them; the collectives, those that send most first; and whether the program has run:
-    before, an argument that no layout is stated of is taken to be on one device."""
+    """The cost of one run for a device: the mesh; the shares of inputs and results; the bytes that
+    XLA needs besides them; the collectives, largest traffic first; and whether the program has run:
+    before that, an argument without a stated layout is assumed to be on one device."""
 
     mesh: str
     device_count: int
@@ -74,7 +74,7 @@ class DeviceCosts:
     has_run: bool = True
 
     def bytes_of(self, role: str) -> tuple[int, int]:
-        """The bytes of the inputs of a role: on one device, and altogether."""
+        """The bytes of the inputs with a role: on one device, and in total."""
         found = [x for x in self.inputs if x.role == role]
         return sum(x.on_device for x in found), sum(x.bytes for x in found)
 
@@ -85,7 +85,7 @@ class DeviceCosts:
         return sum(x.sent for x in self.collectives)
 
     def in_total(self) -> list[str]:
-        """The lines of a table: the bytes on one device, beside those altogether."""
+        """Lines of a table: the bytes on one device, beside the totals."""
         made = sum(x.on_device for x in self.results), sum(x.bytes for x in self.results)
         shares = {
             "variables": self.bytes_of("variable"),
@@ -107,7 +107,7 @@ class DeviceCosts:
         return [*found, *([_NOT_RUN] if is_assumed else [])]
 
     def by_value(self) -> list[str]:
-        """The lines of a table: what is divided how."""
+        """Lines of a table: how each value is sharded."""
         rows = [
             (x.name, x.role, x.layout, f"{x.on_device:,}", f"{x.bytes:,}")
             for x in (*self.inputs, *self.results)
@@ -115,8 +115,8 @@ class DeviceCosts:
         return aligned([("value", "role", "layout", "bytes", "of"), *rows], "<<<>>")
 
     def by_collective(self) -> list[str]:
-        """The lines of a table: what devices exchange, and where; none where they do not. What is
-        alike stands together."""
+        """Lines of a table: what devices exchange, and where; empty if they exchange nothing. Equal
+        exchanges share a line."""
         alike: dict[tuple[Any, ...], list[Collective]] = {}
         for x in self.collectives:
             alike.setdefault((x.kind, x.lines, x.devices, x.bytes), []).append(x)
@@ -128,12 +128,12 @@ class DeviceCosts:
         return aligned([head, *rows], "<<>>>>") if rows else []
 
     def __str__(self) -> str:
-        """What is held and sent in total, and the collectives."""
+        """The totals held and sent, and the collectives."""
         tables = (self.in_total(), self.by_collective())
         return "\n\n".join("\n".join(table) for table in tables if table)
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as JSON has them."""
+        """The numbers in JSON form."""
         return {
             "mesh": self.mesh,
             "devices": self.device_count,
@@ -176,8 +176,8 @@ def _computations(hlo: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _runs(bodies: dict[str, list[str]]) -> dict[str, int | None]:
-    """How often each computation runs; None where a loop has no known number of steps. Callers
-    stand behind what they call."""
+    """How often each computation runs; None if a loop has an unknown number of steps. Callers come
+    after their callees."""
     runs: dict[str, int | None] = {}
     for name, lines in reversed(bodies.items()):
         own = runs.setdefault(name, 1)
@@ -194,7 +194,7 @@ def _runs(bodies: dict[str, list[str]]) -> dict[str, int | None]:
 def _collective(match: re.Match[str], line: str, device_count: int, runs: int | None) -> Collective:
     kind, count = match["kind"], _group_size(line, device_count)
     arrays = [_bytes_of(found) for found in _ARRAY.finditer(match["type"])]
-    if match["start"] and kind != "all-reduce":  # the operands stand before the results
+    if match["start"] and kind != "all-reduce":  # the operands precede the results
         arrays = arrays[len(arrays) // 2 :]
     whole = sum(arrays) * (count if kind == "reduce-scatter" else 1)
     sent = _SENT[kind](whole, count) * (1 if runs is None else runs)
@@ -218,7 +218,7 @@ _SENT = {
 
 
 def _group_size(line: str, device_count: int) -> int:
-    """How many devices exchange with each other, from the three ways in which XLA writes it."""
+    """The number of devices in one exchange, from any of XLA's three notations."""
     lists = re.search(r"replica_groups=\{\{([0-9,]*)\}", line)
     if lists is not None:
         return len(lists[1].split(","))
@@ -233,7 +233,7 @@ def _group_size(line: str, device_count: int) -> int:
     return device_count
 
 
-#: So many lines of a collective are shown; XLA joins those of many.
+#: The most lines shown for a collective; XLA merges those of many.
 _MOST_LINES = 3
 
 
@@ -249,14 +249,14 @@ def _lines_text(lines: Sequence[str]) -> str:
 
 
 def _numbers(alike: Sequence[Collective]) -> tuple[str, str, str]:
-    """How often a run does what is alike, the bytes of one, and what is sent for all."""
+    """How often a run performs equal exchanges, the bytes of one, and what is sent for all."""
     runs = None if any(x.runs is None for x in alike) else sum(x.runs or 0 for x in alike)
     count = "?" if runs is None else f"{runs:,}"
     return count, f"{alike[0].bytes:,}", f"{sum(x.sent for x in alike):,}"
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """The rows with their columns aligned, to the left or to the right as `sides` says."""
+    """The rows with their columns aligned left or right, as `sides` says."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths)).rstrip()

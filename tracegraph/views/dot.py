@@ -19,7 +19,7 @@ from tracegraph.views.outline import (
 from tracegraph.views.output import written
 from tracegraph.views.scope_tree import scoped_nodes
 
-#: Longer attributes are cut in the boxes, and whole in what is shown when the mouse is on them.
+#: Attributes longer than this are truncated in the boxes, and in the tooltips.
 _LONGEST_LABEL, _LONGEST_TIP = 60, 1000
 
 _HEAD = """\
@@ -29,25 +29,25 @@ _HEAD = """\
 fontname="Helvetica", fontsize=11, margin="0.12,0.06"];
   edge [color="#8a8f98", fontname="Helvetica", fontsize=9, fontcolor="#5b616b", arrowsize=0.7];"""
 _INPUT = 'shape=ellipse, fillcolor="#f4f4f4", color="#9aa0a8"'
-#: What a pass derived, the backward most of all, is told apart by its colour.
+#: Nodes that a pass derived, mainly the backward, have their own colour.
 _DERIVED = 'fillcolor="#fdf0e6", color="#c99a6b"'
 _SCOPE = 'fontsize=11; fontcolor="#5b616b"; color="#c3c9d2";'
 _CALL = 'style=dashed, color="#b0b6bf", constraint=false'
 
 
 def to_dot(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
-    """The graph in the language of Graphviz, one cluster for each graph that it holds, and in that
-    one for each name scope; the text is also written to `path` if that is given.
+    """The graph in the language of Graphviz, with one cluster for each graph that it holds, and one
+    inside it for each name scope; the text is also written to `path` if that is given.
 
-    Boxes are ops under the names of the text, edges show the type of what goes along them, and a
-    dashed edge leads from a call to what it calls. What a pass derived has another colour. The
-    names of nodes are those of `to_networkx()`.
+    Boxes are ops, named as in the text, edges show the type of the value, and a dashed edge leads
+    from a call to what it calls. Nodes that a pass derived have another colour. The names of nodes
+    are those of `to_networkx()`.
     """
     return written("to_dot", dot_text(outline(graph)), path)
 
 
 def dot_text(found: Outline) -> str:
-    """An outline, which may be that of several graphs, as one picture."""
+    """An outline, possibly of several graphs, as one picture."""
     lines = [f"digraph {_quoted(found.entry.name)} {{", _HEAD]
     for number, inner in enumerate(found):
         lines += _cluster(number, inner)
@@ -71,7 +71,7 @@ def _cluster(number: int, graph: GraphOutline) -> Iterator[str]:
 
 
 def _scopes(number: int, graph: GraphOutline) -> Iterator[str]:
-    """The nodes, those of a scope in a cluster."""
+    """The nodes, those in a scope within a cluster."""
     numbers = itertools.count()
     for depth, item in scoped_nodes(graph):
         space = "    " + "  " * depth
@@ -107,7 +107,7 @@ def _id(graph: GraphOutline, name: str) -> str:
 
 
 def _quoted(*lines: str) -> str:
-    """A string of Graphviz, which reads escapes and entities of HTML in what it shows."""
+    """A Graphviz string, in which displayed text may contain escapes and HTML entities."""
     texts = [
         printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
         for line in lines

@@ -1,4 +1,4 @@
-"""Several graphs in one page: each is the page of one graph in a frame that opens and closes."""
+"""Several graphs in one page: each is a page of its own in a frame that opens and closes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ iframe {{ height: 82vh; }}
 
 
 def html_frames(graphs: Iterable[tuple[str, Graph]]) -> str:
-    """A list of graphs by name, of which the one that is chosen is shown; the first is open.
+    """A list of graphs by name that shows the selected one; the first is open.
 
-    Each is closed off from the page around it, as `html_frame` says, and drawn when it is opened.
+    Each is isolated from the page around it, as `html_frame` describes, and drawn when it is
+    opened.
     """
     rows = []
     for place, (name, graph) in enumerate(graphs):
@@ -44,5 +45,5 @@ def html_frames(graphs: Iterable[tuple[str, Graph]]) -> str:
 
 
 def html_page(title: str, graphs: Iterable[tuple[str, Graph]]) -> str:
-    """One page of several graphs, which needs no network and no script of its own."""
+    """One page for several graphs, which needs no network and no script of its own."""
     return _PAGE.format(title=html.escape(title), frames=html_frames(graphs))

@@ -1,4 +1,4 @@
-"""What differs between two graphs: nodes are matched by what they compute, not by their numbers."""
+"""Differences between two graphs: nodes are matched by what they compute, not by their numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.views.matching import Matching, Side, inputs_by_name, inputs_by_place, paired
 from tracegraph.views.outline import NodeOutline, shortened
 
-#: Of each graph so many changes are shown; `changes` has them all.
+#: The most changes shown per graph; `changes` has them all.
 _SHOWN = 100
 _LONGEST_TEXT = 160
-#: Of a function with several traces so many are named.
+#: The most traces named for a function with several.
 _SHOWN_TRACES = 10
 
 
@@ -23,8 +23,7 @@ _SHOWN_TRACES = 10
 class Change:
     """One difference: `kind` is added, removed or changed; `what` is node, input, output or graph.
 
-    `before` and `after` are lines of text, empty where there is nothing; `details` says what is
-    different between them.
+    `before` and `after` are lines of text, empty if there is none; `details` says how they differ.
     """
 
     graph: str
@@ -43,7 +42,7 @@ class Change:
 
 @dataclass(frozen=True)
 class GraphDiff:
-    """What differs between two graphs. It is false if nothing does; as text it is for people."""
+    """The differences between two graphs. It is false if there are none; its text is for people."""
 
     changes: tuple[Change, ...]
 
@@ -82,13 +81,12 @@ def diff(before: object, after: object) -> GraphDiff:
     """What differs between two graphs: of graphs themselves, of concrete functions, or of functions
     that have one trace.
 
-    Nodes that compute the same of the same are the same, whatever their numbers, their order and
-    their lines; a node that is inserted is one addition. Graphs that ops hold are compared under
-    their names, and those of other names by what they compute. The names of graphs and of inputs
-    do not count. Where something differs, inputs belong together by name or by position, as it
-    leaves fewer changes.
+    Nodes that compute the same from the same operands are equal, whatever their numbers, order and
+    lines; an inserted node is one addition. Graphs that ops hold are compared by name, and if names
+    differ, by what they compute. The names of graphs and of inputs do not count. Where something
+    differs, inputs are paired by name or by position, whichever leaves fewer changes.
 
-    Raises TraceError (a TypeError) for what has no graph, or several.
+    Raises TraceError (a TypeError) for an object without a graph, or with several.
 
     >>> a = tg.function(lambda x: tg.tanh(x) * 2.0).get_concrete_function(tg.TensorSpec([3]))
     >>> b = tg.function(lambda x: tg.tanh(x) * 3.0).get_concrete_function(tg.TensorSpec([3]))
@@ -111,7 +109,8 @@ def diff(before: object, after: object) -> GraphDiff:
 
 
 def _graph_of(value: Any) -> Graph:
-    """The graph of what has one: a concrete function, or a function with a single trace."""
+    """The graph of an object that has one: a concrete function, or a function with a single
+    trace."""
     graph = getattr(value, "graph", value)
     if isinstance(graph, Graph):
         return graph
@@ -137,14 +136,14 @@ def _graph_of(value: Any) -> Graph:
 
 
 def _fewest_changes(one: Side, two: Side, a: Graph, b: Graph) -> list[Change]:
-    """The changes between two graphs, whose inputs belong together by name or by position."""
+    """The changes between two graphs, with inputs paired by name or by position."""
     outlines = one.outlines[a], two.outlines[b]
     by_name, by_place = inputs_by_name(*outlines), inputs_by_place(*outlines)
     found = _Comparison(Matching(one, two, a, b, by_name)).changes()
     if by_place == by_name:
         return found
     other = _Comparison(Matching(one, two, a, b, by_place)).changes()
-    return min(found, other, key=len)  # the first of two that are equally long
+    return min(found, other, key=len)  # ties go to the first
 
 
 class _Comparison:
@@ -181,12 +180,12 @@ class _Comparison:
                 yield self._change("changed", "input", *texts, details=details)
 
     def _of_nodes(self) -> Iterator[Change]:
-        """In the order of the second graph; what was removed stands before what followed it."""
+        """In the order of the second graph; a removed node comes before what followed it."""
         a, b = self.outlines
         back = {m: n for n, m in self.matching.match.items()}
         gone = deque(n for n in range(len(a.nodes)) if n not in self.matching.match)
         following = len(a.nodes)
-        ends = []  # before which node of the first graph each of the second stands
+        ends = []  # the node of the first graph before which each of the second comes
         for m in reversed(range(len(b.nodes))):
             following = back.get(m, following)
             ends.append(following)
@@ -223,7 +222,7 @@ class _Comparison:
         yield from _differences([("type", _types(a), _types(b))])
 
     def _name(self, side: int, x: Tensor) -> str:
-        """A value under its name, and with the op that makes it: numbers alone are not names."""
+        """A value's name, with the op that computes it: a bare number says nothing."""
         made = self.matching.producers[side].get(x)
         if made is not None:
             node = self.outlines[side].nodes[made[0]]
@@ -249,7 +248,7 @@ class _Comparison:
 
 
 def _line(node: NodeOutline) -> str:
-    """A node as the text has it; long attributes are cut."""
+    """A node as in the text; long attributes are truncated."""
     made = ", ".join(y.name for y in node.outputs) or "()"
     place = f" at {node.place}" if str(node.place) else ""
     left = shortened(f"{made} = {node.label}({', '.join(node.operands)})", _LONGEST_TEXT)
@@ -263,7 +262,7 @@ def _differences(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def _attribute_differences(a: NodeOutline, b: NodeOutline) -> Iterator[str]:
-    """What differs among the attributes; one that is not written has its default."""
+    """The attributes that differ; one that is not written has its default."""
     before, after = dict(a.attributes), dict(b.attributes)
     rows = []
     for name in dict.fromkeys([*before, *after]):

@@ -1,8 +1,8 @@
-"""A graph as one HTML file, to be looked at, searched and printed, with or without a network.
+"""A graph as one HTML file, to view, search and print, with or without a network.
 
-The page holds everything: the outline of the graph as data, its text, and the style and the script
-that lie beside this module in `page/`. Its security policy forbids it to load anything, and to run
-anything but that script, whatever names a graph may have.
+The page contains everything: the outline of the graph as data, its text, and the style and script
+from `page/` beside this module. Its security policy forbids it to load anything, or to run anything
+but that script, whatever names a graph may contain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracegraph.views.outline import (
 )
 from tracegraph.views.output import written
 
-#: The parts of the script, in the order in which they are joined.
+#: The parts of the script, in the order in which they are concatenated.
 _SCRIPTS = (
     "model.js",
     "links.js",
@@ -56,7 +56,7 @@ _SCRIPTS = (
     "input.js",
     "start.js",
 )
-#: The families of ops that share a colour, by the module in which an op stands.
+#: The families of ops that share a colour, by the module that defines an op.
 _FAMILIES = {
     "constant": "data",
     "random": "data",
@@ -71,9 +71,9 @@ _FAMILIES = {
     "barrier": "effect",
     "effect": "effect",
 }
-#: What stands in a file of another family.
+#: Ops defined in the file of another family.
 _EXCEPTIONS = {"sum": "reduction"}
-#: Attributes are cut for the page, which also has them in full in its text.
+#: Attributes are truncated for the page, whose text also has them in full.
 _LONGEST_ATTRIBUTE = 400
 _HEIGHT = 560
 
@@ -85,21 +85,21 @@ def to_html(
 ) -> str:
     """The graph as one HTML page, which is also written to `path` if that is given.
 
-    The page needs nothing from outside. It shows the nodes as they flow, by the lines that made
-    them or by their name scopes, opens called functions in place, finds nodes by op, name, line and
-    type, and links forward and backward nodes of one instruction in whatever functions they stand.
-    Large graphs begin as a few closed groups. All nodes are in a tree too, for keyboards and for
-    readers of the screen. Without JavaScript the page is the text of the graph.
+    The page is self-contained. It shows the nodes as they flow, by the lines that created
+    them or by their name scopes, expands called functions in place, finds nodes by op, name, line
+    and type, and links forward and backward nodes of one instruction across functions. Large graphs
+    start as a few closed groups. All nodes are also in a tree, for keyboards and screen readers.
+    Without JavaScript the page is the text of the graph.
 
-    `seconds` says how long each line took, such as `{"mlp.py:6 vjp": 0.001}`: `tg.profile` knows.
-    What took long is coloured, and the panel tells how long.
+    `seconds` says how long each line took, such as `{"mlp.py:6 vjp": 0.001}`, as `tg.profile`
+    measures it. Slow nodes are coloured, and the panel shows the times.
     """
     page = _page(outline(graph), graph_text(graph, locations=True), seconds)
     return written("to_html", page, path)
 
 
 def html_frame(graph: Graph) -> str:
-    """The page in a frame of bounded height, closed off from the notebook that shows it."""
+    """The page in a frame of bounded height, isolated from the notebook that shows it."""
     page = html.escape(to_html(graph))
     title = html.escape(f"graph {graph.name}")
     return (
@@ -151,13 +151,13 @@ def _hash(text: str) -> str:
 
 
 def _data(found: Outline, seconds: Mapping[str, float]) -> str:
-    """The outline as JSON that may stand in a script element: no `<` ends it."""
+    """The outline as JSON that is safe in a script element: no `<` ends it."""
     text = json.dumps(_Tables(found, seconds).module, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 class _Tables:
-    """The outline in short: types, places and ops stand in tables, values are numbers."""
+    """A compact outline: types, places and ops are in tables, and values are numbers."""
 
     def __init__(self, found: Outline, seconds: Mapping[str, float]) -> None:
         self.graph_numbers = {graph.name: number for number, graph in enumerate(found)}
@@ -166,7 +166,7 @@ class _Tables:
         self.places: dict[PlaceOutline, int] = {}
         self.ops: dict[tuple[str, Any], int] = {}
         self.place_rows: dict[tuple[Any, ...], int] = {}
-        #: Numbers of origins, from 1 on: 0 is none.
+        #: Origins are numbered from 1: 0 is none.
         self.origins: dict[int | None, int] = {None: 0}
         graphs = list(map(self.graph, found))
         self.module = {
@@ -212,7 +212,7 @@ class _Tables:
     def place(self, place: PlaceOutline) -> int:
         found = self.places.get(place)
         if found is None:
-            # Files of one name in several folders are told apart, but the folders are not named.
+            # Files with one name in several folders are distinguished without naming the folders.
             file = self.files.setdefault(place.file, len(self.files))
             row = (
                 place.short_file,
@@ -236,7 +236,7 @@ def _cut(text: str) -> str:
 
 @cache
 def family(op: str) -> str:
-    """The family of the op of this name, which says what colour it has in pictures."""
+    """The family of the op with this name, which determines its colour in pictures."""
     kind = OPS.get(op)
     package, _, module = kind.__module__.rpartition(".") if kind is not None else ("", "", "")
     if package.endswith((".calls", ".control")):

@@ -1,4 +1,4 @@
-"""Which nodes of two graphs belong together, by what they compute and by what is made of them."""
+"""Which nodes of two graphs correspond, by what they compute and by what is computed from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _attribute(value: Any, graphs: Mapping[Graph, int]) -> Hashable:
         return ("graph", graphs[value])
     if isinstance(value, tuple):
         return (tuple, *(_attribute(item, graphs) for item in value))
-    if callable(value):  # what text cannot hold has its name alone there, and here
+    if callable(value):  # an object that text cannot hold is only named there, and here
         return (callable, getattr(value, "__qualname__", type(value).__qualname__))
     return attribute_key(value)
 
@@ -59,8 +59,8 @@ def _attribute(value: Any, graphs: Mapping[Graph, int]) -> Hashable:
 def _deep_numbers(
     graph: Graph, values: dict[Tensor, int], graphs: Mapping[Graph, int], table: dict[Any, int]
 ) -> list[int]:
-    """A number for each node, equal where equal ops compute of equal values, down to the inputs.
-    `values` has those of the inputs, and gets those of all values."""
+    """A number for each node, equal if equal ops compute from equal values, down to the inputs.
+    `values` has those of the inputs, and collects those of all values."""
     shallow: dict[Op, int] = {}
     numbers = []
     for node in graph.nodes:
@@ -115,7 +115,7 @@ def paired(one: Side, two: Side) -> Paired:
 
 
 class Matching:
-    """Two graphs, and which of their inputs and nodes belong together: `inputs` and `match`."""
+    """Two graphs, and which of their inputs and nodes correspond: `inputs` and `match`."""
 
     def __init__(self, one: Side, two: Side, a: Graph, b: Graph, inputs: Mapping[int, int]) -> None:
         self.graphs = a, b
@@ -140,12 +140,12 @@ class Matching:
             }
             for graph in self.graphs
         ]
-        #: Which node of the second graph stands for a node of the first, by their positions.
+        #: The node of the second graph that corresponds to a node of the first, by position.
         self.match: dict[int, int] = {}
         self._match()
 
     def _input_numbers(self) -> tuple[dict[Tensor, int], dict[Tensor, int]]:
-        """Numbers below -1: inputs that belong together and have one type are one value."""
+        """Numbers below -1: corresponding inputs of one type are one value."""
         a, b = self.graphs
         back = {j: i for i, j in self.inputs.items()}
         numbers = []
@@ -157,9 +157,9 @@ class Matching:
         return left, {x: -2 - n for x, n in zip(b.inputs, numbers)}
 
     def _match(self) -> None:
-        """First the nodes that compute the same, those of which the same is made before others,
-        then the others of which the same is made, then equal ops in the same order, then ops of
-        one name that have a neighbour in common, and last one op in the place of another."""
+        """First matches nodes that compute the same, those with equal uses before others; then
+        others with equal uses; then equal ops in order; then ops of one name with a common
+        neighbour; and last one op in place of another."""
         heights = self._heights()
         self._match_keys(*(list(zip(*keys)) for keys in zip(self.deep, heights)))
         self._match_keys(*self.deep)
@@ -180,7 +180,7 @@ class Matching:
         self._match_places(uses)
 
     def _match_places(self, uses: Any) -> None:
-        """Matches nodes that read the same and are read by the same, whatever they do."""
+        """Matches nodes that read the same and are read by the same, whatever they compute."""
         left, right = self._rest()
         by_uses = {tuple(sorted(uses[1][m])): m for m in right if uses[1][m]}
         for n in left:
@@ -195,7 +195,7 @@ class Matching:
         return len(xs) == len(ys) > 0 and all(map(self.is_same, xs, ys))
 
     def _match_keys(self, left: Sequence[Any], right: Sequence[Any]) -> None:
-        """Matches nodes of equal keys, in their order."""
+        """Matches nodes with equal keys, in order."""
         taken = set(self.match.values())
         waiting: dict[Any, deque[int]] = defaultdict(deque)
         for m, key in enumerate(right):
@@ -206,13 +206,13 @@ class Matching:
                 self.match[n] = waiting[key].popleft()
 
     def _rest(self) -> tuple[list[int], list[int]]:
-        """The positions of the nodes that are not matched yet."""
+        """The positions of the nodes that are not yet matched."""
         taken = set(self.match.values())
         left, right = (range(len(graph.nodes)) for graph in self.graphs)
         return [n for n in left if n not in self.match], [m for m in right if m not in taken]
 
     def _uses(self, side: int) -> list[list[tuple[int, int, int]]]:
-        """For each node `(node, operand, output)` of those that read it; the end is node -1."""
+        """For each node `(node, operand, output)` for its readers; the end is node -1."""
         graph, producers = self.graphs[side], self.producers[side]
         uses: list[list[tuple[int, int, int]]] = [[] for _ in graph.nodes]
         readers: list[tuple[int, Iterable[Tensor]]] = [(-1, graph.outputs)]
@@ -225,7 +225,7 @@ class Matching:
         return uses
 
     def _heights(self) -> list[list[int]]:
-        """A number for each node, equal where equal ops lead by equal ways to the outputs."""
+        """A number for each node, equal if equal ops lead by equal paths to the outputs."""
         table: dict[Any, int] = {}
         return [self._heights_of(side, table) for side in (0, 1)]
 
@@ -238,7 +238,7 @@ class Matching:
         return heights
 
     def _have_neighbours(self, n: int, m: int, uses: Any) -> bool:
-        """Whether two nodes read the same, or are read by the same, at the same place."""
+        """Whether two nodes read the same, or are read by the same, at the same position."""
         a, b = (graph.nodes[i] for graph, i in zip(self.graphs, (n, m)))
         if any(self.is_same(x, y) for x, y in zip(a.inputs, b.inputs)):
             return True
@@ -250,7 +250,7 @@ class Matching:
         )
 
     def is_same(self, x: Tensor, y: Tensor) -> bool:
-        """Whether a value of the first graph stands for one of the second."""
+        """Whether a value of the first graph corresponds to one of the second."""
         if x in self.values[0] and self.values[0][x] == self.values[1].get(y):
             return True
         made, partner = self.producers[0].get(x), self.producers[1].get(y)
@@ -261,12 +261,12 @@ class Matching:
 
 
 def inputs_by_place(a: GraphOutline, b: GraphOutline) -> dict[int, int]:
-    """The inputs at one place belong together, whatever their names."""
+    """Pairs the inputs by position, whatever their names."""
     return {i: i for i in range(min(len(a.inputs), len(b.inputs)))}
 
 
 def inputs_by_name(a: GraphOutline, b: GraphOutline) -> dict[int, int]:
-    """Which inputs belong together: those of one name, and of the others those at one place."""
+    """Pairs the inputs by name, and the rest by position."""
     by_name = {x.name: j for j, x in enumerate(b.inputs)}
     found = {i: by_name[x.name] for i, x in enumerate(a.inputs) if x.name in by_name}
     taken = set(found.values())

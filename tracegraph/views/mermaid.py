@@ -1,4 +1,4 @@
-"""Graphs as flowcharts of Mermaid, which many pages of documentation and of code draw."""
+"""Graphs as Mermaid flowcharts, which many documentation and code sites draw."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tracegraph.views.output import written
 from tracegraph.views.scope_tree import scoped_nodes
 
 _LONGEST_LABEL = 60
-#: What stands for itself between quotes; the rest is written by its number, as `#34;`.
+#: Characters that need no escape between quotes; others are written by number, as `#34;`.
 _SPECIAL = re.compile(r"[^\w .,:=%@()\[\]/+-]")
 
 
 def to_mermaid(graph: Graph, path: str | os.PathLike[str] | None = None) -> str:
-    """The graph as a flowchart of Mermaid, one subgraph for each graph that it holds, and in it one
-    for each name scope; the text is also written to `path` if that is given.
+    """The graph as a Mermaid flowchart, with one subgraph for each graph that it holds, and one
+    inside it for each name scope; the text is also written to `path` if that is given.
 
-    For a block ```` ```mermaid ```` of a page. Where Mermaid draws for others it stops at 500
-    edges and 50,000 characters, which its own settings `maxEdges` and `maxTextSize` raise;
-    larger graphs are for `to_html()` and `to_dot()`.
+    For a block ```` ```mermaid ```` of a page. By default Mermaid refuses more than 500 edges or
+    50,000 characters, which its settings `maxEdges` and `maxTextSize` raise; use `to_html()` and
+    `to_dot()` for larger graphs.
     """
     return written("to_mermaid", mermaid_text(outline(graph)), path)
 
 
 def mermaid_text(found: Outline) -> str:
-    """An outline, which may be that of several graphs, as one flowchart."""
+    """An outline, possibly of several graphs, as one flowchart."""
     words = {inner.name: f"g{number}" for number, inner in enumerate(found)}
     ids = {inner.name: _ids(words[inner.name], inner) for inner in found}
     lines = ["flowchart TB"]
@@ -55,7 +55,7 @@ def _subgraph(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterato
 
 
 def _scopes(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterator[str]:
-    """The nodes, those of a scope in a subgraph."""
+    """The nodes, those in a scope within a subgraph."""
     numbers = itertools.count()
     for depth, item in scoped_nodes(graph):
         space = "    " + "  " * depth
@@ -71,7 +71,7 @@ def _scopes(word: str, graph: GraphOutline, ids: Mapping[str, str]) -> Iterator[
 
 
 def _ids(word: str, graph: GraphOutline) -> dict[str, str]:
-    """A word for each input and node of the graph, and for what it returns."""
+    """An id for each input and node of the graph, and for its results."""
     names = [*(value.name for value in graph.inputs), *(node.id for node in graph.nodes), RETURN]
     return {name: f"{word}n{place}" for place, name in enumerate(names)}
 

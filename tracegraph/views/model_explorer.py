@@ -24,8 +24,8 @@ def to_model_explorer(graph: Graph, path: str | os.PathLike[str] | None = None) 
     """The graph as JSON that Model Explorer opens: `model-explorer graph.json`. The text is also
     written to `path` if that is given.
 
-    The graph itself comes first, behind it the graphs that it holds, each of its own; a click on
-    a call leads there. Name scopes become layers. Nodes are called as in the text.
+    The graph itself comes first, followed by the graphs that it holds, each separately; clicking a
+    call leads there. Name scopes become layers. Nodes are named as in the text.
     """
     found = outline(graph)
     graphs = [_graph(inner) for inner in reversed(found.graphs)]
@@ -99,7 +99,7 @@ def _arriving(edge: Edge) -> dict[str, str]:
 def _metadata(place: int, value: ValueOutline) -> dict[str, Any]:
     about = (
         ("__tensor_tag", value.name),
-        ("tensor_shape", value.type),  # under this name the adapters of the viewer have it
+        ("tensor_shape", value.type),  # the key that the viewer's adapters use
         ("dtype", value.dtype),
         ("shape", shape_text(value)),
     )

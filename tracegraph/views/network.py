@@ -1,4 +1,4 @@
-"""Graphs for NetworkX, whose algorithms and file formats follow."""
+"""Graphs for NetworkX, with its algorithms and file formats."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 def to_networkx(graph: Graph, nested: bool = True) -> MultiDiGraph:
-    """The graph as a `networkx.MultiDiGraph`; `networkx` is loaded by the first call.
+    """The graph as a `networkx.MultiDiGraph`; `networkx` is imported by the first call.
 
     There is a node for each input, each op and each output; their `kind` says which. They are
-    called as in the text, with the name of their graph before them: `layer/%x`, `layer/%3`,
-    `layer/return.0`. An edge is a value on its way; its `output` and `operand` are the places
-    where it leaves and arrives, and `operand` is its key too.
+    named as in the text, prefixed by the name of their graph: `layer/%x`, `layer/%3`,
+    `layer/return.0`. An edge is a value; its `output` and `operand` are the positions where it
+    leaves and arrives, and `operand` is also its key.
 
-    With `nested`, the graphs that ops hold are there as well: the attribute `calls` of an op names
+    With `nested`, the graphs that ops hold are included: the attribute `calls` of an op names
     them, `body=layer`, and `graph` of a node says where it is. An edge leads from an op to each
-    input of a graph that it runs, so that what depends on a value is found within the calls too.
+    input of a graph that it runs, so that searches for what depends on a value also enter calls.
     The `kind` of an edge says which it is, "value" or "call"; the key of a call is the attribute
-    and the place of the input, `body.0`. No edge leads back from a graph that is called, which
-    several may call.
+    and the position of the input, `body.0`. No edge leads back from a called graph, which several
+    may call.
 
     All attributes are str or int, so that `networkx.write_graphml` and `networkx.node_link_data`
-    write them as they are. What does not apply is "" or -1.
+    can write them. Attributes that do not apply are "" or -1.
     """
     import networkx
 
@@ -85,7 +85,7 @@ def _nodes(graph: GraphOutline) -> Iterator[tuple[str, dict[str, Any]]]:
 def _attributes(
     graph: str, kind: str, values: Sequence[ValueOutline], index: int
 ) -> dict[str, str | int]:
-    """What all nodes have; `index` counts the nodes of one kind."""
+    """The attributes of every node; `index` counts the nodes of one kind."""
     return {
         "graph": graph,
         "kind": kind,
@@ -132,7 +132,7 @@ def _edge(graph: str, edge: Edge) -> tuple[str, str, int, dict[str, str | int]]:
 def _edge_attributes(
     kind: str, value: ValueOutline, output: int, operand: int
 ) -> dict[str, str | int]:
-    """What all edges have; `attribute` is that of the op which holds the graph that is called."""
+    """The attributes of every edge; `attribute` is that of the op that holds the called graph."""
     return {
         "kind": kind,
         "attribute": "",
@@ -146,5 +146,5 @@ def _edge_attributes(
 
 
 def shape_text(value: ValueOutline) -> str:
-    """A shape as it stands in a type: `[16,4]`."""
+    """A shape as in a type: `[16,4]`."""
     return f"[{','.join(map(str, value.shape))}]" if value.dtype != "token" else ""

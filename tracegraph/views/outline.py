@@ -1,8 +1,8 @@
-"""The outline of a graph: plain data that every picture of it is drawn from.
+"""The outline of a graph: the plain data from which every picture of it is drawn.
 
-A view of a graph names what the text of the graph names, and in the same words: `%3` here is the
-`%3` of `as_text()`, `@layer.1` its `@layer.1`, and attributes read as they do there. A view needs
-nothing but the outline, which holds strings and numbers only.
+A view of a graph uses the names of its text: `%3` here is the `%3` of `as_text()`, `@layer.1` its
+`@layer.1`, and attributes read as they do there. A view needs nothing but the outline, which
+contains only strings and numbers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.text.literals import value_text
 from tracegraph.text.printer import graph_symbols, value_names
 
-#: Where an edge ends that leads to what the graph returns.
+#: The consumer of edges that lead to the results of the graph.
 RETURN = "return"
-#: Arrays with more elements are cut to their first few: the text alone is for the bits.
+#: Larger arrays are truncated to their first few elements: only the text preserves all bits.
 _LARGEST_ARRAY, _SHOWN = 32, 8
 
 
@@ -32,32 +32,32 @@ _LARGEST_ARRAY, _SHOWN = 32, 8
 class ValueOutline:
     """A value: its name and type as text, and the parts of the type.
 
-    A size that is known is an int, an open one its text; `("*s",)` is the shape of unknown rank.
+    A known size is an int, an open one its text; `("*s",)` is the shape of unknown rank.
     """
 
     name: str
     type: str
     dtype: str
     shape: tuple[int | str, ...]
-    #: What the user called it; the name of an input comes from it. Empty for most.
+    #: The user's name for it, from which the name of an input derives. Empty for most.
     given_name: str = ""
-    #: The name scope within which it got its name, such as `encoder/dense`; empty for most.
+    #: The name scope in which it was named, such as `encoder/dense`; empty for most.
     scope: str = ""
 
 
 @dataclass(frozen=True)
 class PlaceOutline:
-    """The user's line, and the passes that derived something of it; an empty file is unknown.
+    """The user's line, and the passes that derived nodes from it; an empty file is unknown.
 
-    Nodes of one place and of different `roles` belong together, as forward and backward do;
-    `instruction` tells apart what stands on one line, and is -1 where that is not known.
+    Nodes with one place and different `roles` belong together, as forward and backward do;
+    `instruction` distinguishes instructions on one line, and is -1 if unknown.
     """
 
     file: str = ""
     line: int = 0
     roles: tuple[str, ...] = ()
     instruction: int = -1
-    #: The line of source itself, stripped; empty when it cannot be read.
+    #: The stripped source line; empty if it cannot be read.
     code: str = ""
 
     @property
@@ -66,7 +66,7 @@ class PlaceOutline:
         return self.file.replace("\\", "/").rpartition("/")[2]
 
     def __str__(self) -> str:
-        """`mlp.py:6 vjp`, as in the text; empty where the place is unknown."""
+        """`mlp.py:6 vjp`, as in the text; empty if the place is unknown."""
         place = f"{self.short_file}:{self.line}" if self.file else ""
         return " ".join([place, *self.roles]).strip()
 
@@ -77,7 +77,7 @@ class NodeOutline:
 
     id: str
     op: str
-    #: `(name, text)` of each attribute that has not its default.
+    #: `(name, text)` of each attribute that differs from its default.
     attributes: tuple[tuple[str, str], ...]
     #: The names of the operands.
     operands: tuple[str, ...]
@@ -85,26 +85,26 @@ class NodeOutline:
     place: PlaceOutline
     #: `(attribute, name of the graph)` for each graph that the op holds.
     calls: tuple[tuple[str, str], ...] = ()
-    #: The names of those that it runs: not of the derivative that a user gave to a call.
+    #: The names of the graphs that it runs, excluding a user's derivative of a call.
     runs: tuple[str, ...] = ()
-    #: The name scope in which it was made, such as `encoder/dense`; empty for most.
+    #: The name scope in which it was created, such as `encoder/dense`; empty for most.
     scope: str = ""
-    #: The same for a node and for what its rules made; None where a text does not tell.
+    #: Shared by a node and everything that its rules created; None if parsed from text.
     origin: int | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:
-        """The op and its attributes, as the text has them."""
+        """The op and its attributes, as in the text."""
         attributes = ", ".join(f"{name}={text}" for name, text in self.attributes)
         return f"{self.op}<{attributes}>" if attributes else self.op
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A value on its way: from output `output` of `producer` to operand `operand` of `consumer`.
+    """A value passed from output `output` of `producer` to operand `operand` of `consumer`.
 
     `producer` is the id of a node or the name of an input; `consumer` is the id of a node, or
-    `return`, of which the operands are what the graph returns.
+    `return`, whose operands are the results of the graph.
     """
 
     producer: str
@@ -116,7 +116,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class GraphOutline:
-    """One graph: inputs, nodes in their order, and the names of what it returns."""
+    """One graph: inputs, nodes in order, and the names of its results."""
 
     name: str
     inputs: tuple[ValueOutline, ...]
@@ -124,7 +124,7 @@ class GraphOutline:
     outputs: tuple[str, ...]
     output_types: tuple[str, ...]
     edges: tuple[Edge, ...]
-    #: What each result is called, such as the variable that it is the new value of; else empty.
+    #: The name of each result, such as the variable whose new value it is; else empty.
     result_names: tuple[str, ...] = ()
 
     @cached_property
@@ -167,14 +167,14 @@ class Outline:
 
 
 def outline(*graphs: Graph) -> Outline:
-    """The outline of a graph, or of several, and of all graphs that they hold; what they share is
-    there once. Linear in the number of nodes."""
+    """The outline of a graph, or of several, and of all graphs that they hold; shared ones appear
+    once. Linear in the number of nodes."""
     symbols = graph_symbols(graphs)
     return Outline(tuple(map(_Writer(symbols).graph, symbols)))
 
 
 class _Writer:
-    """Writes outlines; remembers those of ops, types and places, which many nodes share."""
+    """Writes outlines; caches those of ops, types and places, which many nodes share."""
 
     def __init__(self, symbols: dict[Graph, str]) -> None:
         self.symbols = symbols
@@ -256,7 +256,7 @@ class _Writer:
 
 
 def attribute_text(value: Any, symbols: Mapping[Graph, str]) -> str:
-    """An attribute as the text has it, but for large arrays, of which the beginning is shown."""
+    """An attribute as in the text, except that large arrays are truncated."""
     if isinstance(value, np.ndarray) and value.size > _LARGEST_ARRAY:
         first = value.reshape(-1)[:_SHOWN]
         dtype, _, elements = value_text(first, symbols).partition(f"[{_SHOWN}]{{")
@@ -267,14 +267,14 @@ def attribute_text(value: Any, symbols: Mapping[Graph, str]) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """The text on one line, of no more than `longest` characters, all of which print."""
+    """The text on one line of at most `longest` characters, all printable."""
     text = printable(text)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def printable(text: str) -> str:
-    """The text with spaces for line ends and tabs, and a mark for all else that does not print: no
-    format of files takes control characters, and some reorder what is shown around them."""
+    """The text with spaces for line ends and tabs, and a mark for other unprintable characters: no
+    file format accepts control characters, and some reorder the text displayed around them."""
     if text.isprintable():
         return text
     words = " ".join(text.split())
@@ -282,7 +282,7 @@ def printable(text: str) -> str:
 
 
 def _result_names(graph: Graph, names: Mapping[Tensor, str]) -> tuple[str, ...]:
-    """New values of variables are called after the arguments that had the old ones."""
+    """Names new values of variables after the arguments that hold the old ones."""
     assigned = dict(graph.cache.get(ASSIGNED, ()))
     found = [
         f"new {names[graph.inputs[assigned[k]]].removeprefix('%')}"
@@ -299,7 +299,8 @@ def _edges(
     producers: Mapping[Tensor, tuple[str, int]],
     values: Mapping[Tensor, ValueOutline],
 ) -> list[Edge]:
-    """The edges that end in one node; a wrong graph reads what it does not define: no edge."""
+    """The edges that end in one node; an operand that an invalid graph does not define gets
+    none."""
     return [
         Edge(*producers[x], consumer, operand, values[x])
         for operand, x in enumerate(operands)

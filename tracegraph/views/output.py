@@ -1,4 +1,4 @@
-"""Output of views: a view that is given a path writes its text there too."""
+"""Output of views: a view writes its text to a path, if one is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracegraph.errors import TraceError, fail, kind_of, shown
 
 
 class Written(str):
-    """A text that stands in a file, which is what it shows of itself at a prompt."""
+    """A text that was written to a file, which is what its `repr` shows at a prompt."""
 
     def __new__(cls, text: str, path: str | os.PathLike[str]) -> Written:
         found = super().__new__(cls, text)
@@ -27,8 +27,8 @@ class Written(str):
 def written(view: str, text: str, path: str | os.PathLike[str] | None) -> str:
     """The text of a view, which is also written to `path` if that is given.
 
-    Raises TraceError (a TypeError) for a path that is none: Python would take a number for an open
-    file. Raises OSError for one that cannot be written; its file is then as it was.
+    Raises TraceError (a TypeError) for an invalid path: Python would take a number for an open
+    file. Raises OSError for a file that cannot be written, which is then unchanged.
     """
     if path is None:
         return text

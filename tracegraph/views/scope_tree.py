@@ -1,4 +1,4 @@
-"""The name scopes of a graph as boxes in boxes, as pictures draw them."""
+"""The name scopes of a graph as nested boxes, as pictures draw them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class _Scope:
 
 
 def scoped_nodes(graph: GraphOutline) -> Iterator[tuple[int, NodeOutline | str | None]]:
-    """What stands in the graph, in the order in which boxes hold it, each with its depth.
+    """The contents of the graph, in the order in which boxes hold them, each with its depth.
 
-    A str begins the box of a scope, and None ends the last one that began. Each scope has one box,
-    which holds forward and backward nodes; one that holds nothing but a scope is joined with it.
+    A str opens the box of a scope, and None closes the innermost one. Each scope has one box, which
+    holds forward and backward nodes; one that only contains another scope is merged with it.
     """
     waiting = _within(_tree(graph), 0)
     while waiting:
@@ -36,7 +36,7 @@ def scoped_nodes(graph: GraphOutline) -> Iterator[tuple[int, NodeOutline | str |
 
 
 def _within(scope: _Scope, depth: int) -> list[tuple[int, NodeOutline | _Scope | None]]:
-    """What the scope holds, the last first."""
+    """The contents of the scope, in reverse."""
     return [(depth, item) for item in reversed([*scope.nodes, *scope.inner.values()])]
 
 

@@ -1,4 +1,4 @@
-"""What a graph costs, as a table: per op, per line of the user's code, and in total."""
+"""A table of a graph's costs: per op, per line of the user's code, and in total."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Operation:
 
     @property
     def control_inputs(self) -> tuple[()]:
-        """Operations that come first though no value of theirs is read: there are none, since the
-        order of effects is a value too."""
+        """Operations that come first although none of their values is read: there are none, since
+        the order of effects is also a value."""
         return ()
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class Operation:
 
 
 def get_operations(graph: Graph) -> list[Operation]:
-    """The nodes of the graph in their order. A nested function is one of type `call`."""
+    """The nodes of the graph in order. A nested function is one of type `call`."""
     counts: dict[str, int] = {}
     operations = []
     for node in graph.nodes:
@@ -54,7 +54,8 @@ def get_operations(graph: Graph) -> list[Operation]:
 
 
 class Cost(NamedTuple):
-    """Nodes in the graph and, for one run, bytes written and floating operations."""
+    """Numbers of nodes in the graph and, for one run, of bytes written and floating-point
+    operations."""
 
     nodes: int = 0
     bytes: Size = 0
@@ -64,34 +65,34 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other)))
 
     def of_runs(self, times: int, sizes: Sizes) -> Cost:
-        """What so many runs cost, at these values of open sizes."""
+        """The cost of this many runs, at these values of open sizes."""
         values = dict(sizes)
         written, flops = (substitute_size(x, values) * times for x in (self.bytes, self.flops))
         return Cost(self.nodes, written, flops)
 
 
-#: What a pass derived is shown beside what the user wrote, and that parts at the first gradient.
+#: The parts of a program: the user's nodes and those a pass derived, and the user's nodes after the
+#: first gradient.
 FORWARD, BACKWARD, AFTER, TANGENT = "forward", "backward", "after", "tangents"
 _PARTS = (FORWARD, BACKWARD, AFTER, TANGENT)
 
 #: The cost of each part of the program.
 Costs = dict[str, Cost]
 
-#: A size that is open counts as this many where rows are put in order.
+#: The value assumed for open sizes when rows are sorted.
 _TYPICAL_SIZE = 1000
-#: Longer lines of code are cut in the table.
+#: Longer lines of code are truncated in the table.
 _LONGEST_CODE = 60
 _NO_SCOPE = "(no scope)"
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """What one op, one line of the user's code, one name scope or one run of a branch or of the
-    body of a loop costs; `by` tells them apart: "op", "line", "scope" or "region".
+    """The cost of one op, one line of the user's code, one name scope, or one run of a branch or of
+    the body of a loop; `by` says which: "op", "line", "scope" or "region".
 
-    `costs` has the cost of each part of the program, `total` that of all. Of a line there are the
-    file, the number and, where it is known, the code; of a branch or body there is how often it
-    `runs`, in words.
+    `costs` has the cost of each part of the program, `total` that of all. A line has the file, the
+    number and, if known, the code; a branch or body has how often it `runs`, in words.
     """
 
     by: str
@@ -107,7 +108,7 @@ class SummaryRow:
         return _sum(self.costs.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON has it; open sizes are strings."""
+        """The row in JSON form; open sizes are strings."""
         row: dict[str, Any] = {"by": self.by, "name": self.name, **_cost_data(self.costs)}
         if self.by == "line":
             row.update(file=self.file, line=self.line, code=self.code)
@@ -117,7 +118,7 @@ class SummaryRow:
 
 
 class Cut(NamedTuple):
-    """A place where a run is cut: what is found there, such as a size, at the user's line."""
+    """A place where a run is cut: what is determined there, such as a size, and the user's line."""
 
     found: str
     file: str
@@ -126,7 +127,7 @@ class Cut(NamedTuple):
 
 
 def cuts_of(graph: Graph) -> list[Cut]:
-    """The places between the programs of one run, in their order."""
+    """The places between the programs of one run, in order."""
     if not graph.cuts_runs:
         return []
     parts = split_at_cuts(graph).parts
@@ -144,18 +145,19 @@ def _found_at(node: Node) -> str:
 
 
 class Summary(str):
-    """The table that `summary` makes, as text, and its numbers: `rows`, `totals`, `to_dict()`."""
+    """The table that `summary` creates, as text, with its numbers: `rows`, `totals`,
+    `to_dict()`."""
 
-    #: The rows of all tables, those of one table together, the dearest first.
+    #: The rows of all tables, grouped by table, the most expensive first.
     rows: tuple[SummaryRow, ...]
-    #: The cost of each part of the program: forward, backward, after and tangents, if they are
-    #: there.
+    #: The cost of each part of the program: forward, backward, after and tangents, where they
+    #: exist.
     totals: Costs
     #: The name, the type and the role of each input: argument, variable, captured or token.
     inputs: tuple[tuple[str, TensorType, str], ...]
-    #: Where a run is cut into programs: what is found there, and the user's line.
+    #: Where a run is cut into programs: what is determined there, and the user's line.
     cuts: tuple[Cut, ...]
-    #: What several devices hold and send, where it was asked for.
+    #: What several devices hold and send, if requested.
     devices: DeviceCosts | None
 
     def __new__(
@@ -274,7 +276,7 @@ def _costs(runs: Iterable[Run]) -> Costs:
 
 
 def _grouped(runs: Iterable[Run], key: Callable[[Node], Any]) -> list[tuple[Any, Costs]]:
-    """The costs of the nodes of one key, the most operations and then the most bytes first."""
+    """The costs of the nodes by key, the most operations and then the most bytes first."""
     groups: dict[Any, list[Run]] = {}
     for run in runs:
         groups.setdefault(key(run[0]), []).append(run)
@@ -287,7 +289,7 @@ def _order(cost: Cost) -> tuple[int, ...]:
 
 
 def _magnitude(size: Size) -> int:
-    """A size as a number, to compare it with others, whatever is open in it."""
+    """A size as a number for comparison, even if parts of it are open."""
     found = substitute_size(size, dict.fromkeys(dim_names(size), _TYPICAL_SIZE))
     return found if isinstance(found, int) else 0
 
@@ -298,7 +300,7 @@ def _by_op(runs: Iterable[Run]) -> list[SummaryRow]:
 
 
 def _by_line(runs: Iterable[Run]) -> list[SummaryRow]:
-    """Rows by the user's lines, of which the passes derived what they derived."""
+    """Rows by the user's lines, including the nodes that passes derived from them."""
     code: dict[tuple[str, int], str] = {}
 
     def place(node: Node) -> tuple[str, int]:
@@ -316,7 +318,7 @@ def _by_line(runs: Iterable[Run]) -> list[SummaryRow]:
 
 
 def short_names(files: Iterable[str]) -> dict[str, str]:
-    """The name of each file without its folders, or with as many as tell it from the others."""
+    """The name of each file without its folders, or with as many as make it unique."""
     parts = {file: file.replace("\\", "/").split("/") for file in files}
     deepest = max(map(len, parts.values()), default=0)
     names: dict[str, str] = {}
@@ -330,7 +332,7 @@ def short_names(files: Iterable[str]) -> dict[str, str]:
 
 
 def _by_scope(runs: list[Run]) -> list[SummaryRow]:
-    """Rows by name scopes; none where no node has one."""
+    """Rows by name scope; none if no node has one."""
     groups = _grouped(runs, lambda node: node.source.scope)
     if all(not name for name, _ in groups):
         return []
@@ -338,7 +340,7 @@ def _by_scope(runs: list[Run]) -> list[SummaryRow]:
 
 
 def _by_region(graph: Graph) -> list[SummaryRow]:
-    """Rows of the graphs that an op chooses from or runs again and again, each of one run."""
+    """Rows for the graphs that an op chooses from or runs repeatedly, each for one run."""
     symbols = graph_symbols([graph])
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
     found = {
@@ -404,8 +406,8 @@ def _size_of(types: list[TensorType]) -> str:
 
 
 def _roles(graph: Graph) -> dict[Tensor, str]:
-    """The inputs and what they are: Variables are those of a trace, and those that the graph reads
-    so."""
+    """The inputs and their roles: Variables are those of a trace, and those that the graph reads as
+    Variables."""
     read = {node.inputs[1] for node in graph.nodes if isinstance(node.op, Read)}
     return {x: "variable" if x in read else x.role for x in graph.inputs}
 
@@ -425,7 +427,7 @@ def _inputs(graph: Graph) -> list[str]:
     return aligned([("input", "type", "elements", "bytes"), *rows], "<<>>") if rows else []
 
 
-#: Values of the open sizes of a graph, in terms of those of the graph that is summed up.
+#: Values of the open sizes of a graph, in terms of those of the summarised graph.
 Sizes = tuple[tuple[str, Any], ...]
 #: How often a graph or a node runs in each part of the program, at each of the sizes.
 Counts = Counter[tuple[str, Sizes]]
@@ -433,10 +435,10 @@ Counts = Counter[tuple[str, Sizes]]
 
 def _runs(graph: Graph) -> Iterator[Run]:
     """Every node of the graph and of those it runs, with its cost in each part of the program and
-    at each of the sizes. A node that runs several times counts as a node once."""
+    at each of the sizes. A node that runs several times counts as one node."""
     times: dict[Graph, Counts] = {inner: Counter() for inner in graph.graphs()}
     times[graph][FORWARD, ()] = 1
-    for caller in reversed(list(times)):  # callers before those that they call
+    for caller in reversed(list(times)):  # callers before callees
         for node, own in _parted(caller.nodes):
             runs: Counts = Counter()
             for (part, sizes), count in times[caller].items():
@@ -452,7 +454,7 @@ def _runs(graph: Graph) -> Iterator[Run]:
 
 
 def _parted(nodes: Iterable[Node]) -> Iterator[tuple[Node, str]]:
-    """The nodes of a graph, each with the part of it that the node belongs to."""
+    """The nodes of a graph, each with the part of it that it belongs to."""
     written = FORWARD
     for node in nodes:
         roles = node.source.roles
@@ -464,21 +466,21 @@ def _parted(nodes: Iterable[Node]) -> Iterator[tuple[Node, str]]:
 
 
 def _part_of_run(own: str, caller: str) -> str:
-    """The part of the program to which a node of a called graph belongs: what the backward calls
-    is backward too, whoever wrote it."""
+    """The part of the program to which a node of a called graph belongs: everything that the
+    backward calls is backward, whoever wrote it."""
     is_written = own in (FORWARD, AFTER)
     return caller if is_written and caller != FORWARD else own
 
 
 def _graphs_run(node: Node) -> Iterator[tuple[Graph, list[TensorType]]]:
-    """The graphs that a node runs, with the types of what each is given."""
+    """The graphs that a node runs, with the types of their inputs."""
     types = [x.type for x in node.inputs]
     for region in node.op.regions:
         yield region.graph, node.op.types_inside(region, types)
 
 
 def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Sizes:
-    """The values of the open sizes of a graph where a node gives it inputs of these types."""
+    """The values of a graph's open sizes, for inputs of these types from a node."""
     if all(type.is_static for type in graph.input_types):
         return ()
     given = [with_sizes(type, dict(sizes)) for type in types]
@@ -486,7 +488,7 @@ def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Si
 
 
 def _cost(node: Node) -> Cost:
-    """What one run of a node costs; of one that calls a graph, the nodes there count."""
+    """The cost of one run of a node; for a call, the nodes of the callee count instead."""
     if any(True for _ in node.op.graphs()):
         return Cost(1)
     return Cost(1, bytes_of(y.type for y in node.outputs), _flops(node))
@@ -510,8 +512,8 @@ def bytes_of(types: Iterable[TensorType]) -> Any:
 
 
 def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
-    """The rows and their total in aligned columns; the parts of the program stand beside each other
-    if there are several, and the code behind the lines if any is known."""
+    """The rows and their total in aligned columns; the parts of the program are side by side if
+    there are several, and the code follows the lines if any is known."""
     parts = [part for part in _PARTS if part in totals] or [FORWARD]
     code = [shortened(row.code, _LONGEST_CODE) for row in found]
     rows = [(title, *("nodes", "bytes", "FLOPs") * len(parts), "code")]
@@ -528,7 +530,7 @@ def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
 
 
 def _titles(rows: list[tuple[str, ...]], parts: list[str]) -> str:
-    """The names of the parts, each above the first of its columns."""
+    """The names of the parts, each above its first column."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     line = ""
     for place, part in enumerate(parts):
