@@ -1,4 +1,4 @@
-"""Layouts of tensors: the op that states one."""
+"""Layouts of tensors: the op that sets one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tracegraph.typing import LayoutLike, TensorLike
 
 
 def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:
-    """x, divided among the devices of a mesh: its value is the same, and so is the layout of what
-    is derived by it.
+    """Shards x over the devices of a mesh. The value is unchanged; derivatives with respect to it
+    have the same layout.
 
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 
-    In a function it is a node, which is printed and saved. What is computed from it is divided as
-    XLA finds best, up to the next tensor that has a layout. Raises ShapeError (a ValueError) for
-    a layout of another rank, and for a size that an axis of the mesh does not divide.
+    In a function it is a node, which is printed and saved. XLA chooses how to shard the tensors
+    computed from it, up to the next one with a layout. Raises ShapeError (a ValueError) for a
+    layout of another rank, and for a size that an axis of the mesh does not divide.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.with_layout([1.0, 2.0], ["data"]).numpy()
