@@ -13,7 +13,7 @@ from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
 
-#: What `reduction` may be. Three names stand for the mean, two for no reduction.
+#: The values of `reduction`. Three names stand for a mean, two for no reduction.
 REDUCTIONS = ("sum_over_batch_size", "sum", None, "none", "mean", "mean_with_sample_weight")
 
 
