@@ -485,8 +485,8 @@ def one_hot(
 ) -> Tensor:
     """y[..., k] = on_value where k = indices[...], else off_value; `axis` is the axis of k.
 
-    An index out of range gives a row of off_value. The values default to 1 and 0, and the dtype to
-    float32, or that of the values.
+    An index out of range gives a row of off_value. The values default to 1 and 0 of `dtype`,
+    which defaults to float32, or to their dtype.
 
     >>> tg.one_hot([0, 2], 3).numpy()
     array([[1., 0., 0.],

@@ -78,7 +78,6 @@ def resize(
     - `antialias`: whether each pixel of a smaller image combines all pixels that it covers; ignored
       by "nearest" and "area".
     - `preserve_aspect_ratio`: whether to use the smaller of the two scales for both axes.
-    - `preserve_aspect_ratio`: makes the smaller of the two scales that of both axes.
 
     Returns float32, or the dtype of the images for "nearest". Raises ShapeError for anything but
     images and for a size that is not a pair, ValueError for an unknown method.
@@ -239,7 +238,7 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Crops boxes from images, and resizes them: [boxes, crop height, crop width, channels].
+    """Crops boxes and resizes them to `crop_size`: [boxes, crop height, crop width, channels].
 
     - `image`: [examples, height, width, channels].
     - `boxes`: [boxes, 4], each (y1, x1, y2, x2), where 0 is the first row or column of pixels and 1

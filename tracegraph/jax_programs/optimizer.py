@@ -96,7 +96,7 @@ class OptaxOptimizer(Module):
         var_list: Iterable[Variable],
         tape: Any = None,
     ) -> Variable:
-        """Takes one step: computes the gradients of `loss` and applies them.
+        """Takes one step: computes the gradients of `loss`, and calls `apply_gradients`.
 
         - `loss`: a function of no arguments that returns it, or a tensor computed inside `tape`.
 

@@ -43,7 +43,7 @@ def tversky(
 ) -> Tensor:
     """1 - both / (both + alpha * missed + beta * wrong + 1e-7), where both = sum(y_true * y_pred),
     missed = sum(y_true * (1 - y_pred)) and wrong = sum(y_pred * (1 - y_true)); see `dice` for
-    shapes. With both weights 0.5, it is `dice`.
+    shapes. With both weights 0.5, it corresponds to `dice`.
 
     Source: Salehi, Erdogmus and Gholipour, "Tversky loss function for image segmentation using 3D
     fully convolutional deep networks" (2017).

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Adafactor(Optimizer):
-    """Adaptive steps with factored second moments: each matrix stores one row and one column.
+    """Adaptive steps with factored second moments, which store a row and a column per matrix:
     w - max(epsilon_2, rms(w)) * min(learning_rate, 1 / sqrt(t)) * u / max(1, rms(u) /
     clip_threshold) at step t, with u = g / sqrt(v).
 

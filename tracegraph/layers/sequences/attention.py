@@ -196,14 +196,14 @@ class MultiHeadAttention(Layer):
 
     - `query_mask`, `value_mask`, `key_mask`: [examples, queries or keys]; `attention_mask`:
       [examples, queries, keys], or a shape that broadcasts to it: where a query may attend to a
-      key. `use_causal_mask`: whether query i attends only to the keys up to i.
-      `return_attention_scores`: whether to return the weights, [examples, heads, queries, keys],
+      key.
+    - `use_causal_mask`: whether query i attends only to the keys up to i.
+    - `return_attention_scores`: whether to return the weights, [examples, heads, queries, keys],
       too.
-      `cache`, `cache_update_index`: the result of `make_cache`, and the position of the first
+    - `cache`, `cache_update_index`: the result of `make_cache`, and the position of the first
       query. The call writes its keys and values there, each query attends to the positions up to
       its own, and the cache is returned as the last result. So a sampler computes each token only
       once:
-      own, and the cache is returned as the last result. So a sampler computes each token once:
 
     >>> layer = tg.layers.MultiHeadAttention(num_heads=2, key_dim=4)
     >>> x = tg.random.normal([1, 6, 8])
