@@ -7,7 +7,7 @@
 >>> tape.gradient(y, x)
 <tg.Tensor: shape=(), dtype=float32, numpy=6.0>
 
-A checker takes a name for public that is imported `as` itself, or starred from a module whose
+To type checkers, a name is public if it is imported `as` itself, or starred from a module whose
 `__all__` is a list of names.
 """
 
@@ -136,7 +136,7 @@ from tracegraph.tracing.trace import (
 )
 from tracegraph.version import __version__ as __version__
 
-if TYPE_CHECKING:  # what is imported at its first use
+if TYPE_CHECKING:  # imported on first use
     from tracegraph import (
         activations as activations,
         constraints as constraints,
@@ -163,14 +163,14 @@ if TYPE_CHECKING:  # what is imported at its first use
     from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
 
-#: The modules that users need; completion leaves out the others. Those of `absent.LATER` are not
+#: The modules that users need; completion omits the others. Those of `absent.LATER` are not
 #: imported yet.
 _MODULES = (
     *(autodiff, autograph, bitwise, config, debugging, errors),
     *(linalg, math, math.special, nest, nn, random),
 )
 _INTERNAL = frozenset(["Any", "TYPE_CHECKING", "opened"])
-#: Functions whose modules are imported at their first use.
+#: Functions whose modules are imported on first use.
 _FUNCTIONS_LATER = {
     "device": "tracegraph.eager.devices",
     "diff": "tracegraph.views",
@@ -180,10 +180,10 @@ _FUNCTIONS_LATER = {
 
 for _module in _MODULES:
     absent.show_names_of(_module)
-# NumPy's name for a constant: it shall be told, not called.
+# `array` is NumPy's name for a constant: tg.array must raise advice, not be a module.
 del array, _module
 
-if not TYPE_CHECKING:  # a checker would take every name for one that exists
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     @absent.asked
     def __getattr__(name: str) -> Any:

@@ -83,7 +83,7 @@ def relu(
 
 
 def relu6(x: TensorLike) -> Tensor:
-    """x, cut off at 0 and 6.
+    """x, clipped to [0, 6].
 
     >>> tg.activations.relu6([-1.0, 2.0, 9.0]).numpy()
     array([0., 2., 6.], dtype=float32)
@@ -200,7 +200,7 @@ def glu(x: TensorLike, axis: int = -1) -> Tensor:
 
 
 def hard_sigmoid(x: TensorLike) -> Tensor:
-    """x / 6 + 1 / 2, cut off at 0 and 1.
+    """x / 6 + 1 / 2, clipped to [0, 1].
 
     >>> tg.activations.hard_sigmoid([-9.0, 0.0, 9.0]).numpy()
     array([0. , 0.5, 1. ], dtype=float32)
@@ -221,7 +221,7 @@ hard_swish = hard_silu
 
 
 def hard_tanh(x: TensorLike) -> Tensor:
-    """x, cut off at -1 and 1.
+    """x, clipped to [-1, 1].
 
     >>> tg.activations.hard_tanh([-9.0, 0.5]).numpy()
     array([-1. ,  0.5], dtype=float32)
@@ -240,7 +240,7 @@ def hard_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
 
 
 def soft_shrink(x: TensorLike, threshold: float = 0.5) -> Tensor:
-    """x moved towards 0 by `threshold`, and 0 where it would change its sign.
+    """x moved towards 0 by `threshold`, or 0 where that would change its sign.
 
     >>> tg.activations.soft_shrink([-0.3, 2.0]).numpy()
     array([0. , 1.5], dtype=float32)
@@ -303,7 +303,7 @@ def sparse_plus(x: TensorLike) -> Tensor:
 
 
 def sparse_sigmoid(x: TensorLike) -> Tensor:
-    """(x + 1) / 2, cut off at 0 and 1.
+    """(x + 1) / 2, clipped to [0, 1].
 
     >>> tg.activations.sparse_sigmoid([-2.0, 0.0, 2.0]).numpy()
     array([0. , 0.5, 1. ], dtype=float32)
@@ -312,7 +312,7 @@ def sparse_sigmoid(x: TensorLike) -> Tensor:
 
 
 def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
-    """The nearest probabilities to x along `axis`, many of which are 0 (Martins and Astudillo
+    """The probabilities nearest to x along `axis`, many of which are 0 (Martins and Astudillo
     2016).
 
     >>> tg.activations.sparsemax([1.0, 0.8, -1.0]).numpy().round(2)
@@ -328,7 +328,7 @@ def sparsemax(x: TensorLike, axis: int = -1) -> Tensor:
     total = reduce_sum(multiply(falling, inside), at, keepdims=True)
     excess = divide(subtract(total, 1.0), reduce_sum(inside, at, keepdims=True))
     largest = reduce_max(y, at, keepdims=True)
-    excess = where(is_nan(largest), largest, excess)  # its order among numbers says nothing
+    excess = where(is_nan(largest), largest, excess)  # nan has no meaningful order
     return maximum(subtract(y, excess), 0.0)
 
 
@@ -342,7 +342,7 @@ _NAMES = (
 
 
 def get(identifier: object) -> Callable[..., Any]:
-    """The activation of a name, a function as it is, or `linear` for None.
+    """The activation of a name, a function unchanged, or `linear` for None.
 
     Raises ValueError for any other name.
 

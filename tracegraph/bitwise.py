@@ -1,7 +1,7 @@
-"""Integers bit by bit: Python's operators `&`, `|`, `^`, `~`, `<<` and `>>` as functions.
+"""Bitwise operations on integers: Python's `&`, `|`, `^`, `~`, `<<` and `>>` as functions.
 
-Operands promote and broadcast as everywhere. All raise DTypeError, a TypeError, for what is not an
-integer.
+Operands promote and broadcast as everywhere. All functions raise DTypeError, a TypeError, for
+operands that are not integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracegraph.typing import TensorLike
 
 
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that are set in both.
+    """The bits that are set in both operands.
 
     >>> tg.bitwise.bitwise_and([12, 5], 6).numpy()
     array([4, 4], dtype=int32)
@@ -26,7 +26,7 @@ def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that are set in one or both.
+    """The bits that are set in either operand.
 
     >>> tg.bitwise.bitwise_or([12, 5], 6).numpy()
     array([14,  7], dtype=int32)
@@ -35,7 +35,7 @@ def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that are set in one alone.
+    """The bits that are set in exactly one operand.
 
     >>> tg.bitwise.bitwise_xor([12, 5], 6).numpy()
     array([10,  3], dtype=int32)
@@ -44,7 +44,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """The bits that are not set; of a signed number, -x - 1.
+    """The bits that are not set; for signed integers, -x - 1.
 
     >>> tg.bitwise.invert([0, 5]).numpy()
     array([-1, -6], dtype=int32)
@@ -55,7 +55,7 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved up by y places, from 0 to below their number.
+    """x with its bits shifted left by y, which is at least 0 and below the number of bits.
 
     >>> tg.bitwise.left_shift([1, -3], 2).numpy()
     array([  4, -12], dtype=int32)
@@ -64,7 +64,7 @@ def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x with its bits moved down by y places, from 0 to below their number; a sign stays.
+    """x with its bits shifted right by y, at least 0 and below the number of bits; keeps the sign.
 
     >>> tg.bitwise.right_shift([16, -16], 2).numpy()
     array([ 4, -4], dtype=int32)

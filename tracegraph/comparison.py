@@ -1,4 +1,4 @@
-"""`tg.debugging.compare` and `check_determinism`: where two runs part, node by node."""
+"""`tg.debugging.compare` and `check_determinism`: where two runs diverge, node by node."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from tracegraph.views.alignment import align
 
 
 class _Apart(NamedTuple):
-    """How two arrays differ: where they do the most, both values there, how many elements differ,
-    and of how many; and how far apart those values are."""
+    """How two arrays differ: the index and values of the largest difference, how many elements
+    differ, out of how many, and the size of that difference."""
 
     index: tuple[int, ...]
     values: tuple[Any, Any]
@@ -56,7 +56,7 @@ class _Apart(NamedTuple):
 
 
 def _told(found: Difference | _Apart) -> str:
-    """Which elements differ, in words."""
+    """Describes which elements differ."""
     mine, other = found.values
     place = f"[{', '.join(map(str, found.index))}]" if found.index else "its value"
     head = f"{found.count:,} of {counted(found.size, 'element')} differ"
@@ -69,14 +69,14 @@ def _steps_told(steps: Sequence[tuple[int, Source]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Where two functions part: the op, its line in both, and the elements that differ the most."""
+    """Where two functions diverge: the op, its line in both, and the largest difference."""
 
     op: str
     source: Source
     other_source: Source
     index: tuple[int, ...]
     values: tuple[Any, Any]
-    #: How many elements differ by more than the tolerance, and of how many.
+    #: How many elements differ by more than the tolerance, and out of how many.
     count: int
     size: int
     #: The steps of the loops around it, counted from 0, and their lines, the outermost first.
@@ -91,8 +91,8 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class ResultDifference:
-    """A result that differs: which, what of it, and by how much at most, which is infinite where
-    there are no two values to compare."""
+    """A result that differs: its name, the difference in words, and the largest difference in
+    numbers, which is infinite if there are no two values to compare."""
 
     name: str
     fact: str
@@ -105,7 +105,7 @@ class ResultDifference:
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """What `tg.debugging.compare` found: the first pair of nodes that differ; the results that
-    differ; how many nodes were compared, and how many of each function depend on an input."""
+    differ; how many nodes were compared, and how many nodes of each function depend on an input."""
 
     first: Difference | None
     results: tuple[ResultDifference, ...]
@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether no result differs, and no pair of nodes."""
+        """Whether no result and no pair of nodes differs."""
         return self.first is None and not self.results
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Comparison:
         return "\n  ".join([str(node), *self._result_lines(), count])
 
     def _result_lines(self) -> list[str]:
-        """The results that differ the most."""
+        """The lines for the results that differ the most."""
         if not self.results:
             return ["the results agree"]
         lines = [str(x) for x in sorted(self.results, key=lambda x: -x.largest)[:_SHOWN]]
@@ -136,7 +136,7 @@ class Comparison:
     __repr__ = __str__
 
 
-#: Of so many results that differ a text tells what differs.
+#: How many differing results a text describes.
 _SHOWN = 4
 
 
@@ -171,24 +171,24 @@ def _floating_type(g: Any) -> DType:
 @dataclasses.dataclass(frozen=True)
 class _Run:
     """A graph of first-order nodes, branches and loops, and the values of its inputs. Its outputs
-    are the results, and the new values of the Variables in `assigned`."""
+    are the results, then the new values of the Variables in `assigned`."""
 
     graph: Graph
     values: tuple[Any, ...]
     results: Results
     assigned: tuple[Variable, ...]
-    #: Those of the outputs as the function makes them, whatever type they are computed in.
+    #: The original types of the outputs, whatever type they are computed in.
     types: tuple[TensorType, ...]
 
     def widened(self, dtype: DType) -> _Run:
-        """The same with this type in the place of float32."""
+        """The same run with `dtype` in place of float32."""
         graph = search.opened(_widened(self.graph, dtype, {}))
         pairs = zip(graph.inputs, self.values, strict=True)
         values = tuple(np.asarray(v).astype(x.type.dtype.numpy_dtype) for x, v in pairs)
         return dataclasses.replace(self, graph=graph, values=values)
 
     def steps(self, wanted: set[Tensor]) -> Iterator[dict[Tensor, np.ndarray]]:
-        """The values of the wanted tensors, part after part, in the order of the nodes."""
+        """The values of the wanted tensors, one part at a time, in the order of the nodes."""
         known: dict[Tensor, Any] = dict(zip(self.graph.inputs, self.values, strict=True))
         for part in search.parts(self.graph):
             made = [y for node in part.nodes for y in node.outputs]
@@ -212,7 +212,7 @@ class _Run:
 
 
 def _graph_of(who: str, f: Any, args: Sequence[Any]) -> _Run:
-    """The trace of a function for these arguments, with known sizes and the values of now."""
+    """The trace of a function for these arguments, with known sizes and present values."""
     if not callable(f):
         fact = f"{who}: {shown(f)} is not a callable object"
         fail(TraceError, fact, fix=f"give functions, and then arguments: {who}(f, g, x)")
@@ -245,7 +245,7 @@ def _tensors(concrete: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _widened(graph: Graph, dtype: DType, done: dict[Graph, Graph]) -> Graph:
-    """The graph with `dtype` in the place of float32, also of what it holds."""
+    """The graph, including nested ones, with `dtype` in place of float32."""
     if graph not in done:
         with Builder(graph.name) as builder:
             env: dict[Tensor, Tensor] = {}
@@ -280,15 +280,15 @@ def _wide(value: Any, dtype: DType, done: dict[Graph, Graph]) -> Any:
     return value
 
 
-# What differs.
+# Differences.
 
-#: Which elements of two arrays differ too much.
+#: Says which elements of two arrays differ too much.
 _Differ = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class _Values:
-    """The values of a run's nodes and results, computed as they are asked for, in the order of the
-    nodes. That of a node can be asked for once."""
+    """The values of a run's nodes and results, computed on demand, in the order of the nodes. The
+    value of a node can be read once."""
 
     def __init__(self, run: _Run, nodes: Iterable[Tensor]) -> None:
         self._results = set(run.graph.outputs)
@@ -303,7 +303,7 @@ class _Values:
         return self._known[x] if x in self._results else self._known.pop(x)
 
     def leave_nodes_out(self) -> None:
-        """From now on only results are asked for."""
+        """Stops computing nodes: from now on only results are read."""
         self._wanted &= self._results
 
 
@@ -420,7 +420,7 @@ def _run_steps(node: Node, operands: Sequence[Any], tell: Callable[[_Step], None
 def _results_apart(
     one: _Run, two: _Run, values: tuple[_Values, _Values], differ: _Differ
 ) -> Iterator[ResultDifference]:
-    """How what two functions return and assign differs."""
+    """The differences between what two functions return and assign."""
     rows: list[tuple[str, int, int]] = []
     count, other_count = (sum(run.results.flags) for run in (one, two))
     mine, other = one.results, two.results
@@ -456,8 +456,8 @@ def _result_name(results: Results, number: int) -> str:
 def _paired(
     mine: Sequence[Variable], others: Sequence[Variable]
 ) -> tuple[list[tuple[int, int]], list[Variable]]:
-    """Which Variables belong together, by their places, and those that are left: each to itself,
-    and what only one function assigns in its order, as two models have Variables of their own."""
+    """The positions of corresponding Variables, and the Variables left over. A Variable that both
+    assign corresponds to itself; others by order, since two models have Variables of their own."""
     places = {id(v): j for j, v in enumerate(others)}
     pairs = [(i, places[id(v)]) for i, v in enumerate(mine) if id(v) in places]
     taken = [set(column) for column in zip(*pairs)] or [set(), set()]
@@ -471,8 +471,8 @@ def _paired(
 
 
 def _computing(graph: Graph) -> list[Node]:
-    """The nodes that depend on an input. What is made of constants alone differs where it is used,
-    and constants that do not belong together are many."""
+    """The nodes that depend on an input. A difference between constants shows where they are used,
+    and many constants do not correspond."""
     reached: set[Tensor] = set(graph.inputs)
     nodes = []
     for node in graph.nodes:
@@ -500,7 +500,7 @@ def _difference(
 
 
 def _most_apart(value: np.ndarray, other: np.ndarray, differ: _Differ) -> _Apart | None:
-    """How two arrays differ; None if they do not."""
+    """The difference between two arrays; None if there is none."""
     wrong = differ(value, other)
     if not wrong.any():
         return None
@@ -517,7 +517,7 @@ def _apart(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray
 
 
 def _wide_array(x: np.ndarray) -> np.ndarray:
-    """Numbers in the widest type, since NumPy does not know all the small ones."""
+    """The array in the widest type, since NumPy does not support all the narrow ones."""
     return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
 
 

@@ -1,4 +1,4 @@
-"""`tg.config`: settings of the process."""
+"""`tg.config`: process-wide settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracegraph.functions.function import functions_run_eagerly, run_functions_e
 from tracegraph.ir.slow_compiles import get_compile_notes, set_compile_notes
 from tracegraph.operands.flags import as_flag
 
-if TYPE_CHECKING:  # what is imported at its first use
+if TYPE_CHECKING:  # imported on first use
     from tracegraph.eager.devices import (
         LogicalDevice,
         PhysicalDevice,
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def set_soft_device_placement(enabled: bool) -> None:
-    """Lets `tg.device` take JAX's choice for a device that is not there, in place of an error.
+    """Lets `tg.device` use JAX's choice if a device does not exist, rather than raise an error.
 
     >>> tg.config.set_soft_device_placement(True)
     >>> with tg.device("gpu:7"):
@@ -52,24 +52,24 @@ def set_soft_device_placement(enabled: bool) -> None:
 
 
 def get_soft_device_placement() -> bool:
-    """Whether `set_soft_device_placement(True)` is in force."""
+    """Whether `set_soft_device_placement(True)` is in effect."""
     return settings.soft_device_placement
 
 
 def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
-    """Keeps compiled programs in a folder, so that the next process need not compile them.
+    """Caches compiled programs in a folder, so that later processes need not compile them.
 
-    `path` is a folder, which is made when the first program is kept; None, the default, keeps
-    nothing. The environment variable `TRACEGRAPH_CACHE` sets it from outside. Functions are traced
-    in each process still.
+    `path` is a folder, which is created when the first program is stored; None, the default, stores
+    nothing. The environment variable `TRACEGRAPH_CACHE` sets it from outside. Each process still
+    traces its functions.
 
-    What is kept is found again only for the same program, versions, flags and device, and only if
-    its bytes are those that were written; otherwise it is compiled anew. Several processes may
-    share the folder. One that cannot be written or read gives a UserWarning, and is not used. It
-    grows without a bound; delete what is in it whenever you like. Programs are machine code: use a
-    folder that only people you trust can write to.
+    A stored program is reused only for the same program, versions, flags and device, and only if
+    its bytes are unchanged; otherwise it is recompiled. Several processes may share the folder. If
+    it cannot be written or read, a UserWarning says so and it is not used. It grows without bound;
+    delete its contents at any time. Programs are machine code: use a folder that only people you
+    trust can write to.
 
-    Raises TraceError (a TypeError) for what is not a path.
+    Raises TraceError (a TypeError) if `path` is not a path.
 
     >>> tg.config.set_compilation_cache("/tmp/programs")
     >>> tg.config.compilation_cache()
@@ -86,7 +86,7 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
 
 
 def compilation_cache() -> Path | None:
-    """The folder in which compiled programs are kept, or None."""
+    """The folder in which compiled programs are cached, or None."""
     return settings.compilation_cache
 
 
@@ -97,10 +97,10 @@ _OF_DEVICES = (
     "list_physical_devices",
 )
 
-if not TYPE_CHECKING:  # a checker would take every name for one that exists
+if not TYPE_CHECKING:  # a type checker would believe that every name exists
 
     def __getattr__(name: str) -> Any:
-        """What is said of devices, whose module is imported at its first use."""
+        """The device functions, whose module is imported on first use."""
         if name not in _OF_DEVICES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
         devices = opened("tracegraph.eager.devices")

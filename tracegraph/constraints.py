@@ -1,4 +1,4 @@
-"""Constraints: functions of a weight that return the nearest one that is allowed.
+"""Constraints: functions that map a weight to the nearest allowed value.
 
 A Variable has one as its `constraint`, and optimizers apply it to the value after an update.
 """
@@ -16,12 +16,12 @@ from tracegraph.math.reduction import reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import Axis, TensorLike
 
-#: What is added to norms that something is divided by.
+#: Added to norms before dividing by them.
 _EPSILON = 1e-7
 
 
 class Constraint:
-    """A function of a weight that returns what takes its place."""
+    """A function of a weight that returns its replacement."""
 
     def __call__(self, w: TensorLike) -> Tensor:
         raise NotImplementedError
@@ -36,10 +36,10 @@ def _with_norms(w: Tensor, wanted: Tensor, norms: Tensor) -> Tensor:
 
 
 class MaxNorm(Constraint):
-    """Vectors along `axis` whose norm is above `max_value` are scaled to it (Srivastava and others
-    2014).
+    """Scales vectors along `axis` whose norm is above `max_value` to that norm (Srivastava and
+    others 2014).
 
-    - `axis`: for the kernel of a Dense layer 0, for that of a convolution [0, 1, 2].
+    - `axis`: 0 for the kernel of a Dense layer, [0, 1, 2] for that of a convolution.
 
     >>> tg.constraints.MaxNorm(1.0)([[3.0, 0.3], [4.0, 0.4]]).numpy().round(3).tolist()
     [[0.6000000238418579, 0.30000001192092896], [0.800000011920929, 0.4000000059604645]]
@@ -67,7 +67,7 @@ class NonNeg(Constraint):
 
 
 class UnitNorm(Constraint):
-    """Vectors along `axis` are scaled to the norm 1.
+    """Scales vectors along `axis` to norm 1.
 
     >>> tg.constraints.UnitNorm()([3.0, 4.0]).numpy().round(2)
     array([0.6, 0.8], dtype=float32)
@@ -82,9 +82,9 @@ class UnitNorm(Constraint):
 
 
 class MinMaxNorm(Constraint):
-    """Norms of vectors along `axis` move towards [min_value, max_value].
+    """Moves the norms of vectors along `axis` towards [min_value, max_value].
 
-    - `rate`: 1 puts them there at once; less goes only that share of the way.
+    - `rate`: 1 moves them all the way at once; less, only that share of the way.
 
     >>> tg.constraints.MinMaxNorm(1.0, 2.0)([0.3, 0.4]).numpy().round(2)
     array([0.6, 0.8], dtype=float32)
@@ -122,7 +122,7 @@ _BY_NAME: dict[str, type[Constraint]] = {
 
 
 def get(identifier: object) -> Callable[[Any], Any] | None:
-    """The constraint of a name such as "non_neg", a function as it is, or None for None.
+    """The constraint of a name such as "non_neg", a function unchanged, or None for None.
 
     >>> tg.constraints.get("non_neg")([-1.0, 2.0]).numpy()
     array([0., 2.], dtype=float32)

@@ -1,7 +1,7 @@
-"""`tg.debugging`: checks that hold at top level and, at every call, in compiled functions.
+"""`tg.debugging`: checks that run at top level and, at every call, in compiled functions.
 
-A check in a function is an output of its program, so it costs next to nothing. Assignments that
-come before a check that fails hold, those that come after it do not.
+A check in a function is an output of its program, so it costs next to nothing. If a check fails,
+assignments before it take effect, and those after it do not.
 """
 
 from __future__ import annotations
@@ -153,20 +153,20 @@ def _precision(dtype: DType) -> float:
 def Assert(
     condition: TensorLike, data: TensorLike, summarize: int | None = None, name: str | None = None
 ) -> None:
-    """Checks that all of `condition` hold; the error shows `data`."""
+    """Checks that all elements of `condition` are true; the error shows `data`."""
     shown = tuple(map(as_tensor, as_list("Assert", "data", data)))
     check(reduce_all(logic.truth("Assert", condition)), "the assertion does not hold", shown)
 
 
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """The tensor itself. Raises InvalidArgumentError if an element is nan or infinite."""
+    """Returns the tensor. Raises InvalidArgumentError if an element is nan or infinite."""
     x = as_tensor(tensor)
     check(reduce_all(is_finite(x)), f"{message}: a tensor holds nan or infinity", (x,))
     return x
 
 
 def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:
-    """The tensor itself; see `check_numerics`.
+    """Returns the tensor; see `check_numerics`.
 
     >>> tg.debugging.assert_all_finite(tg.constant([1.0, 2.0]), "weights").numpy()
     array([1., 2.], dtype=float32)
@@ -183,9 +183,9 @@ def assert_shapes(
 ) -> None:
     """Checks shapes while tracing: pairs of a tensor and a tuple of sizes.
 
-    A size is an int; None or -1, which fit all; or a symbol such as "N", which stands for one
-    size wherever it occurs. Raises ShapeError (a ValueError), with `message` in front. The other
-    arguments are accepted, and change nothing.
+    A size is an int; None or -1, which match any; or a symbol such as "N", which stands for the
+    same size wherever it occurs. Raises ShapeError (a ValueError), with `message` in front. The
+    other arguments are accepted but have no effect.
 
     >>> tg.debugging.assert_shapes([(tg.ones([2, 3]), ("N", 3)), (tg.ones([2]), ("N",))])
     """
@@ -245,7 +245,7 @@ def assert_rank_in(
 
 
 def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> Any:
-    """The tensor itself, which is checked while tracing to have no axes. Raises ShapeError."""
+    """Returns the tensor, after checking while tracing that it is a scalar. Raises ShapeError."""
     x = as_tensor(tensor)
     if x.ndim:
         _refuse_shape(x, "a scalar", message)
@@ -277,7 +277,7 @@ def assert_type(
 
 
 def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> None:
-    """Checks while tracing that the dtype is one of integers. Raises DTypeError (a TypeError)."""
+    """Checks while tracing that the dtype is an integer one. Raises DTypeError (a TypeError)."""
     tensor = as_tensor(x)
     if not tensor.dtype.is_integer:
         _refuse_dtype(
@@ -286,8 +286,9 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
 
 
 def assert_proper_iterable(values: Any) -> None:
-    """Checks that `values` is an iterable of several things, such as a list of tensors: a tensor,
-    an array and a str can be iterated over too, but are one thing. Raises DTypeError (a TypeError).
+    """Checks that `values` is an iterable of several things, such as a list of tensors. Tensors,
+    arrays and strings are rejected, though Python can iterate over them. Raises DTypeError (a
+    TypeError).
 
     >>> tg.debugging.assert_proper_iterable([tg.ones([2]), 1.0])
     """
@@ -298,8 +299,8 @@ def assert_proper_iterable(values: Any) -> None:
 
 
 def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None) -> DType:
-    """The one floating dtype that all the tensors have, and `dtype` names; float32 if there is
-    neither. Raises DTypeError (a TypeError).
+    """The floating dtype shared by all the tensors and `dtype`; float32 if there are neither.
+    Raises DTypeError (a TypeError).
 
     >>> tg.debugging.assert_same_float_dtype([tg.ones([2]), tg.zeros([3])])
     tg.float32
@@ -323,18 +324,18 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
     fail(DTypeError, fact, operands=operands, fix=fix)
 
 
-# Runs that differ.
+# Comparing runs.
 
 
 def compare(
     f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
 ) -> Comparison:
-    """Whether two versions of a function agree for the same arguments, and the first node at which
-    they part.
+    """Compares two versions of a function on the same arguments, down to the first node at which
+    they diverge.
 
-    `f` and `g` are functions of tensors, decorated or not, such as one and its new form. Or `g` is
-    a data type, as in `compare(f, tg.float64, x)`: then it is `f` computed in that type in place of
-    float32.
+    `f` and `g` are functions of tensors, decorated or not, such as an old and a new version. Or `g`
+    is a dtype, as in `compare(f, tg.float64, x)`, which compares f with itself computed in that
+    dtype instead of float32.
 
     Results are always compared: what the functions return, by structure, shapes, data types (but
     for those that `g` replaces) and values, and the new values of Variables. A Variable that both
@@ -345,11 +346,11 @@ def compare(
     `|x - y| > atol + rtol * |y|`: by default more than 1e-4 of the value and 1e-6. Two nan are
     equal. The graphs run as they are: Variables have their values of now, and nothing is assigned.
 
-    Returns an object with `agrees`: whether neither results nor paired nodes differ; `first`: the
+    Returns an object with `agrees`: whether no results and no paired nodes differ; `first`: the
     first pair of nodes that differs, or None; and `results`: a row for each result that differs,
-    with its `name` and the `largest` difference. Its text has all of this. Raises TraceError (a
-    TypeError) for functions with effects, DTypeError (a TypeError) for a `g` that is neither a
-    function nor a floating type, ValueError for a tolerance below 0.
+    with its `name` and the `largest` difference. Printing it shows all of this. Raises TraceError
+    (a TypeError) for functions with effects, DTypeError (a TypeError) if `g` is neither a function
+    nor a floating dtype, ValueError for a tolerance below 0.
 
     >>> def exact(x):
     ...     return tg.math.log1p(x) * 2.0
@@ -369,10 +370,10 @@ def compare(
 
 
 def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
-    """Checks that `f(*args)` gives the same bits in each of several runs, from the same Variables,
-    which have their values again afterwards.
+    """Checks that `f(*args)` gives the same bits in several runs. Each run starts from the same
+    values of the Variables, which are restored afterwards.
 
-    Raises InvalidArgumentError that names the result and, where the function has no effects, the
+    Raises InvalidArgumentError that names the result and, if the function has no effects, the
     first node that differs; ValueError for fewer than 2 `runs`.
 
     >>> tg.debugging.check_determinism(lambda x: tg.reduce_sum(x), tg.ones([100]))
@@ -381,10 +382,11 @@ def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
 
 
 def explain_compiles() -> CompileExplanation:
-    """The programs that this process has compiled, those of undecorated loops among them.
+    """Lists the programs that this process has compiled, including those of undecorated loops.
 
-    Programs of one name and line are one row: how many, their seconds, what differed, and the
-    repair that fits; the dearest first. It has `rows`, and its text is a table. Of the last 1,000.
+    Programs with the same name and line form one row: how many, their total seconds, what differed,
+    and a suggested fix; the most expensive first. The result has `rows` and prints as a table. It
+    covers the last 1,000 programs.
 
     >>> _ = (tg.ones([3]) * 2.0).numpy()
     >>> len(tg.debugging.explain_compiles().rows) > 0
@@ -397,12 +399,12 @@ def explain_compiles() -> CompileExplanation:
 
 
 class GraphDump:
-    """Writes each graph that passes a stage to a file of its own; made by `dump_graphs`."""
+    """Writes each graph that passes a stage to its own file; created by `dump_graphs`."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self._lock = threading.RLock()
-        #: By the name of a graph its last text, and the file that has it.
+        #: The last text of each graph, by name, and the file that has it.
         self._last: dict[str, tuple[str, str]] = {}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -415,7 +417,7 @@ class GraphDump:
         pass_observers.observers.append(self._write)
 
     def stop(self) -> None:
-        """Ends the writing. What is made afterwards is not written."""
+        """Stops writing: later graphs are not written."""
         if self._write in pass_observers.observers:
             pass_observers.observers.remove(self._write)
 
@@ -445,8 +447,8 @@ class GraphDump:
                 self._last[graph.name] = content, file
 
     def _create(self, name: str, content: str) -> str:
-        """Writes a new file under the next number that is free, and returns its name; another
-        process may write to the directory too."""
+        """Writes a new file under the next free number, and returns its name; another process may
+        write to the directory too."""
         while True:
             file = f"{next(self._numbers):04}-{name}"
             try:
@@ -457,7 +459,7 @@ class GraphDump:
             return file
 
     def _give_up(self, error: OSError) -> None:
-        """A program goes on without its dumps, as when a disk is full."""
+        """Stops writing with a warning; the program goes on, for example when a disk is full."""
         self.stop()
         warnings.warn(
             f"no more graphs are written to {self.directory}: {reason_of(error)}",
@@ -473,20 +475,20 @@ def _highest_number(directory: Path) -> int:
 
 
 def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
-    """Writes every graph that is made from now on to `directory`, one file per pass.
+    """Writes every graph created from now on to `directory`, one file per pass.
 
-    Files are numbered in the order of the passes, behind those that are there already, and named by
-    function and stage: `traced` for a function; `forward`, `backward`, `tangents`, `derivative`,
-    `transposed` and `vectorised` for what is derived of it, `derived` for a gradient at top level;
-    then `shared` after the algebra of single nodes and the sharing of equal ones, `pruned` after
-    dead code has gone, and `checked` with `check_numerics`; `specialised` for known sizes;
-    `stablehlo` and `optimized_hlo` for what XLA is given and makes of it, with the lines of the
-    user in its metadata. A pass that left a graph as it was has a file `.unchanged`, which names
-    the one before. Compiling takes longer meanwhile.
+    Files are numbered in the order of the passes, after existing files, and named by function and
+    stage: `traced` for a function; `forward`, `backward`, `tangents`, `derivative`, `transposed`
+    and `vectorised` for graphs derived from it, `derived` for a gradient at top level; then
+    `shared` after algebraic simplification of single nodes and common subexpression elimination,
+    `pruned` after dead-code elimination, and `checked` with `check_numerics`; `specialised` for
+    known sizes; `stablehlo` and `optimized_hlo` for XLA's input and output, with the user's lines
+    in the metadata. A pass that left a graph unchanged has a file `.unchanged`, which names the
+    previous one. Compiling takes longer meanwhile.
 
-    Ends with `.stop()`, or with the block of a `with`. The environment variable `TRACEGRAPH_DUMP`
-    names a directory from the start. Raises OSError for what cannot be a directory; files that
-    cannot be written end the writing with a warning.
+    Call `.stop()`, or use it in a `with` block, to stop. The environment variable `TRACEGRAPH_DUMP`
+    names a directory from the start. Raises OSError if the directory cannot be created; if a file
+    cannot be written, dumping stops with a warning.
 
     >>> with tg.debugging.dump_graphs("dump") as dump:
     ...     _ = tg.function(lambda x: tg.sin(x) + tg.sin(x))(1.0)
@@ -506,7 +508,7 @@ def dump_graphs(directory: str | os.PathLike[str]) -> GraphDump:
 
 
 def _dump_from_the_start() -> None:
-    """Obeys `TRACEGRAPH_DUMP`. A program that can do without its dumps is not stopped by them."""
+    """Obeys `TRACEGRAPH_DUMP`. Failing to write dumps does not stop the program."""
     directory = os.environ.get("TRACEGRAPH_DUMP")
     try:
         if directory:

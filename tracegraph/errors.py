@@ -1,7 +1,7 @@
-"""The error classes and their one formatter.
+"""The error classes, and the single function that formats their messages.
 
-Six classes, each also an instance of the class that users of TensorFlow catch. Rules raise
-`Mismatch`, which knows only the fact and the repair; the builder adds place and operands.
+Each of the six classes is also an instance of the class that TensorFlow users catch. Rules raise
+`Mismatch`, which knows only the fact and the fix; the builder adds the location and operands.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tracegraph.core.source import here, user_line
 
 
 class ShapeError(ValueError):
-    """Shapes or sizes do not fit."""
+    """Shapes or sizes do not match."""
 
 
 class SizeNeeded(ShapeError):
-    """A ShapeError because a size is open that must be known: a function is traced for each."""
+    """A ShapeError because an open size must be known: the function is then traced per size."""
 
 
 class DTypeError(TypeError):
-    """Data types do not fit."""
+    """Data types do not match."""
 
 
 class TraceError(TypeError):
@@ -33,7 +33,7 @@ class TraceError(TypeError):
 
 
 class GradientError(ValueError):
-    """A derivative was asked for that does not exist, or a tape was misused."""
+    """A requested derivative does not exist, or a tape was misused."""
 
 
 class LoweringError(RuntimeError):
@@ -45,8 +45,8 @@ class LoadError(ValueError):
 
 
 class SignatureError(TraceError, ValueError):
-    """A TraceError where TensorFlow raises ValueError: what a trace assumed no longer holds, a
-    tensor is out of its scope, or an argument is not one of the values that it may be."""
+    """A TraceError where TensorFlow raises ValueError: an assumption of a trace no longer holds, a
+    tensor is out of scope, or an argument is not an allowed value."""
 
 
 class TapeError(GradientError, RuntimeError):
@@ -54,7 +54,7 @@ class TapeError(GradientError, RuntimeError):
 
 
 class MissingRuleError(GradientError, LookupError, NotImplementedError):
-    """A GradientError about an op that has no derivative, or none where it was asked for."""
+    """A GradientError about an op that has no derivative, or not the requested one."""
 
 
 class RuleTypeError(GradientError, TypeError):
@@ -72,16 +72,16 @@ class InvalidArgumentError(LoweringError, ValueError, AssertionError):
 
 
 class ResourceExhaustedError(LoweringError, MemoryError):
-    """A program, or an array, finds no memory on its device."""
+    """A program or an array does not fit in the memory of its device."""
 
 
 class DistributedError(LoweringError):
-    """Several processes do not come together, or do not run the same program."""
+    """Several processes do not connect, or do not run the same program."""
 
 
 class MatchError(LoadError, AssertionError):
-    """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it
-    was restored to do not have the same variables."""
+    """A LoadError where TensorFlow raises AssertionError: a checkpoint and the objects that it was
+    restored into do not have the same variables."""
 
 
 class NothingSavedError(LoadError, FileNotFoundError):
@@ -89,44 +89,44 @@ class NothingSavedError(LoadError, FileNotFoundError):
 
 
 class NumericsError(LoweringError, FloatingPointError):
-    """A function that is built with `check_numerics` made nan or infinity of finite numbers."""
+    """A function built with `check_numerics` computed nan or infinity from finite numbers."""
 
 
 class VariableError(SignatureError, RuntimeError):
-    """A misuse of a Variable that TensorFlow answers with RuntimeError."""
+    """A misuse of a Variable for which TensorFlow raises RuntimeError."""
 
 
 class HintError(SignatureError, NotImplementedError):
-    """A ValueError where TensorFlow raises NotImplementedError: what a linear operator is known to
-    be, or not known to be, does not allow what was asked for."""
+    """A ValueError where TensorFlow raises NotImplementedError: an operation that a linear operator
+    does not allow, given the properties it is known or not known to have."""
 
 
 class UnboundError(SignatureError, UnboundLocalError):
-    """A name is read that has no value yet. Python raises UnboundLocalError; TensorFlow raises
-    ValueError where a tensor decides which statement sets it."""
+    """A name is read before it has a value. Python raises UnboundLocalError; TensorFlow raises
+    ValueError if a tensor decides which statement sets it."""
 
 
 class UnconvertedError(TraceError, NotImplementedError):
-    """A TraceError where TensorFlow raises NotImplementedError: a tensor decides in a function that
-    runs as Python, since conversion does not know a statement of it."""
+    """A TraceError where TensorFlow raises NotImplementedError: a tensor decides control flow in a
+    function that runs as plain Python, since it has a statement that cannot be converted."""
 
 
 class RangeError(DTypeError, ValueError):
-    """A DTypeError where TensorFlow and NumPy raise ValueError: a number is outside of the range
-    of its data type."""
+    """A DTypeError where TensorFlow and NumPy raise ValueError: a number is out of range for its
+    dtype."""
 
 
 class ElementCountError(ShapeError, TypeError):
-    """A ShapeError where TensorFlow raises TypeError: a constant has another number of elements
-    than the shape that it was given."""
+    """A ShapeError where TensorFlow raises TypeError: the number of elements of a constant does
+    not fit the shape given for it."""
 
 
 class UnrolledLoopWarning(UserWarning):
-    """A Python loop over a tensor in a `@tg.function` has become very many nodes."""
+    """A Python loop over a tensor in a `@tg.function` was unrolled into very many nodes."""
 
 
 class Mismatch(Exception):
-    """What a rule finds wrong: the fact with both values, and the repair."""
+    """A rule's error: the fact, with both values, and the fix."""
 
     kind: type[Exception] = ShapeError
 
@@ -143,7 +143,7 @@ class DTypeMismatch(Mismatch):
 
 
 class LocatedMismatch(Mismatch):
-    """A Mismatch that users may meet as it is: its text has their line and the repair."""
+    """A Mismatch that users may see directly: its text includes their line and the fix."""
 
     def __init__(self, fact: str, fix: str = "") -> None:
         super().__init__(fact, fix)
@@ -151,22 +151,22 @@ class LocatedMismatch(Mismatch):
 
 
 class UnfitShape(LocatedMismatch, ShapeError):
-    """A Mismatch about what a shape is made of."""
+    """A Mismatch about the elements of a shape."""
 
 
 class TooLarge(LocatedMismatch, InvalidArgumentError):
-    """A Mismatch about a tensor that no machine can hold."""
+    """A Mismatch about a tensor too large for any machine."""
 
     kind = InvalidArgumentError
 
 
 class UnknownValue(LocatedMismatch, TraceError):
-    """A Mismatch because Python asks for what is not known while tracing, or has no order."""
+    """A Mismatch because Python needs a value that is unknown while tracing, or has no order."""
 
 
 def message(fact: str, *, source: Any = None, operands: Iterable[str] = (), fix: str = "") -> str:
-    """The one form of every message: the fact, the user's line, the operands, the repair. Of a
-    graph that was traced elsewhere the fact names the line, and the user's is that of the call."""
+    """Formats every message: the fact, the user's line, the operands, the fix. For a graph that was
+    traced elsewhere, the fact names the line there, and the user's line is that of the call."""
     if source is not None and source.is_by_name:
         head, *rest = fact.split("\n")
         text = f": {source.text}" if source.text else ""
@@ -193,7 +193,7 @@ def fail(
 ) -> NoReturn:
     """Raises `kind` with the message built from its parts, and `fact` and `fix` as attributes.
 
-    Without a `source` the place is the user's line; `UNKNOWN` leaves the place out.
+    Without a `source`, the location is the user's line; `UNKNOWN` leaves it out.
     """
     place = here() if source is None else source
     error: Any = kind(message(fact, source=place, operands=operands, fix=fix))
@@ -211,13 +211,13 @@ def warn(text: str, kind: type[Warning] = UserWarning, place: Any = None) -> Non
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether an error is about a tensor that no machine can hold."""
+    """Whether an error is about a tensor too large for any machine."""
     return isinstance(getattr(error, "mismatch", error), TooLarge)
 
 
 def tell_who_was_called(error: Any, name: str) -> None:
-    """Puts what the user called before the fact of an error about a tensor that is too large, in
-    place of an op that this is made of; what was called first is who made it."""
+    """Prefixes an error about a too-large tensor with the function that the user called, instead of
+    the op that it uses. The first name set wins."""
     if hasattr(error, "called"):
         return
     fact = getattr(error, "mismatch", error).fact
@@ -227,8 +227,8 @@ def tell_who_was_called(error: Any, name: str) -> None:
 
 
 def refused(error: OSError, fact: str, fix: str) -> NoReturn:
-    """Raises what the system refused once more, in the one form: the same class of OSError with
-    the same `errno`, whose fact ends in the reason of the system."""
+    """Reraises an OSError with a formatted message: the same class with the same `errno`, and a
+    fact that ends in the system's reason."""
     fact = f"{fact}: {reason_of(error)}"
     text = message(fact, source=here(), fix=fix)
     again: Any = OSError(error.errno, text) if error.errno else OSError(text)
@@ -237,7 +237,7 @@ def refused(error: OSError, fact: str, fix: str) -> NoReturn:
 
 
 def way_out(error: OSError) -> str:
-    """What to do about a file that the system did not let us write."""
+    """The fix for a file that the system did not let us write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room on the disk, or give a path on another one"
     if error.errno == errno.EFBIG:
@@ -246,10 +246,10 @@ def way_out(error: OSError) -> str:
 
 
 def fail_absent(name: str, fact: str, fix: str) -> NoReturn:
-    """Raises AttributeError for a name that is not there, with the repair.
+    """Raises AttributeError for a missing name, with the fix.
 
-    Python adds a name of `obj` that looks alike, and `tg.cond` looks like `tg.conj`.
-    None has no such name, and the repair stands in the message.
+    Python would suggest a similar name of `obj`, and `tg.cond` looks like `tg.conj`.
+    None has no similar name, and the fix is in the message.
     """
     error: Any = AttributeError(message(fact, source=here(), fix=fix), name=name, obj=None)
     error.fact, error.fix = fact, fix
@@ -262,22 +262,22 @@ def fact_of(error: Exception) -> str:
 
 
 def fix_of(error: Exception) -> str:
-    """The repair that an error names."""
+    """The fix that an error names."""
     return getattr(error, "fix", "")
 
 
 def reason_of(error: OSError) -> str:
-    """Why the system refused, without the path, which messages name themselves."""
+    """The system's reason, without the path, which messages name themselves."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number and what it counts: '1 node', '1,200 nodes', and with a `plural` '2 axes'."""
+    """A count with its noun: '1 node', '1,200 nodes', and with a `plural` '2 axes'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: on one line, not longer than that, without addresses."""
+    """A value as shown in messages: on one line, shortened, and without addresses."""
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split()))
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -1,4 +1,4 @@
-"""`tg.export`: traced functions as programs for others."""
+"""`tg.export`: traced functions as programs for other tools."""
 
 from __future__ import annotations
 
@@ -40,34 +40,35 @@ def stablehlo(
     constraints: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> bytes:
-    """A traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
+    """Exports a traced function as StableHLO: the bytes that `jax.export.deserialize` reads.
 
-    - `f`: a `tg.function`, a ConcreteFunction, a signature that was loaded, a Module that is called
-      as one of these, or a Python function, which is traced.
+    - `f`: a `tg.function`, a ConcreteFunction, a loaded signature, a Module whose `__call__` is one
+      of these, or a Python function, which is traced.
     - `args`, `kwargs`: TensorSpecs or values, as for `get_concrete_function`. Sizes that are None
-      or named stay open, and are 1 or more. None are needed where `f` has an `input_signature`,
-      or one trace.
-    - `path`: a file to write the bytes to. An OSError where that fails leaves it as it was.
-    - `gradient`: also gives the gradients by the floating arguments, by our rules and in
-      TensorFlow's convention for complex numbers. If the result is one real number, they are its
-      gradients; otherwise the program takes a cotangent for each floating result.
-    - `platforms`: what devices it will run on, "cpu" or several of them. None needs to be at hand.
-    - `constraints`: what holds of open sizes, one or several in JAX's words: "batch >= 2",
-      "mod(batch, 2) == 0", "rows == columns". What the graph assumes of them is added, such as that
-      two sizes are equal. A call that breaks one is refused.
+      or named stay open, and are at least 1. They may be omitted if `f` has an `input_signature`
+      or a single trace.
+    - `path`: a file to write the bytes to. If that fails with an OSError, the file is unchanged.
+    - `gradient`: whether to also return the gradients with respect to the floating arguments, by
+      our rules and in TensorFlow's convention for complex numbers. If the result is a single real
+      number, they are its gradients; otherwise the program takes a cotangent for each floating
+      result.
+    - `platforms`: the platforms it will run on, "cpu" or several. None of them needs to be present.
+    - `constraints`: what open sizes satisfy, one or several in JAX's syntax: "batch >= 2",
+      "mod(batch, 2) == 0", "rows == columns". Assumptions of the graph, such as that two sizes are
+      equal, are added. A call that violates one is an error.
 
-    The program takes its arguments by name and returns a dict. Arguments have the names of the
-    parameters, with the path inside a container ("params_weights"), or of their TensorSpecs.
-    Results in a dict have its keys, others are "output_0" and so on. Gradients are called
-    "gradient_x" for the argument "x", cotangents "cotangent_output_0". An independent reader finds
-    both in the order of their sorted names.
+    The program takes its arguments by name and returns a dict. Arguments are named after the
+    parameters, with the path inside a container ("params_weights"), or after their TensorSpecs.
+    Results in a dict have its keys, others are "output_0" and so on. The gradient for the argument
+    "x" is "gradient_x", and cotangents are "cotangent_output_0" etc. Other readers find both in the
+    order of their sorted names.
 
-    Variables and captured tensors are constants of the program, with the values of now. JAX keeps
-    what it exports readable for 6 months, and for 3 weeks to readers that are older than the
-    writer: keep the graph, and export it anew.
+    Variables and captured tensors become constants of the program, with their present values. JAX
+    keeps exports readable for 6 months, and for 3 weeks for readers older than the writer: keep the
+    graph, and export it again.
 
     Raises TraceError for a function that does more than return its results, ShapeError for an
-    open rank, and LoweringError, with the user's line, for an op that needs to know an open size.
+    open rank, and LoweringError, with the user's line, for an op that must know an open size.
 
     >>> import jax.export
     >>> mean = tg.function(lambda x: tg.reduce_mean(x * x))
@@ -114,7 +115,7 @@ def _concrete(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Concrete
 
 
 def _called(f: Any) -> Any:
-    """What runs when an object is called: of a Module, the function that its `__call__` is."""
+    """The object that runs when f is called: for a Module, its `__call__` function."""
     call = f.__call__ if isinstance(f, Module) and callable(f) else None
     return call if isinstance(call, (Function, ConcreteFunction)) else f
 
@@ -131,7 +132,7 @@ def _takes_nothing(traced: Function) -> bool:
 
 
 def _only_trace(traced: Function) -> ConcreteFunction:
-    """The one trace that a function has. Raises TraceError if it has none, or several."""
+    """The only trace of a function. Raises TraceError if it has none, or several."""
     if len(traced.traces) == 1:
         return traced.traces[0]
     known = traced.pretty_printed_concrete_signatures(verbose=False).replace("\n\n", "\n    ")
@@ -185,7 +186,7 @@ def _with_gradients(
         replay(graph.nodes, env)
         ys = [env[y] for y in graph.outputs]
         xs = [env[graph.inputs[i]] for i in places]
-        with sourced(graph.outputs[targets[0]].source):  # the bytes do not depend on who exports
+        with sourced(graph.outputs[targets[0]].source):  # keeps bytes independent of the exporter
             found = gradients_of(builder.nodes, [ys[i] for i in targets], xs, seeds or None)
             found = [full(0, x.type) if g is None else g for g, x in zip(found, xs, strict=True)]
     arguments = builder.inputs[: len(names)]

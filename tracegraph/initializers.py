@@ -26,7 +26,7 @@ from tracegraph.math.elementwise.unary import sign
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
-#: The standard deviation of a normal number that is cut off at two of them.
+#: The standard deviation of a standard normal distribution truncated at two.
 _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
@@ -63,7 +63,7 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """One value everywhere; or an array, which is broadcast to the shape, or brought into it if it
+    """One value everywhere; or an array, which is broadcast to the shape, or reshaped to it if it
     has as many elements. Raises ShapeError for any other array.
 
     >>> tg.initializers.Constant(3.0)([2]).numpy()
@@ -71,7 +71,7 @@ class Constant(Initializer):
     """
 
     def __init__(self, value: TensorLike = 0.0) -> None:
-        as_tensor(value)  # refuses what is not a number where it is given
+        as_tensor(value)  # raises here if it is not a number
         self.value = value
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
@@ -82,7 +82,7 @@ class Constant(Initializer):
 
 
 class RandomNormal(Initializer):
-    """Normal numbers.
+    """Normally distributed numbers.
 
     >>> tg.initializers.RandomNormal(stddev=0.1)([2, 3]).shape
     TensorShape([2, 3])
@@ -98,7 +98,7 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """Normal numbers that are at most two standard deviations from the mean.
+    """Normally distributed numbers, truncated at two standard deviations from the mean.
 
     >>> tg.initializers.TruncatedNormal()([2, 3]).shape
     TensorShape([2, 3])
@@ -109,7 +109,7 @@ class TruncatedNormal(RandomNormal):
 
 
 class RandomUniform(Initializer):
-    """Numbers between two bounds.
+    """Uniformly distributed numbers between two bounds.
 
     >>> tg.initializers.RandomUniform()([2, 3]).shape
     TensorShape([2, 3])
@@ -127,12 +127,12 @@ class RandomUniform(Initializer):
 
 
 class VarianceScaling(Initializer):
-    """Random numbers of variance scale / n, where n is the number of inputs of a unit ("fan_in"),
-    of outputs ("fan_out"), or their mean ("fan_avg").
+    """Random numbers with variance scale / n, where n is the number of a unit's inputs ("fan_in"),
+    of its outputs ("fan_out"), or their mean ("fan_avg").
 
     - `distribution`: "truncated_normal" (also "normal"), "untruncated_normal" or "uniform".
-    - `input_axes`, `output_axes`: the axes whose sizes multiply to these numbers, where a shape is
-      not [*window, inputs, outputs]; both or neither.
+    - `input_axes`, `output_axes`: the axes whose sizes are multiplied to get these numbers, for a
+      shape other than [*window, inputs, outputs]; give both or neither.
 
     >>> tg.initializers.VarianceScaling(2.0, "fan_in")([2, 3]).shape
     TensorShape([2, 3])
@@ -183,7 +183,7 @@ class VarianceScaling(Initializer):
 
 
 def fans(shape: ShapeLike) -> tuple[int, int]:
-    """The numbers of inputs and outputs of one unit: a kernel is [*window, inputs, outputs]."""
+    """The numbers of inputs and outputs of a unit, for a kernel [*window, inputs, outputs]."""
     sizes: Any = as_shape("fans", shape)
     if len(sizes) < 2:
         size = sizes[0] if sizes else 1
@@ -193,7 +193,7 @@ def fans(shape: ShapeLike) -> tuple[int, int]:
 
 
 def _scaling(scale: float, mode: str, distribution: str) -> type[VarianceScaling]:
-    """A VarianceScaling of which the seed and the axes are left to say."""
+    """A VarianceScaling that leaves only the seed and the axes open."""
 
     class Scaling(VarianceScaling):
         def __init__(
@@ -205,7 +205,7 @@ def _scaling(scale: float, mode: str, distribution: str) -> type[VarianceScaling
 
 
 class GlorotUniform(_scaling(1.0, "fan_avg", "uniform")):
-    """Uniform numbers of variance 2 / (inputs + outputs): the default of kernels.
+    """Uniform numbers with variance 2 / (inputs + outputs): the default for kernels.
 
     >>> tg.initializers.GlorotUniform()([2, 3]).shape
     TensorShape([2, 3])
@@ -213,7 +213,7 @@ class GlorotUniform(_scaling(1.0, "fan_avg", "uniform")):
 
 
 class GlorotNormal(_scaling(1.0, "fan_avg", "truncated_normal")):
-    """Normal numbers of variance 2 / (inputs + outputs).
+    """Normal numbers with variance 2 / (inputs + outputs).
 
     >>> tg.initializers.GlorotNormal()([2, 3]).shape
     TensorShape([2, 3])
@@ -221,7 +221,7 @@ class GlorotNormal(_scaling(1.0, "fan_avg", "truncated_normal")):
 
 
 class HeUniform(_scaling(2.0, "fan_in", "uniform")):
-    """Uniform numbers of variance 2 / inputs, for relu.
+    """Uniform numbers with variance 2 / inputs, for relu.
 
     >>> tg.initializers.HeUniform()([2, 3]).shape
     TensorShape([2, 3])
@@ -229,7 +229,7 @@ class HeUniform(_scaling(2.0, "fan_in", "uniform")):
 
 
 class HeNormal(_scaling(2.0, "fan_in", "truncated_normal")):
-    """Normal numbers of variance 2 / inputs, for relu.
+    """Normal numbers with variance 2 / inputs, for relu.
 
     >>> tg.initializers.HeNormal()([2, 3]).shape
     TensorShape([2, 3])
@@ -237,7 +237,7 @@ class HeNormal(_scaling(2.0, "fan_in", "truncated_normal")):
 
 
 class LecunUniform(_scaling(1.0, "fan_in", "uniform")):
-    """Uniform numbers of variance 1 / inputs.
+    """Uniform numbers with variance 1 / inputs.
 
     >>> tg.initializers.LecunUniform()([2, 3]).shape
     TensorShape([2, 3])
@@ -245,7 +245,7 @@ class LecunUniform(_scaling(1.0, "fan_in", "uniform")):
 
 
 class LecunNormal(_scaling(1.0, "fan_in", "truncated_normal")):
-    """Normal numbers of variance 1 / inputs, for selu.
+    """Normal numbers with variance 1 / inputs, for selu.
 
     >>> tg.initializers.LecunNormal()([2, 3]).shape
     TensorShape([2, 3])
@@ -256,8 +256,8 @@ class Orthogonal(Initializer):
     """A random matrix with orthonormal rows, or columns if there are fewer, times `gain` (Saxe and
     others 2013).
 
-    Shapes with more axes are read as [all but the last, the last]. Raises ShapeError for shapes
-    with fewer than two.
+    Shapes with more axes are read as [product of all but the last, last]. Raises ShapeError for
+    fewer than two axes.
 
     >>> q = tg.initializers.Orthogonal(seed=1)([3, 3])
     >>> bool(tg.reduce_max(tg.abs(q @ tg.transpose(q) - tg.eye(3))) < 1e-5)
@@ -273,14 +273,14 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         wide = max(rows, columns), min(rows, columns)
         q, r = qr(random.normal(wide, dtype=dtype, seed=self.seed))
-        # With the signs of the diagonal, each orthogonal matrix is as probable as any other.
+        # With the signs of the diagonal, all orthogonal matrices are equally probable.
         q = multiply(q, sign(diag_part(r)))
         q = transpose(q) if rows < columns else q
         return multiply(reshape(q, sizes), self.gain)
 
 
 class Identity(Initializer):
-    """The identity matrix times `gain`. Raises ShapeError for other shapes than of matrices.
+    """The identity matrix times `gain`. Raises ShapeError for shapes that are not matrices.
 
     >>> tg.initializers.Identity(2.0)([2, 2]).numpy()
     array([[2., 0.],
@@ -296,7 +296,7 @@ class Identity(Initializer):
 
 
 def _axes(op: str, shape: Any, fewest: int, most: float = math.inf) -> Any:
-    """The sizes of a shape with so many axes."""
+    """The sizes of a shape, which must have the given number of axes."""
     sizes: Any = as_shape(op, shape)
     if fewest <= len(sizes) <= most:
         return sizes
@@ -329,7 +329,7 @@ _BY_NAME: dict[str, type[Initializer]] = {
     "identity": Identity,
     "orthogonal": Orthogonal,
 }
-#: Other names that Keras takes: those of the classes, and three short ones.
+#: Further names that Keras accepts: those of the classes, and three short ones.
 _OTHER_NAMES = {
     **{kind.__name__: kind for kind in _BY_NAME.values()},
     "normal": RandomNormal,
@@ -340,7 +340,7 @@ _OTHER_NAMES = {
 
 
 def get(identifier: object) -> Callable[..., Any]:
-    """The initializer of a name such as "glorot_uniform", or a function as it is.
+    """The initializer of a name such as "glorot_uniform", or a function unchanged.
 
     >>> tg.initializers.get("zeros")([2]).numpy()
     array([0., 0.], dtype=float32)

@@ -1,5 +1,5 @@
-"""The parts of Keras that are here, under Keras' names: of a program that uses them, the import
-changes.
+"""The supported parts of Keras, under Keras' names: a program that uses them only changes its
+imports.
 
 >>> from tracegraph import keras
 >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2, activation="relu")])
@@ -40,7 +40,7 @@ __all__ = [
     "regularizers",
 ]
 
-# `from tracegraph.keras.layers import Dense` finds the module itself, not a copy of it.
+# Makes `from tracegraph.keras.layers import Dense` find the module itself, not a copy.
 for _name in __all__:
     if f"tracegraph.{_name}" in sys.modules:
         sys.modules[f"{__name__}.{_name}"] = sys.modules[f"tracegraph.{_name}"]

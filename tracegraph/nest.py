@@ -1,11 +1,10 @@
 """Structures: nested dicts, lists, tuples, namedtuples, dataclasses and None.
 
-Subclasses of dict, list and tuple come back as themselves. What else JAX knows as a tree is opened
-by `jax.tree_util`, which is imported for any other type.
+Subclasses of dict, list and tuple are rebuilt as themselves. Other types that JAX knows as pytrees
+are opened by `jax.tree_util`, which is imported when such a type occurs.
 
-There are two orders. *Leaves* are numbered by sorted keys of dicts, as TensorFlow does, so that
-equal dicts match whatever the order they were written in. *Packing* gives the keys in the order
-that they were written in.
+There are two orders. *Leaves* are ordered by sorted dict keys, as in TensorFlow, so that equal
+dicts match whatever their insertion order. *Packing* restores the insertion order of the keys.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ def tree_util() -> Any:
     return jax.tree_util
 
 
-# Containers: what holds the parts of a structure.
+# Containers, which hold the parts of a structure.
 
 
 class Container:
-    """A container without its items: the type, the names of its items, and what else it is.
+    """A container without its items: its type, the names of its items, and other state.
 
-    Equal where the containers are built equal, order of the names included.
+    Two are equal if they build equal containers, including the order of the names.
     """
 
     __slots__ = ("_hash", "kind", "names", "order", "state")
@@ -53,9 +52,9 @@ class Container:
     def __init__(self, kind: Any, names: tuple[Any, ...], order: Any = None, state: Any = ()):
         self.kind = kind
         self.names = names
-        #: The places of the items in the order of leaves; None where that is the order they have.
+        #: The positions of the items in leaf order; None if they are in that order.
         self.order = order
-        #: What belongs to an instance beside its items: pairs of a name and a value.
+        #: The state of an instance besides its items: pairs of a name and a value.
         self.state = state
         self._hash = hash((kind, names))
 
@@ -64,7 +63,7 @@ class Container:
             isinstance(other, Container)
             and self.kind == other.kind
             and self.names == other.names
-            and all(map(_is_of_one_type, self.names, other.names))  # as 1, 1.0 and True are not
+            and all(map(_is_of_one_type, self.names, other.names))  # unlike 1, 1.0 and True
             and _are_same(self.state, other.state)
         )
 
@@ -72,11 +71,11 @@ class Container:
         return self._hash
 
     def matches(self, other: Container, check_types: bool = True) -> bool:
-        """Whether the items of the one correspond to those of the other, leaf by leaf."""
+        """Whether the items of the two correspond, leaf by leaf."""
         return self.kind == other.kind and self.names == other.names
 
     def build(self, items: list[Any]) -> Any:
-        """A container of these items, in the order in which they stand."""
+        """A container of these items, in the order of the names."""
         raise NotImplementedError
 
 
@@ -90,8 +89,8 @@ class _Nothing(Container):
 
 
 class _Sequence(Container):
-    """A list or a tuple, or an instance of a subclass. Its names are the places, of a namedtuple
-    the fields."""
+    """A list or tuple, or an instance of a subclass. Its names are the indices, or the fields of
+    a namedtuple."""
 
     __slots__ = ()
 
@@ -141,7 +140,7 @@ class _Dict(Container):
 
     @property
     def sorted_names(self) -> tuple[Any, ...]:
-        """The keys in the order of leaves."""
+        """The keys in leaf order."""
         return self.names if self.order is None else tuple(self.names[i] for i in self.order)
 
     def matches(self, other: Container, check_types: bool = True) -> bool:
@@ -168,7 +167,7 @@ class _Record(Container):
         return cls(type(value), names, _order_of(names)), [getattr(value, x) for x in names]
 
     def build(self, items: list[Any]) -> Any:
-        """An instance with these fields, whatever its constructor does."""
+        """An instance with these fields, bypassing the constructor."""
         instance = object.__new__(self.kind)
         for name, value in zip(self.names, items, strict=True):
             object.__setattr__(instance, name, value)
@@ -176,7 +175,7 @@ class _Record(Container):
 
 
 class _Registered(Container):
-    """What JAX knows as a tree: its kind is how JAX packs it."""
+    """A pytree of JAX; its kind is how JAX packs it."""
 
     __slots__ = ()
 
@@ -196,7 +195,7 @@ def _is_of_one_type(one: Any, other: Any) -> bool:
     return type(one) is type(other)
 
 
-#: Values that are the same where they are equal; others are the same where they are one object.
+#: Types compared by value; values of other types are the same only if identical.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -209,7 +208,7 @@ def _are_same(one: Sequence[tuple[Any, Any]], other: Sequence[tuple[Any, Any]]) 
 
 
 def _base_of(kind: type) -> Any:
-    """The class of Python whose methods a subclass of dict may not change."""
+    """The built-in dict class whose methods a subclass may not change."""
     return next(base for base in kind.__mro__ if base in _DICTS)
 
 
@@ -217,7 +216,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class _Item:
-    """In a state: the item of this key, under another name."""
+    """In a state: an attribute that refers to the item with this key."""
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -263,8 +262,8 @@ def _with_attributes(made: Any, state: Sequence[tuple[str, Any]]) -> Any:
 
 
 def ordered_keys(keys: Iterable[Any]) -> list[Any]:
-    """The keys of a dict in the order of leaves: sorted, and type by type where they do not
-    compare; keys of one type that do not compare go by their text."""
+    """Dict keys in leaf order: sorted; if they do not compare, type by type, and by their text
+    within a type that does not compare."""
     keys = list(keys)
     try:
         return sorted(keys)
@@ -284,7 +283,7 @@ def ordered_keys(keys: Iterable[Any]) -> list[Any]:
 
 
 def _order_of(keys: tuple[Any, ...]) -> tuple[int, ...] | None:
-    """The places of the keys in the order of leaves; None if they are in that order."""
+    """The positions of the keys in leaf order; None if they are in that order."""
     wanted = ordered_keys(keys)
     if wanted == [*keys]:
         return None
@@ -296,7 +295,7 @@ def _order_of(keys: tuple[Any, ...]) -> tuple[int, ...] | None:
 
 Opener = Callable[[Any], tuple[Container, Iterable[Any]]]
 
-#: What opens the instances of a type; None for a type of leaves.
+#: The function that opens instances of a type; None for leaf types.
 _openers: dict[type, Opener | None] = {
     dict: _Dict.open,
     list: _Sequence.open,
@@ -308,7 +307,7 @@ _MOST_TYPES = 1000
 
 
 def opener_of(value: Any) -> Opener | None:
-    """What opens a container; None for a leaf."""
+    """The function that opens a container; None for a leaf."""
     kind = type(value)
     try:
         return _openers[kind]
@@ -321,7 +320,7 @@ def opener_of(value: Any) -> Opener | None:
 
 
 def register(kind: type, opener: Opener) -> None:
-    """Makes the instances of `kind` containers, which `opener` opens."""
+    """Registers the instances of `kind` as containers, which `opener` opens."""
     _openers[kind] = opener
 
 
@@ -329,7 +328,7 @@ def _new_opener(value: Any) -> Opener | None:
     kind = type(value)
     if issubclass(kind, TensorShape) or hasattr(kind, "n_sequence_fields"):  # as time.struct_time
         return None
-    if hasattr(kind, "__next__"):  # JAX warns of iterators
+    if hasattr(kind, "__next__"):  # JAX warns about iterators
         return None
     if issubclass(kind, dict):
         return _Dict.open
@@ -341,20 +340,20 @@ def _new_opener(value: Any) -> Opener | None:
 
 
 def _opened_by_jax(value: Any) -> Any:
-    """The items of a tree of JAX, and how it packs them; None for what is a leaf there."""
+    """The items of a JAX pytree, and how JAX packs them; None for its leaves."""
     items, treedef = tree_util().tree_flatten(value, is_leaf=lambda item: item is not value)
     return None if tree_util().treedef_is_leaf(treedef) else (items, treedef)
 
 
-#: Deeper structures are refused: they are walked by recursion.
+#: Deeper structures are errors: the functions recurse over them.
 _DEEPEST = 200
 
 
 def scanned(nest: Any) -> tuple[list[Any], list[Any]]:
-    """The leaves in the order of packing, and a key that is equal where the structures are: what
-    `flatten_structure` says, by the shortest way.
+    """The leaves in packing order, and a key that is equal for equal structures: a fast version of
+    `flatten_structure`.
 
-    Raises UnknownValue for what is too deep.
+    Raises UnknownValue for structures that are too deep.
     """
     leaves: list[Any] = []
     key: list[Any] = []
@@ -362,14 +361,14 @@ def scanned(nest: Any) -> tuple[list[Any], list[Any]]:
     _scan(nest, leaves, key, names, 0)
     key.append(len(key))
     key += names
-    if len({*map(type, names), str}) > 1:  # 1, 1.0 and True are other names
+    if len({*map(type, names), str}) > 1:  # 1, 1.0 and True are different names
         key.extend(map(type, names))
     return leaves, key
 
 
 def _scan(item: Any, leaves: list, key: list, names: list, depth: int) -> None:
-    # The hot path of calls with dicts: every line here is a tenth of a microsecond. The key has
-    # how many leaves precede each container, its type and its size: that tells them apart.
+    # The hot path of calls with dicts: every line here costs a tenth of a microsecond. The key
+    # has the number of leaves before each container, its type and its size, which identify it.
     kind = type(item)
     if kind is dict:
         key.append(dict)
@@ -404,15 +403,15 @@ def _scan(item: Any, leaves: list, key: list, names: list, depth: int) -> None:
 
 
 class Structure:
-    """The structure of a nest: how leaves are packed. Hashable; equal where what is packed is
-    equal, with its keys in one order."""
+    """The structure of a nest: how to pack its leaves. Hashable; two are equal if they pack equal
+    nests, with keys in the same order."""
 
     __slots__ = ("_hash", "_packer", "container", "count", "parts")
 
     def __init__(self, container: Container | None, parts: tuple[Structure, ...] = ()) -> None:
-        #: What holds the parts; None for a leaf.
+        #: The container of the parts; None for a leaf.
         self.container = container
-        #: In the order of packing.
+        #: The parts, in packing order.
         self.parts = parts
         #: The number of leaves.
         self.count = 1 if container is None else sum(map(_count_of, parts))
@@ -431,8 +430,8 @@ class Structure:
         return self._hash
 
     def matches(self, other: Structure, check_types: bool = True) -> bool:
-        """Whether leaf corresponds to leaf: keys may have another order, and dicts and lists may
-        be of subclasses, as in TensorFlow. Without `check_types` sequences may be of any kind."""
+        """Whether the leaves correspond: keys may be in another order, and dicts and lists may be
+        of subclasses, as in TensorFlow. Without `check_types`, sequences may be of any kind."""
         if self.container is None or other.container is None:
             return self.container is other.container
         return self.container.matches(other.container, check_types) and all(
@@ -442,7 +441,7 @@ class Structure:
 
     @property
     def ordered_parts(self) -> Sequence[Structure]:
-        """The parts in the order of leaves."""
+        """The parts in leaf order."""
         order = None if self.container is None else self.container.order
         return self.parts if order is None else [self.parts[i] for i in order]
 
@@ -460,8 +459,8 @@ class Structure:
         return self.container.build([found[place] for place in range(len(self.parts))])
 
     def packer(self) -> Callable[[Sequence[Any]], Any]:
-        """`pack` for a list of leaves, by the shortest way: it is compiled, as constructors of
-        namedtuples are."""
+        """A fast `pack` for a list of leaves: compiled code, like the constructors of
+        namedtuples."""
         if self._packer is None:
             kind = None if self.container is None else self.container.kind
             is_plain = kind in (list, tuple) and all(part is _LEAF for part in self.parts)
@@ -472,8 +471,8 @@ class Structure:
         return eval(f"lambda leaves: {self._expression(numbers, constants, 0)}", constants)
 
     def _expression(self, numbers: Iterator[int], constants: dict[str, Any], depth: int) -> str:
-        """What builds the nest from `leaves`, whose numbers are the next ones of `numbers`, as text
-        of Python."""
+        """The Python expression that builds the nest from `leaves`, whose indices come from
+        `numbers`."""
         if self.container is None:
             return f"leaves[{next(numbers)}]"
         if depth == _DEEPEST_TEXT:
@@ -491,7 +490,7 @@ class Structure:
         return built if kind is list else f"{_named(self.container.build, constants)}({built})"
 
     def packing_order(self) -> list[int]:
-        """The numbers of the leaves in the order in which they are packed."""
+        """The indices of the leaves in packing order."""
         return self._numbered(itertools.count())
 
     def _numbered(self, numbers: Iterator[int]) -> list[int]:
@@ -503,7 +502,7 @@ class Structure:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether there is one leaf, in no container."""
+        """Whether this is a single leaf without a container."""
         return self.container is None
 
     def __repr__(self) -> str:
@@ -517,7 +516,7 @@ def _named(value: Any, constants: dict[str, Any]) -> str:
     return name
 
 
-#: Deeper expressions go into functions of their own: Python's parser has a limit.
+#: Deeper expressions are split into functions: Python's parser has a limit.
 _DEEPEST_TEXT = 16
 _count_of = attrgetter("count")
 _LEAF = Structure(None)
@@ -526,12 +525,11 @@ _LEAF = Structure(None)
 def flatten_structure(
     nest: Any, none_is_leaf: bool = False, whole: type | tuple[()] = ()
 ) -> tuple[list[Any], Structure]:
-    """The leaves of `nest`, and the structure that packs them. Leaves of dicts are in the order of
-    their sorted keys, and are packed in the order that the dict has. Containers of the type `whole`
-    are leaves.
+    """The leaves of `nest`, and the structure that packs them. The leaves of a dict are ordered by
+    its sorted keys, and packed in its own order. Containers of the type `whole` are leaves.
 
     Raises UnknownValue, a Mismatch and a TypeError, for a structure that contains itself or is
-    nested too deep.
+    nested too deeply.
     """
     leaves: list[Any] = []
     opener = opener_of(nest)
@@ -548,7 +546,7 @@ def _flattened(
     whole: type | tuple[()],
     around: list[Any],
 ) -> Structure:
-    """Appends the leaves of the container `nest`, which stands in the containers `around`."""
+    """Appends the leaves of the container `nest`, which is inside the containers `around`."""
     if nest is not None and len(around) >= _DEEPEST:
         _refuse_depth(around)
     container, items = opener(nest)
@@ -590,13 +588,13 @@ def _refuse_depth(around: Sequence[Any] = ()) -> NoReturn:
     )
 
 
-# What users call.
+# The public functions.
 
 
 def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
-    """The leaves of a nested structure, None among them, dicts in the order of their sorted keys.
+    """The leaves of a nested structure, including None; dicts in the order of their sorted keys.
 
-    `expand_composites` changes nothing, here as in the other functions: a tensor has no parts.
+    `expand_composites` has no effect, here or in the other functions: tensors have no parts.
 
     >>> tg.nest.flatten({"b": [1, 2], "a": None})
     [None, 1, 2]
@@ -612,8 +610,8 @@ def is_nested(seq: Any) -> bool:
 def pack_sequence_as(
     structure: Any, flat_sequence: Sequence[Any], expand_composites: bool = False
 ) -> Any:
-    """The leaves `flat_sequence`, in the order of `flatten`, packed like `structure`: dicts have
-    their keys in the order that they have there. Raises ValueError for another number.
+    """Packs the leaves `flat_sequence`, in the order of `flatten`, into the structure of
+    `structure`, whose dicts keep their key order. Raises ValueError for a wrong number of leaves.
 
     >>> tg.nest.pack_sequence_as({"b": [0, 0], "a": 0}, [1, 2, 3])
     {'b': [2, 3], 'a': 1}
@@ -638,11 +636,10 @@ def map_structure(
     check_types: bool = True,
     expand_composites: bool = False,
 ) -> Any:
-    """`func` applied to corresponding leaves, packed like the first structure.
+    """Applies `func` to corresponding leaves; the result has the structure of the first argument.
 
-    Dicts correspond by their keys, whatever their order. Raises ValueError if the structures
-    differ; without `check_types` a list may correspond to a tuple, and any container of items in a
-    row to another one.
+    Dicts correspond by key, in any order. Raises ValueError if the structures differ; without
+    `check_types` a list may correspond to a tuple, and any sequence-like container to another.
 
     >>> tg.nest.map_structure(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
@@ -660,13 +657,13 @@ def map_structure(
 def assert_same_structure(
     nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
 ) -> None:
-    """Raises ValueError if the structures differ, showing both. The order of keys is no difference,
-    and neither is a subclass of dict or of list; `check_types` is that of `map_structure`."""
+    """Raises ValueError if the structures differ, showing both. The order of keys does not matter,
+    nor does a subclass of dict or of list; `check_types` is as in `map_structure`."""
     _matched([nest1, nest2], check_types)
 
 
 def _matched(structures: Sequence[Any], check_types: bool) -> tuple[list[list[Any]], Structure]:
-    """The leaves of structures that match, and how those of the first are packed."""
+    """The leaves of matching structures, and the structure of the first."""
     flats, packings = zip(*(flatten_structure(x, none_is_leaf=True) for x in structures))
     first = packings[0]
     for packing in packings[1:]:

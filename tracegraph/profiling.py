@@ -20,23 +20,23 @@ from tracegraph.tracing.name_scopes import dotted
 from tracegraph.views.html import to_html
 from tracegraph.views.output import written
 
-#: Where XLA says nothing of a line: copies, and what belongs to nobody.
+#: The line of operations for which XLA names none: copies, and work that belongs to nobody.
 ELSEWHERE = "no line"
-#: Raised when a reader of the JSON would have to change.
+#: Increased when readers of the JSON would have to change.
 VERSION = 1
 
-#: A line with the passes that derived something of it, as the lowering writes it among scopes.
+#: A line with the passes that derived nodes from it, as the lowering writes it among the scopes.
 _PLACE = re.compile(r"^(?P<place>[^/]+:\d+)(?P<roles>( \w+)*)$")
-#: What stands between scopes and is not one: names of JAX's own functions and of parts of loops.
+#: Path components that are not scopes: names of JAX's own functions and of parts of loops.
 _NO_SCOPE = re.compile(r"^(jit\(.*\)|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat)$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one operation on one line took, in all its runs together, in seconds.
+    """The total time of one operation on one line, over all its runs, in seconds.
 
-    `line` is `file:line`, `scope` the name scope, `op` the operation as XLA's metadata names it,
-    such as `dot_general`. `roles` are the passes that derived it of the line, such as `vjp`.
+    `line` is `file:line`, `scope` the name scope, `op` the operation as named in XLA's metadata,
+    such as `dot_general`. `roles` are the passes that derived it from the line, such as `vjp`.
     """
 
     line: str
@@ -65,11 +65,11 @@ class Share:
 
 
 class Profile:
-    """Where the time of a call went; `tg.profile` makes it. Its text is a table by line.
+    """Where the time of a call went; created by `tg.profile`. Prints as a table by line.
 
-    `costs` are the single operations, and `lines`, `scopes` and `ops` what they sum up to, the
-    dearest first. `seconds` is the time of all operations, which may run side by side, and
-    `elapsed` that of the call.
+    `costs` has the single operations; `lines`, `scopes` and `ops` sum them up, the most expensive
+    first. `seconds` is the total time of all operations, which may run in parallel, and `elapsed`
+    the time of the call.
     """
 
     def __init__(self, name: str, recording: Any, graph: Graph | None) -> None:
@@ -87,7 +87,7 @@ class Profile:
 
     @property
     def scopes(self) -> tuple[Share, ...]:
-        """The seconds of each name scope; of what is in none, the scope is empty."""
+        """The seconds of each name scope; operations outside any have the empty scope."""
         return _shares(self.costs, lambda cost: cost.scope)
 
     @property
@@ -102,9 +102,9 @@ class Profile:
         return f"<profile of {self.name}: {_time(self.elapsed)}>"
 
     def table(self, by: str = "lines", most: int = 20) -> str:
-        """The shares of `by`, which is "lines", "scopes" or "ops", as a table, dearest first.
+        """A table of the shares of `by`, which is "lines", "scopes" or "ops", most expensive first.
 
-        Raises TraceError (a TypeError) for another `by`.
+        Raises TraceError (a TypeError) for any other `by`.
         """
         if by not in ("lines", "scopes", "ops"):
             fact = f"profile: by is {shown(by)}"
@@ -124,7 +124,7 @@ class Profile:
         return "\n".join(rows)
 
     def to_json(self, path: str | os.PathLike[str] | None = None, indent: int | None = None) -> str:
-        """The costs as JSON, dearest first, which is also written to `path` if that is given."""
+        """The costs as JSON, most expensive first; also written to `path` if given."""
         data = {
             "format": "tracegraph-profile",
             "version": VERSION,
@@ -136,9 +136,9 @@ class Profile:
         return written("to_json", json.dumps(data, indent=indent), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The page of the graph, as `graph.to_html` makes it, in which what took long is coloured.
+        """The page that `graph.to_html` makes, with expensive nodes coloured.
 
-        Raises TraceError (a TypeError) where what ran is no `tg.function`, and so has no graph.
+        Raises TraceError (a TypeError) unless a `tg.function` ran, since nothing else has a graph.
         """
         if self._graph is None:
             fact = f"profile: {self.name} is not a @tg.function, so there is no graph of it"
@@ -149,8 +149,8 @@ class Profile:
         return to_html(self._graph, path, seconds)
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
-        """All runs of operations on their threads, as JSON for https://ui.perfetto.dev, which is
-        also written to `path` if that is given."""
+        """All runs of operations on their threads, as JSON for https://ui.perfetto.dev; also
+        written to `path` if given."""
         threads = {x.thread: n for n, x in enumerate(self._recording.operations, 1)}
         names = [
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": n, "args": {"name": thread}}
@@ -172,7 +172,7 @@ class Profile:
         return written("to_trace", json.dumps(data), path)
 
     def _texts(self) -> Mapping[str, str]:
-        """The lines of source, as far as the graph has them."""
+        """The source lines that the graph has."""
         if self._graph is None:
             return {}
         nodes = (node for graph in self._graph.graphs() for node in graph.nodes)
@@ -198,8 +198,8 @@ def _largest(shares: Mapping[str, float]) -> Cost:
 
 
 def _cost(name: str) -> Cost:
-    """Whose an operation is, by the name that its metadata has: scopes with a line after them, and
-    the same of what is called there, and then the operation."""
+    """Parses the name of an operation in XLA's metadata: scopes followed by a line, the same again
+    for each called function, and finally the operation."""
     *parts, op = name.partition(";")[0].split("/")
     line, roles, scope = ELSEWHERE, (), ""
     before: list[str] = []
@@ -229,13 +229,14 @@ def _time(seconds: float) -> str:
 
 
 def profile(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
-    """Calls `f(*args, **kwargs)` and tells where the time goes, by the lines that made the graph.
+    """Calls `f(*args, **kwargs)` and reports where the time goes, by the lines that created the
+    graph.
 
     `f` is called twice: the first call traces and compiles, the second is recorded by XLA's
     profiler. It may be a `tg.function`, or any function that computes with tensors. Operations
-    that XLA has fused share their time, by an estimate of their work.
+    that XLA fused share their time, in proportion to their estimated work.
 
-    Raises TraceError (a TypeError) for what cannot be called, and within a function that is traced;
+    Raises TraceError (a TypeError) if `f` is not callable, and inside a function being traced;
     LoweringError while another profile is being recorded.
 
     >>> @tg.function

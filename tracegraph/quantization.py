@@ -1,4 +1,4 @@
-"""Numbers as if they were stored with few bits: quantized and read back, with derivatives."""
+"""Simulated quantization: numbers rounded as if stored in few bits, with derivatives."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def fake_quant_with_min_max_args(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The inputs as `num_bits` bits hold them: the nearest of 2 ** num_bits numbers that divide the
-    range from `min` to `max`.
+    """Rounds the inputs to what `num_bits` bits can hold: the nearest of 2 ** num_bits numbers that
+    divide the range from `min` to `max`.
 
-    The range is moved a little, so that 0 is one of them. With `narrow_range` there is one number
-    less. The derivative is 1 inside of the range and 0 outside.
-    Raises ValueError if min is not below max, or for bits that are not from 2 to 16.
+    The range is shifted slightly so that it contains 0 exactly. With `narrow_range` there is one
+    number less. The derivative is 1 inside the range and 0 outside.
+    Raises ValueError if min is not below max, or for a `num_bits` that is not from 2 to 16.
 
     >>> tg.quantization.fake_quant_with_min_max_args([-9.0, 0.1, 4.5], 0.0, 6.0, 2).numpy()
     array([0., 0., 4.], dtype=float32)
@@ -78,10 +78,10 @@ def fake_quant_with_min_max_vars(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """`fake_quant_with_min_max_args` with scalar tensors for the range: the derivative by `min` is
-    that of what is below the range, and by `max` of what is above.
+    """`fake_quant_with_min_max_args` with scalar tensors for the range. `min` gets the derivative
+    of inputs below the range, and `max` that of inputs above.
 
-    Raises ShapeError for bounds that are not scalars, and what that function raises.
+    Raises ShapeError for bounds that are not scalars, and the errors of that function.
 
     >>> low, high = tg.Variable(0.0), tg.Variable(6.0)
     >>> with tg.GradientTape() as tape:
@@ -105,7 +105,7 @@ def fake_quant_with_min_max_vars_per_channel(
 ) -> Tensor:
     """`fake_quant_with_min_max_vars` with a range for each element of the last axis.
 
-    Raises ShapeError if the bounds are not vectors of its size.
+    Raises ShapeError unless the bounds are vectors of that axis's size.
 
     >>> x, low, high = [[4.5, 4.5]], [0.0, 0.0], [6.0, 3.0]
     >>> tg.quantization.fake_quant_with_min_max_vars_per_channel(x, low, high, 2).numpy()
@@ -126,7 +126,7 @@ def fake_quant_with_min_max_args_gradient(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The gradient of `fake_quant_with_min_max_args` by its inputs, at the cotangent `gradients`.
+    """The gradient of `fake_quant_with_min_max_args` with respect to inputs, given `gradients`.
 
     >>> inputs = [-9.0, 1.0]
     >>> tg.quantization.fake_quant_with_min_max_args_gradient([1.0, 1.0], inputs).numpy()
@@ -148,8 +148,8 @@ def fake_quant_with_min_max_vars_gradient(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `fake_quant_with_min_max_vars` by inputs, min and max, at the cotangent
-    `gradients`.
+    """The gradients of `fake_quant_with_min_max_vars` with respect to inputs, min and max, given
+    the cotangent `gradients`.
 
     >>> found = tg.quantization.fake_quant_with_min_max_vars_gradient([1.0, 2.0], [-9.0, 1.0], 0, 6)
     >>> [g.numpy().tolist() for g in found]
@@ -171,7 +171,7 @@ def fake_quant_with_min_max_vars_per_channel_gradient(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `fake_quant_with_min_max_vars_per_channel` by inputs, min and max.
+    """The gradients of `fake_quant_with_min_max_vars_per_channel` for inputs, min and max.
 
     >>> gradient = tg.quantization.fake_quant_with_min_max_vars_per_channel_gradient
     >>> [g.numpy().tolist() for g in gradient([[1.0, 2.0]], [[-9.0, 1.0]], [0.0, 0.0], [6.0, 6.0])]
@@ -212,7 +212,7 @@ def _gradients(
     num_bits: Any,
     narrow_range: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The cotangent where the inputs are inside of the range, below it, and above it."""
+    """The cotangents of inputs inside the range, below it, and above it, each 0 elsewhere."""
     g = as_tensor(gradients, _kind(gradients, x))
     if same_shape(g.type.shape, x.type.shape) is None:
         refuse(op, f"gradients {g.type} for {x.type}", g, x, fix="give one for each input")
@@ -222,8 +222,8 @@ def _gradients(
 
 
 class _Levels(NamedTuple):
-    """The numbers that are left: multiples of `step`, from the whole number `first` to `last`; and
-    which inputs are outside."""
+    """The representable numbers: multiples of `step`, from the integer `first` to `last`; and which
+    inputs are outside."""
 
     first: Tensor
     last: Tensor
@@ -238,7 +238,7 @@ def _levels(
     _check_range(op, low, high)
     last = 2 ** _bits(op, num_bits, 2, 16) - 1
     first = 1 if as_flag(op, "narrow_range", narrow_range) else 0
-    # A range of nothing around 0, as that of a Variable that was never set, is kept as it is.
+    # An empty range at 0, as of a Variable that was never set, is kept as it is.
     is_nothing = logical_and(equal(low, 0.0), equal(high, 0.0))
     step = where(is_nothing, 1.0, divide(subtract(high, low), float(last - first)))
     zero = subtract(float(first), divide(low, step))
@@ -258,8 +258,8 @@ def _fake_quantized(
     place = floor(add(subtract(divide(x, levels.step), levels.first), 0.5))
     count = subtract(levels.last, levels.first)
     number = add(minimum(maximum(place, 0.0), count), levels.first)
-    value = multiply(number, levels.step)  # so 0 is 0, however the step is rounded
-    # What each result has its derivative of; the difference is 0, so the value stays as it is.
+    value = multiply(number, levels.step)  # 0 stays exactly 0, however the step is rounded
+    # The source of each result's derivative; the difference is 0, so the value is unchanged.
     moving = where(levels.is_below, low, where(levels.is_above, high, x))
     return add(stop_gradient(value), subtract(moving, stop_gradient(moving)))
 
@@ -276,17 +276,16 @@ def quantize_and_dequantize_v2(
     narrow_range: bool = False,
     axis: Axis = None,
 ) -> Tensor:
-    """`input` as integers of `num_bits` bits times one scale, which includes 0.
+    """Rounds `input` to integers of `num_bits` bits times a scale; 0 is represented exactly.
 
-    - `input_min`, `input_max`: the range, if `range_given`; else that of the input. Scalars, or a
-      vector of the size of `axis` if there is one, along which each element has its own.
-    - `signed_input`: whether integers may be negative; with `narrow_range` the smallest is left
-      out.
+    - `input_min`, `input_max`: the range, if `range_given`; otherwise that of the input is used.
+      Scalars, or vectors with one element for each index along `axis`, if it is given.
+    - `signed_input`: whether integers may be negative; `narrow_range` excludes the smallest.
     - `round_mode`: "HALF_TO_EVEN" or "HALF_UP".
 
-    The derivative is 1 inside of the range and 0 outside; the range has none.
-    Raises ValueError for another mode, for bits below 1 and above 63, and for a range that is known
-    to be in the wrong order.
+    The derivative is 1 inside the range and 0 outside; the range gets none.
+    Raises ValueError for an unknown mode, for bits below 1 or above 63, and for a range that is
+    known to be in the wrong order.
 
     >>> tg.quantization.quantize_and_dequantize_v2([-1.0, 0.3, 2.0], 0.0, 0.0, num_bits=3).numpy()
     array([-1.3333334,  0.       ,  2.       ], dtype=float32)
@@ -299,7 +298,7 @@ def quantize_and_dequantize_v2(
     low, high = _range_of(op, x, input_min, input_max, range_given, axis)
     least = -(2 ** (bits - 1)) + as_flag(op, "narrow_range", narrow_range) if is_signed else 0
     most = 2 ** (bits - is_signed) - 1
-    # The larger of the two steps reaches both ends; what has the sign of neither end counts not.
+    # The larger of the two steps reaches both ends; a sign that neither end has does not count.
     steps = [divide(high, float(most))] + ([divide(low, float(least))] if least else [])
     step = maximum(steps[0], steps[-1])
     step = where(greater(step, 0.0), step, 1.0)
@@ -349,7 +348,7 @@ def _floating(op: str, inputs: Any) -> Tensor:
 
 
 def _kind(value: Any, x: Tensor) -> Any:
-    """The dtype that a bound takes: its own if it is a tensor."""
+    """The dtype for a bound: its own if it is a tensor."""
     return None if isinstance(value, Tensor) or hasattr(value, "__tracegraph_tensor__") else x.dtype
 
 
@@ -362,7 +361,7 @@ def _bits(op: str, num_bits: Any, least: int, most: int) -> int:
 
 
 def _check_range(op: str, low: Tensor, high: Tensor, may_be_equal: bool = False) -> None:
-    """Refuses bounds that are known to be in the wrong order; both may be 0."""
+    """Rejects bounds that are known to be in the wrong order; both may be 0."""
     first, last = value_at_hand(low), value_at_hand(high)
     if first is None or last is None:
         return

@@ -1,4 +1,4 @@
-"""`tg.raw_ops`: single ops by the names that TensorFlow gives them; arguments go by keyword."""
+"""`tg.raw_ops`: single ops under TensorFlow's names; all arguments are keyword-only."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def PreventGradient(*, input: TensorLike, message: str = "", name: str | None = None) -> Tensor:
-    """`input` itself; asking for its derivative is an error, which shows `message`.
+    """Returns `input`; taking its derivative is an error, which shows `message`.
 
-    Raises a LookupError, with the line, where a derivative is taken through it, in any mode.
+    Raises a LookupError, with the line, if a derivative is taken through it, in any mode.
 
     >>> x = tg.Variable(2.0)
     >>> with tg.GradientTape() as tape:
@@ -39,9 +39,9 @@ def PreventGradient(*, input: TensorLike, message: str = "", name: str | None = 
 
 
 def Bucketize(*, input: TensorLike, boundaries: Sequence[float], name: str | None = None) -> Tensor:
-    """How many of the sorted `boundaries` each element reaches, as int32.
+    """The number of sorted `boundaries` that each element is at or above, as int32.
 
-    Raises DTypeError for what is not a number, ValueError for boundaries that are not sorted.
+    Raises DTypeError for operands that are not numbers, ValueError for unsorted boundaries.
 
     >>> tg.raw_ops.Bucketize(input=[-5.0, 0.0, 150.0], boundaries=[0.0, 10.0, 100.0]).numpy()
     array([0, 1, 3], dtype=int32)

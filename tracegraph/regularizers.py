@@ -1,4 +1,5 @@
-"""Regularizers: functions of a weight, or of what a layer returns, which are added to the loss."""
+"""Regularizers: functions of a weight, or of a layer's output, whose values are added to the
+loss."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tracegraph.typing import TensorLike
 
 
 class Regularizer:
-    """A function of a tensor that returns a scalar, which is added to the loss."""
+    """A function from a tensor to a scalar, which is added to the loss."""
 
     def __call__(self, x: TensorLike) -> Tensor:
         raise NotImplementedError
@@ -28,7 +29,7 @@ class Regularizer:
 class L1L2(Regularizer):
     """l1 * sum(abs(x)) + l2 * sum(x ** 2), as in the elastic net of Zou and Hastie (2005).
 
-    Raises TypeError for a factor that is not a number, ValueError for one that is negative.
+    Raises TypeError for a factor that is not a number, ValueError for a negative one.
 
     >>> tg.regularizers.L1L2(l1=1.0, l2=10.0)([1.0, -2.0]).numpy().item()
     53.0
@@ -71,12 +72,12 @@ class L2(Regularizer):
 
 
 class OrthogonalRegularizer(Regularizer):
-    """factor times the mean of abs(cosine) over all pairs of rows, or of columns, of a matrix: it
-    is 0 where they are orthogonal to each other.
+    """factor times the mean of abs(cosine) over all pairs of rows, or of columns, of a matrix,
+    which is 0 if they are orthogonal.
 
     - `mode`: "rows" or "columns".
 
-    Raises ShapeError for what is not a matrix.
+    Raises ShapeError unless the weight is a matrix.
 
     >>> tg.regularizers.OrthogonalRegularizer(1.0)([[1.0, 0.0], [3.0, 0.0]]).numpy().item()
     1.0
@@ -113,7 +114,7 @@ _BY_NAME: dict[str, type[Regularizer]] = {
 
 
 def get(identifier: object) -> Callable[[Any], Any] | None:
-    """The regularizer of a name such as "l2", a function as it is, or None for None.
+    """The regularizer of a name such as "l2", a function unchanged, or None for None.
 
     >>> float(tg.regularizers.get("l2")([10.0]))
     1.0

@@ -1,4 +1,4 @@
-"""`tg.testing`: derivatives of a user's own functions, checked by numbers."""
+"""`tg.testing`: numerical checks of the derivatives of a user's own functions."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.signatures.signature import Signature
 
 REVERSE, FORWARD = "reverse", "forward"
-#: Of a larger argument only so many elements are tried, drawn at random.
+#: How many elements of a larger argument to test, drawn at random.
 _ELEMENTS = 16
-#: How near the two derivatives must be, relative to their size.
+#: How close the two derivatives must be, relative to their size.
 _TOLERANCES = {"float64": 1e-6, "float32": 1e-2, "float16": 0.15, "bfloat16": 0.4}
-#: How much of the size the uncertainty of the numeric derivative may excuse.
+#: The share of the size up to which the numeric derivative's uncertainty is tolerated.
 _NOISE = 1e-2
-#: By how many roundings two calls of one function may differ: what it took from outside may have
-#: been computed in the program of the first.
+#: By how many roundings two calls of a function may differ: the first program may also have
+#: computed values that the function takes from outside.
 _ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The largest error of one derivative by one argument, and where it is."""
+    """The largest error of a derivative with respect to one argument, and its position."""
 
     #: 1 for the function's derivative, 2 for that of its derivative, and so on.
     order: int
     #: The mode of each derivative, the last one first: "forward over reverse".
     mode: str
-    #: The tensor among the arguments, by the parameter's name and the path to it.
+    #: The tensor among the arguments, by the parameter's name and the path inside it.
     argument: str
     #: The element of that tensor, and whether it is moved along the imaginary axis.
     index: tuple[int, ...]
@@ -50,7 +50,7 @@ class Comparison:
     analytic: float
     numeric: float
     error: float
-    #: The largest error that is accepted.
+    #: The largest accepted error.
     limit: float
 
     @property
@@ -69,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class GradientReport:
-    """What `check_gradients` found: for each order, mode and argument the largest error."""
+    """The result of `check_gradients`: the largest error for each order, mode and argument."""
 
     name: str
     dtype: str
@@ -91,7 +91,7 @@ class GradientReport:
 
 
 class WrongGradientError(GradientError, AssertionError):
-    """A GradientError of `check_gradients`, whose findings are its `report`."""
+    """A GradientError of `check_gradients`, with its findings as `report`."""
 
     report: GradientReport
 
@@ -103,26 +103,26 @@ def check_gradients(
     modes: Sequence[str] = (REVERSE, FORWARD),
     tolerance: float | None = None,
 ) -> GradientReport:
-    """Compares the derivatives of a function with differences of its values.
+    """Compares the derivatives of a function with finite differences.
 
-    - `fn`: a function of structures of tensors that returns one, such as one with a
-      `tg.custom_gradient`. It is called many times, and must give the same values each time.
-    - `args`: where the derivatives are taken; its floating and complex tensors are moved.
-    - `order`: derivatives up to this order, in every order of `modes`: with both modes and order
-      2 these are reverse, forward, and each of the two over each.
-    - `tolerance`: how near they must be, relative to their size; the default follows from the
-      data type. Computes in double precision where the function allows it.
+    - `fn`: a function from structures of tensors to one, such as a function with a
+      `tg.custom_gradient`. It is called many times, and must return the same values each time.
+    - `args`: the point at which to differentiate; floating and complex tensors are varied.
+    - `order`: checks derivatives up to this order, in every combination of `modes`: with both modes
+      and order 2 these are reverse, forward, and each of the two over each.
+    - `tolerance`: how close they must be, relative to their size; the default depends on the dtype.
+      Computes in double precision if the function allows it.
 
-    The result of the function is summed up with random weights, and one element after another is
-    moved, 16 elements of each tensor at most. The numeric derivative is a central difference
-    that is extrapolated from two steps (Richardson, "The approximate arithmetical solution by
-    finite differences", 1911); each order checks the analytic derivative before it by the same
-    means, as `check_grads` of HIPS autograd does.
+    The results are combined with random weights, and one element after another is varied, at most
+    16 per tensor. The numeric derivative is a central difference extrapolated from two step sizes
+    (Richardson, "The approximate arithmetical solution by finite differences", 1911). Each order
+    checks the analytic derivative of the previous one in the same way, like `check_grads` of HIPS
+    autograd.
 
-    Returns a report, which prints as a table. Raises GradientError (a ValueError, here an
-    AssertionError too) with the report, also as its attribute `report`, if a derivative is wrong,
-    and for functions without floating arguments or results; LookupError, with the line, where a
-    derivative does not exist.
+    Returns a report, which prints as a table. Raises GradientError (a ValueError, and here also an
+    AssertionError), with the report as its attribute `report`, if a derivative is wrong, and for
+    functions without floating arguments or results; LookupError, with the line, if a derivative
+    does not exist.
 
     >>> @tg.custom_gradient
     ... def cube(x):
@@ -166,11 +166,11 @@ def _refuse_wrong(report: GradientReport) -> NoReturn:
     raise error
 
 
-# Where derivatives are taken.
+# The point of differentiation.
 
 
 class _Point:
-    """A function at its arguments, as a function from the tensors that are moved to a number."""
+    """A function at its arguments, as a function from the varied tensors to a number."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], is_wide: bool) -> None:
         self.name = getattr(fn, "__name__", type(fn).__name__)
@@ -189,7 +189,7 @@ class _Point:
                 "the function returned no floating tensor, so it has no derivative",
                 "return what is to be differentiated",
             )
-        #: The narrowest type of what is moved and of what comes out.
+        #: The narrowest dtype of the varied tensors and the results.
         self.dtype = max((x.dtype for x in (*self.xs, *results)), key=_precision)
         rng = np.random.default_rng(0)
         self._weights = [_random(rng, y) for y in results]
@@ -204,7 +204,7 @@ class _Point:
         return [y for y in tensors if y.dtype.is_differentiable]
 
     def value(self, *xs: Tensor) -> Tensor:
-        """The results, summed up with weights: one real number."""
+        """The results, combined with weights into one real number."""
         wide = self.dtype.real
         terms = [
             cast(reduce_sum(real(conj(w) * y)), wide)
@@ -213,7 +213,8 @@ class _Point:
         return sum(terms[1:], terms[0])
 
     def _check_repeats(self) -> None:
-        # What only the first call would compute makes another program of it, which rounds anew.
+        # Values still pending would be computed only in the first call, by a program that rounds
+        # differently.
         for x in (*self._leaves, *self.xs, *self._weights):
             if isinstance(x, Tensor):
                 x.numpy()  # type: ignore[attr-defined]
@@ -222,7 +223,7 @@ class _Point:
             self._check_repeated(first, second)
 
     def _check_repeated(self, first: np.ndarray, second: np.ndarray) -> None:
-        """Refuses values that differ by more than the rounding of the largest."""
+        """Rejects values that differ by more than the rounding of the largest."""
         largest = np.max(np.abs(first), initial=0.0, where=np.isfinite(first))
         limit = _ROUNDINGS * _precision(self.dtype) * largest
         is_same = np.isclose(first, second, rtol=0.0, atol=limit, equal_nan=True)
@@ -248,7 +249,7 @@ class _Point:
     def _derivative(
         self, function: Callable[..., Tensor], mode: str, seed: int
     ) -> Callable[..., Tensor]:
-        """The derivative of a number in a random direction, a number again."""
+        """The derivative of a number in a random direction, again a number."""
         rng = np.random.default_rng(seed + 1)
         direction = [_random(rng, x) for x in self.xs]
         if mode == FORWARD:
@@ -269,7 +270,7 @@ class _Point:
         place: int,
         tolerance: float | None,
     ) -> Comparison:
-        """The largest error by the elements of one tensor."""
+        """The largest error with respect to the elements of one tensor."""
         x = self.xs[place]
         analytic = self._analytic(function, chain[0], place)
         measured = [
@@ -297,7 +298,7 @@ class _Point:
     def _analytic(
         self, function: Callable[..., Tensor], mode: str, place: int
     ) -> Callable[[tuple[int, ...], complex], float]:
-        """The derivative by one element, as the library has it."""
+        """The derivative with respect to one element, as the library computes it."""
         if mode == REVERSE:
             found = grad(function, place)(*self.xs).numpy()
             return lambda index, unit: float(np.real(np.conj(found[index]) * unit))
@@ -314,7 +315,7 @@ class _Point:
     def _numeric(
         self, function: Callable[..., Tensor], place: int, index: tuple[int, ...], unit: complex
     ) -> tuple[float, float]:
-        """The derivative by one element from differences, and how uncertain it is."""
+        """The derivative with respect to one element by differences, and its uncertainty."""
         array = self.xs[place].numpy()
         step = _precision(self.dtype) ** 0.2 * max(1.0, abs(complex(array[index])))
 
@@ -335,7 +336,7 @@ def _widened_point(fn: Callable[..., Any], args: tuple[Any, ...]) -> _Point:
 
 
 def _as_given(leaf: Any) -> Any:
-    """A leaf as it is passed on: a tensor of its own where it holds numbers that may be moved."""
+    """A leaf as passed on: a new tensor if it holds numbers that may be varied."""
     if leaf is None or isinstance(leaf, (bool, int, str)):
         return leaf
     try:
@@ -359,7 +360,7 @@ def _distance(a: float, b: float) -> float:
 
 
 def _precision(dtype: DType) -> float:
-    """The distance of 1 and the next number."""
+    """The distance from 1 to the next number."""
     return _EPSILONS[dtype.real.name]
 
 
@@ -367,7 +368,7 @@ _EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfl
 
 
 def _random(rng: np.random.Generator, x: Tensor) -> Tensor:
-    """Normal numbers of the type of x."""
+    """Normally distributed numbers of x's type."""
     values = rng.normal(size=x.shape)
     if x.dtype.is_complex:
         values = values + 1j * rng.normal(size=x.shape)
@@ -375,7 +376,7 @@ def _random(rng: np.random.Generator, x: Tensor) -> Tensor:
 
 
 def _units(x: Tensor) -> Iterator[tuple[tuple[int, ...], complex]]:
-    """The elements of x that are moved, and the directions of each."""
+    """The elements of x to vary, with the directions for each."""
     size = math.prod(x.shape)
     numbers = np.arange(size)
     if size > _ELEMENTS:

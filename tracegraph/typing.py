@@ -1,4 +1,4 @@
-"""What annotations say: the values that stand for tensors, shapes, axes, indices and data types.
+"""Types for annotations: values accepted as tensors, shapes, axes, indices and dtypes.
 
 >>> from tracegraph.typing import TensorLike
 >>> def double(x: TensorLike) -> tg.Tensor:
@@ -21,25 +21,25 @@ from tracegraph.core.types import DType
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
-if TYPE_CHECKING:  # few programs divide tensors, and its file is opened by those that do
+if TYPE_CHECKING:  # few programs shard tensors, and only those should load its file
     from tracegraph.eager.layouts import Layout
 
 
 class SupportsArray(Protocol):
-    """What NumPy makes an array of, such as an array of JAX or PyTorch."""
+    """An object that NumPy converts to an array, such as a JAX or PyTorch array."""
 
     def __array__(self) -> npt.NDArray[Any]: ...
 
 
 class SupportsShards(Protocol):
-    """What JAX calls a sharding."""
+    """A JAX sharding."""
 
     @property
     def is_fully_replicated(self) -> bool: ...
 
 
-#: What becomes a tensor: a tensor, a Variable, an array, a number, or numbers in lists.
-#: What stands in a list is `Any`, since lists of numbers, of tensors and of lists all do.
+#: Anything converted to a tensor: a tensor, a Variable, an array, a number, or lists of numbers.
+#: List items are `Any`, since lists of numbers, of tensors and of lists are all allowed.
 TensorLike: TypeAlias = (
     Tensor
     | Variable
@@ -56,8 +56,8 @@ TensorLike: TypeAlias = (
     | Dim
 )
 
-#: Sizes: ints, symbolic sizes, and scalar tensors whose value is known, or all in one tensor.
-#: None is a size that is open, where there may be such.
+#: Sizes: ints, symbolic sizes, and scalar tensors with known values, or all in one tensor.
+#: None stands for an open size, where one is allowed.
 ShapeLike: TypeAlias = (
     Sequence[int | np.integer[Any] | Dim | Tensor | Variable | None]
     | Tensor
@@ -76,30 +76,30 @@ DTypeLike: TypeAlias = DType | str | type[Any] | np.dtype[Any]
 #: One axis, several, or None for all.
 Axis: TypeAlias = int | Sequence[int] | np.ndarray[Any, Any] | Tensor | None
 
-#: What stands in the brackets of `x[...]`; several of them make a tuple.
+#: An index inside `x[...]`; several of them form a tuple.
 Index: TypeAlias = TensorLike | slice | EllipsisType | None
 
-#: Tensors in lists, tuples, dicts, and what else `tg.nest` opens.
+#: Tensors in lists, tuples, dicts, and anything else that `tg.nest` opens.
 Nest: TypeAlias = TensorLike | Mapping[Any, Any] | None
 
-#: Sizes or steps of a window: one for all axes, or one for each.
+#: Sizes or steps of a window: one for all axes, or one per axis.
 Window: TypeAlias = int | Sequence[int]
 
-#: What a layer applies to its result: a function, its name, or None for nothing.
+#: An activation: a function applied to a layer's output, its name, or None.
 ActivationLike: TypeAlias = str | Callable[[Tensor], Tensor] | None
 
-#: What makes the first value of a weight: an initializer, a function of shape and dtype, or a name.
+#: An initializer of a weight: a function of shape and dtype, or its name.
 InitializerLike: TypeAlias = str | Callable[..., TensorLike]
 
-#: What a layer adds to the loss for a weight: a function of it, its name, or None for nothing.
+#: A regularizer: a function of a weight that is added to the loss, its name, or None.
 RegularizerLike: TypeAlias = str | Callable[..., TensorLike] | None
 
-#: What optimizers apply to a weight after an update: a function, its name, or None for nothing.
+#: A constraint: a function applied to a weight after an update, its name, or None.
 ConstraintLike: TypeAlias = str | Callable[..., TensorLike] | None
 
-#: The rate of an optimizer: a number, a Variable, or a function, of the step or of nothing.
+#: A learning rate: a number, a Variable, or a function of the step or of no arguments.
 Rate: TypeAlias = TensorLike | Callable[..., TensorLike]
 
-#: How a tensor is divided among devices: a Layout, JAX's NamedSharding, or inside `with mesh:` a
-#: list with the name of an axis of the mesh, several, or None for each axis of the tensor.
+#: How to shard a tensor over devices: a Layout, a JAX NamedSharding, or inside `with mesh:` a list
+#: with, for each axis of the tensor, the name of a mesh axis, several names, or None.
 LayoutLike: TypeAlias = "Layout | SupportsShards | Sequence[str | Sequence[str] | None]"

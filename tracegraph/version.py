@@ -1,6 +1,6 @@
-"""The version of the package, which stands in the files that it writes."""
+"""The version of the package, which is recorded in the files that it writes."""
 
 __version__ = "0.1.0"
 
-#: How the files call what wrote them.
+#: The name under which files record the program that wrote them.
 PRODUCER = f"tracegraph {__version__}"

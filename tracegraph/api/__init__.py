@@ -1,1 +1,1 @@
-"""Names that `tracegraph` has itself: operators, transformations, callbacks, absent names."""
+"""Names of `tracegraph` itself: operators, transformations, callbacks, advice on absent names."""

@@ -1,6 +1,6 @@
-"""Names of TensorFlow, JAX, NumPy and PyTorch that are not here: what to use in their place.
+"""Names of TensorFlow, JAX, NumPy and PyTorch that do not exist here, and their replacements.
 
-Also what completion shows of a public module: the names that it is for, and not what it imports.
+Also what completion shows for a public module: its own names, not its imports.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEVICES = "devices are JAX's"
 _APART = "nothing is set apart as experimental"
 _PICTURES = "files are read, and pictures drawn, by Python"
 
-#: For each name, in `tracegraph` or a module of it, why it is not here, and the repair.
+#: For each absent name, in `tracegraph` or one of its modules, the reason and the fix.
 ABSENT = {
     **{name: (_NAMED, f"use {other}") for name, other in OTHER_NAMES.items()},
     **{name: (_RENAMED, f"use {other}") for name, other in TENSORFLOW_1.items()},
@@ -192,7 +192,7 @@ _STEP = (
 )
 _VARIABLES = ("they are called variables here", "use .variables, or .trainable_variables")
 
-#: Attributes of layers and optimizers of Keras and PyTorch, and what to do.
+#: Attributes of Keras' and PyTorch's layers and optimizers, and their replacements.
 _OF_LAYERS = {
     **dict.fromkeys(["fit", "train_on_batch"], _LOOP),
     "compile": ("layers are compiled with what calls them", _FUNCTION),
@@ -216,11 +216,11 @@ _MADE_LATER = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_varianc
 
 
 def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
-    """Raises the AttributeError for what a layer or an optimizer does not have; `own` is what the
-    `__init__` of its base class gives it."""
+    """Raises the AttributeError for an attribute missing from a layer or an optimizer; `own` has
+    those that the `__init__` of its base class sets."""
     found = inspect.getattr_static(type(owner), name, None)
     if isinstance(found, property):
-        found.__get__(owner)  # what it raised says more: Python asks here when a property fails
+        found.__get__(owner)  # a property that fails lands here, and its own error says more
     fact = f"{kind_of(owner)} has no attribute {name!r}"
     if name in own:
         reason = "its __init__ does not call that of its base class"
@@ -234,7 +234,7 @@ def refuse_attribute(owner: Any, name: str, own: Collection[str]) -> NoReturn:
     raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
 
 
-#: The public modules that are imported at their first use, which keeps `import tracegraph` short.
+#: The public modules imported on first use, which keeps `import tracegraph` fast.
 LATER = frozenset(
     [
         *("activations", "constraints", "distribute", "export", "image", "initializers", "keras"),
@@ -243,39 +243,40 @@ LATER = frozenset(
     ]
 )
 
-#: The public modules that were imported, by their names without `tracegraph.`.
+#: The public modules imported so far, by their names without `tracegraph.`.
 _modules: dict[str, ModuleType] = {}
 
 
 def all_modules() -> Iterable[tuple[str, ModuleType]]:
-    """All public modules, with their names; imports those that were left for later."""
+    """All public modules with their names, after importing those left for later."""
     for name in LATER - _modules.keys():
         importlib.import_module(f"tracegraph.{name}")
     return sorted(_modules.items())
 
 
 def refuse(name: str, module: str = "") -> NoReturn:
-    """Raises the AttributeError for a name that `tracegraph`, or a module of it, does not have."""
+    """Raises the AttributeError for a name missing from `tracegraph`, or from one of its
+    modules."""
     path = f"{module}.{name}" if module else name
     if path in ABSENT:
         reason, fix = ABSENT[path]
         fail_absent(name, f"there is no tg.{path}: {reason}", fix)
     whole = f"tracegraph.{module}" if module else "tracegraph"
     fact = f"module {whole!r} has no attribute {name!r}"
-    if name.startswith("__"):  # as the import system asks for `__path__`
+    if name.startswith("__"):  # the import system asks for `__path__`
         raise AttributeError(fact, name=name, obj=sys.modules[whole])
-    # `from package import module` asks in the middle of an import, which must not begin another.
+    # `from package import module` gets here during an import, which must not start another.
     is_import = _is_module(whole, name)
     modules = [*(sorted(_modules.items()) if is_import else all_modules())]
     found = [] if module == "raw_ops" else _paths_of(name, modules)
     if found:
         fail_absent(name, fact, f"use {', or '.join(found)}")
-    if name in OTHER_NAMES or name in TENSORFLOW_1:  # as in a module that has it elsewhere
+    if name in OTHER_NAMES or name in TENSORFLOW_1:  # even if another module has the name
         reason, fix = ABSENT[name]
         fail_absent(name, f"{fact}: {reason}", fix)
     if any(short == "numpy" and name in dir(found) for short, found in modules):
         fail_absent(name, fact, f"use tg.numpy.{name}")
-    families = opened("tracegraph.api.families")  # what only an error needs
+    families = opened("tracegraph.api.families")  # only needed for errors
     told = families.advice(path, _plain_names(modules))
     if told is not None:
         reason, fix = told
@@ -297,8 +298,8 @@ def _is_module(package: str, name: str) -> bool:
 
 
 def _paths_of(name: str, modules: Iterable[tuple[str, ModuleType]]) -> list[str]:
-    """Where a name is public: in `tg` itself, or else in modules of it. Those of the array API,
-    which has most names once more, are left out."""
+    """Where a name is public: in `tg` itself, or else in its modules, except those of the array
+    API, which repeat most names."""
     if name in dir(sys.modules["tracegraph"]):
         return [f"tg.{name}"]
     others = [(short, module) for short, module in modules if not short.startswith("numpy")]
@@ -306,7 +307,7 @@ def _paths_of(name: str, modules: Iterable[tuple[str, ModuleType]]) -> list[str]
 
 
 def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
-    """The paths of all public functions, by their names without underlines."""
+    """The paths of all public functions, by their names without underscores."""
     homes = [("", sys.modules["tracegraph"]), *modules]
     found: dict[str, str] = {}
     for short, home in homes:
@@ -319,8 +320,8 @@ def _plain_names(modules: Iterable[tuple[str, ModuleType]]) -> dict[str, str]:
 
 
 def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> str | None:
-    """The public name that differs from `name` by a slip of the hand, if there is one: of the same
-    module, or else of any."""
+    """The public name of which `name` may be a misspelling, if there is one, preferably in the same
+    module."""
     if name.startswith("_"):
         return None
     homes = [("", sys.modules["tracegraph"]), *modules]
@@ -334,7 +335,7 @@ def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> 
     return plain[close[0]] if close else None
 
 
-#: How much two names have in common at least, of 1, if one of them is a slip of the hand.
+#: The least similarity, from 0 to 1, at which one name may be a misspelling of another.
 _SLIP = 0.85
 
 
@@ -343,7 +344,7 @@ def _plain(name: str) -> str:
 
 
 def show_names_of(module: ModuleType) -> None:
-    """Makes a public module list what it is for, and answer for what it does not have."""
+    """Makes a public module list only its own names, and give advice on missing ones."""
     short = module.__name__.removeprefix("tracegraph.")
     names = sorted(module.__all__)
     _modules[short] = module

@@ -1,5 +1,5 @@
-"""`tg.group` and `tg.control_dependencies`, which TensorFlow's graphs need. Here what has effects
-runs in the order of the program, at top level and in functions, so neither has anything to do."""
+"""`tg.group` and `tg.control_dependencies`, which TensorFlow's graphs need. Here side effects run
+in program order, at top level and in functions, so neither has to do anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracegraph.state.variable import Variable
 
 
 def group(*inputs: Any, name: str | None = None) -> None:
-    """Several operations as one: they have been called, so they run in their order.
+    """Groups operations; does nothing, since they have already been called in order.
 
     >>> v = tg.Variable(1.0)
     >>> tg.group(v.assign_add(1.0), v.assign_add(1.0))
@@ -25,7 +25,7 @@ def group(*inputs: Any, name: str | None = None) -> None:
 
 
 def control_dependencies(control_inputs: object) -> contextlib.AbstractContextManager[None]:
-    """A context whose operations come after `control_inputs`, as all that is written later does.
+    """A context whose operations run after `control_inputs`, as all later operations do anyway.
 
     - `control_inputs`: a list of tensors, Variables and results of calls, or None.
 

@@ -1,7 +1,7 @@
-"""Families of names of TensorFlow that are not here: a rule for each, by the path that is asked.
+"""Families of TensorFlow names that do not exist here: a rule for each, by the requested path.
 
-A rule is a pattern of the whole path below `tg`, the reason and the repair; the first that fits
-counts. Names that stand elsewhere, and those that were renamed, are told before (`absent.py`).
+A rule consists of a pattern for the whole path below `tg`, a reason and a fix; the first match
+wins. Names found elsewhere, or under a new name, are handled before (`absent.py`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _CODES = (
     "UNIMPLEMENTED",
 )
 
-#: Pattern of the path, reason, repair.
+#: Pattern of the path, reason, fix.
 _RULES: list[tuple[str, str, str]] = [
-    # What is not a dense tensor of numbers.
+    # Other than dense tensors of numbers.
     (
         r"q?u?int(8|16|32)_ref|(q|qu)int(8|16|32)",
         _NUMBERS,
@@ -89,7 +89,7 @@ _RULES: list[tuple[str, str, str]] = [
         "use tg.optimizers.Adam(use_ema=True)",
     ),
     (r"fingerprint", "bytes are hashed by Python", "use hashlib, outside of functions"),
-    # Devices and the machinery of TensorFlow.
+    # Devices and TensorFlow's machinery.
     (
         r"distribute\.\w+(\.\w+)*",
         "there are no strategies: layouts say what is divided",
@@ -289,7 +289,7 @@ _RULES: list[tuple[str, str, str]] = [
     ),
     (r"optimizers\.legacy", "there is one family of optimizers", "use tg.optimizers.Adam"),
 ]
-#: What is said of the other names of a module, where none resembles them.
+#: The advice for all other names of a module, if no name resembles them.
 _REST: list[tuple[str, str, str]] = [
     (
         r"train\.\w+",
@@ -347,8 +347,8 @@ _FIRST, _LAST = (
 
 
 def advice(path: str, public: dict[str, str]) -> tuple[str, str] | None:
-    """The reason and the repair for a path of a family; `public` has the paths of public functions,
-    by their names without underlines."""
+    """The reason and the fix for a path in a family; `public` has the paths of public functions, by
+    their names without underscores."""
     module, _, name = path.rpartition(".")
     if module in ("losses", "metrics") and name.lower() in _SHORT:
         return "names are whole words here", f"use tg.losses.{_SHORT[name.lower()]}"
@@ -358,7 +358,7 @@ def advice(path: str, public: dict[str, str]) -> tuple[str, str] | None:
 
 
 def advice_for_the_rest(path: str) -> tuple[str, str] | None:
-    """The reason and the repair for a name of a module that resembles none of its names."""
+    """The reason and the fix for a name that resembles none in its module."""
     return _found(path, _LAST)
 
 
@@ -367,7 +367,7 @@ def _found(path: str, rules: list[tuple[re.Pattern[str], str, str]]) -> tuple[st
 
 
 def _raw_op(name: str, public: dict[str, str]) -> tuple[str, str]:
-    """What to use for an op of TensorFlow's, which most often has a function of the same name."""
+    """The replacement for a TensorFlow op, usually a function of the same name."""
     reason = "ops are called by functions"
     words = re.sub(r"(V\d+|ND)$", "", name)
     for known in (f"reduce{words.lower()}", words.lower()):

@@ -1,7 +1,7 @@
-"""Transformations of functions: `tg.grad`, `tg.jacobian`, `tg.vmap` and their like, and loops.
+"""Transformations of functions: `tg.grad`, `tg.jacobian`, `tg.vmap` and the like, and loops.
 
-They take and return functions of structures, and stand on the tape, the accumulator and the
-parallel loop: what those record and make, these do too.
+They take and return functions of structures, and are built on the tape, the accumulator and the
+parallel loop, with the same rules.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from tracegraph.typing import Nest, TensorLike
 
 @api_boundary
 def pfor(fn: Callable[[Tensor], Result], n: int | Tensor) -> Result:
-    """fn(0), ..., fn(n - 1), computed at once and stacked along a new first axis.
+    """Computes fn(0), ..., fn(n - 1) in parallel, and stacks the results along a new first axis.
 
-    - `fn`: a function of the iteration, an int32 scalar; it returns a structure of tensors, and
-      may use any others. What does not depend on the iteration is computed once. Random numbers
-      differ from one iteration to the next.
+    - `fn`: a function of the iteration number, an int32 scalar, that returns a structure of
+      tensors. It may use any other tensors; values that do not depend on the iteration are computed
+      once. Random numbers differ between iterations.
     - `n`: an integer that is known while tracing, or a symbolic size.
 
-    Raises ValueError if `fn` assigns a Variable, and LookupError for an op that has no rule for
-    many iterations at once, naming the op and its line.
+    Raises ValueError if `fn` assigns a Variable, and LookupError, naming the op and its line, for
+    an op that cannot be vectorized over iterations.
 
     >>> tg.pfor(lambda i: i * i, 4).numpy()
     array([0, 1, 4, 9], dtype=int32)
@@ -73,13 +73,13 @@ def vectorized_map(
     fallback_to_while_loop: bool = True,
     warn: bool = True,
 ) -> Result:
-    """fn applied to each element along the first axis of `elems`, all at once.
+    """Applies fn to each element along the first axis of `elems`, in parallel.
 
-    - `fn`: a function of one element: of the structure of `elems`, each tensor without its first
+    - `fn`: a function of one element: the structure of `elems`, with each tensor lacking its first
       axis. Its results are stacked along a new first axis.
-    - `elems`: a tensor or a nested structure of them, whose first sizes are equal, or 1 for what
-      is the same in every iteration, as Python numbers are.
-    - `fallback_to_while_loop`, `warn`: accepted; nothing falls back to a loop.
+    - `elems`: a tensor or a nested structure of them. Their first sizes are equal, or 1 for values
+      shared by all iterations, as Python numbers are.
+    - `fallback_to_while_loop`, `warn`: accepted; there is no fallback to a loop.
 
     Raises ValueError for tensors without axes and for first sizes that differ; see `tg.pfor` for
     what `fn` may do.
@@ -107,15 +107,15 @@ def vectorized_map(
 def vmap(
     fn: Callable[Parameters, Result], in_axes: Any = 0, out_axes: int = 0
 ) -> Callable[Parameters, Result]:
-    """A function that applies `fn` along an axis of its arguments, all elements at once.
+    """Vectorizes `fn` over an axis of its arguments.
 
-    - `in_axes`: the axis of every tensor to go along, None for arguments that are the same for
-      all; one for all arguments, or a sequence with one for each, which holds for all tensors of
-      its structure.
+    - `in_axes`: the axis of every tensor to map over, or None for arguments shared by all calls:
+      one value for all arguments, or a sequence with one per argument, which applies to all tensors
+      of its structure.
     - `out_axes`: where the new axis of the results goes.
 
-    Keyword arguments go along their first axis. Raises ValueError for sizes that differ along those
-    axes; see `tg.pfor` for what `fn` may do.
+    Keyword arguments are mapped over their first axis. Raises ValueError if the sizes along the
+    mapped axes differ; see `tg.pfor` for what `fn` may do.
 
     >>> dot = tg.vmap(lambda x, y: tg.reduce_sum(x * y), in_axes=(0, None))
     >>> dot(tg.constant([[1.0, 0.0], [0.0, 1.0]]), tg.constant([3.0, 4.0])).numpy()
@@ -152,7 +152,7 @@ def vmap(
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Whether a leaf is the same in every iteration."""
+    """Whether a leaf is shared by all iterations."""
     return leaf is None or isinstance(leaf, (bool, int, float, complex))
 
 
@@ -183,7 +183,7 @@ def _with_axis_at(y: Tensor, axis: int) -> Tensor:
 
 
 def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) -> Any:
-    """The first size of the tensors, where 1 stands for any if it `broadcasts`."""
+    """The common first size of the tensors; if it `broadcasts`, 1 matches any size."""
     found: Tensor | None = None
     for x in tensors:
         if rank_of(op, x) == 0:
@@ -214,10 +214,10 @@ def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) ->
 
 
 class _Whole:
-    """Records what a function that is differentiated as a whole does: nothing may get past it.
+    """Records a function that is differentiated as a whole, so nothing may bypass the record.
 
-    A tape lets values go to NumPy, and the gradient that it has then is of what came back as
-    numbers. The derivative of a function would silently be another one.
+    A tape lets values go to NumPy, and then its gradient is with respect to the numbers that came
+    back: the derivative would silently be that of another function.
     """
 
     def leave(self, tensor: Tensor, how: str) -> None:
@@ -233,14 +233,14 @@ class _Whole:
 
 
 class _Tape(_Whole, GradientTape):
-    """The tape of a function's own arguments: what else it reads is constant."""
+    """The tape for a function's own arguments: anything else it reads is constant."""
 
     def __init__(self, persistent: bool = False) -> None:
         super().__init__(persistent, watch_accessed_variables=False)
 
 
 class _Accumulator(_Whole, ForwardAccumulator):
-    """The accumulator of a function's own arguments."""
+    """The accumulator for a function's own arguments."""
 
 
 @overload
@@ -261,11 +261,12 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """A function that returns fn's result, a floating scalar, and its gradient.
 
-    The gradient is with respect to the argument at the position `argnums`, of any structure; for a
-    sequence of positions it is a tuple. It is zero where nothing depends on a tensor. With
-    `has_aux` fn returns `(result, aux)`, and so does the function in place of the result.
+    The gradient is with respect to the argument at position `argnums`, which may be any structure;
+    for a sequence of positions it is a tuple. It is zero for tensors on which the result does not
+    depend. With `has_aux`, fn returns `(result, aux)`, and so does the new function in place of the
+    result.
 
-    Raises GradientError (a ValueError) for a result that is not one floating scalar, TypeError for
+    Raises GradientError (a ValueError) unless the result is one floating scalar, and TypeError for
     arguments that cannot be differentiated.
 
     >>> value, slope = tg.value_and_grad(lambda x: x**2)(3.0)
@@ -286,7 +287,7 @@ def value_and_grad(
 def _value_and_slope(
     fn: Callable[..., Any], args: Any, sources: Any, kwargs: dict[str, Any], has_aux: bool = False
 ) -> tuple[Any, Any]:
-    """fn's result, and its gradient by the `sources` among its arguments."""
+    """fn's result, and its gradient with respect to the `sources` among its arguments."""
     with _Tape() as tape:
         tape.watch(_tensors(sources))
         value = fn(*args, **kwargs)
@@ -311,7 +312,7 @@ def grad(
 ) -> Callable[..., Any]:
     """A function that returns the gradient of fn's result; see `tg.value_and_grad`.
 
-    With `has_aux` fn returns `(result, aux)`, and the function `(gradient, aux)`.
+    With `has_aux`, fn returns `(result, aux)`, and the new function `(gradient, aux)`.
 
     >>> float(tg.grad(tg.grad(tg.sin))(0.0))
     -0.0
@@ -350,11 +351,12 @@ def jacobian(
     chunk_size: int | None = None,
     sparse: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of fn's result, for results of any structure.
+    """A function that returns the Jacobian of fn's result, which may have any structure.
 
-    For each tensor of the result, in its structure, there is the structure of the argument with a
-    tensor of the shape of the result followed by that of the argument, or with a
-    `tg.SparseJacobian` if `sparse`. The options are those of `GradientTape.jacobian`.
+    The Jacobian has the structure of the result. In place of each of its tensors it has the
+    structure of the argument, whose tensors have the shape of the result followed by that of the
+    argument; with `sparse` they are `tg.SparseJacobian`s. The options are those of
+    `GradientTape.jacobian`.
 
     >>> tg.jacobian(lambda x: x * x)(tg.constant([1.0, 2.0])).numpy()
     array([[2., 0.],
@@ -405,9 +407,9 @@ def hessian(
     chunk_size: int | None = None,
     sparse: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the second derivatives of fn's result, a floating scalar.
+    """A function that returns the Hessian of fn's result, a floating scalar.
 
-    The options are those of `tg.jacobian`, of the gradient. A sparse Hessian is known to be
+    The options are those of `tg.jacobian`, applied to the gradient. A sparse Hessian is known to be
     symmetric, which saves products.
 
     >>> tg.hessian(lambda x: x[0] ** 2 * x[1])(tg.constant([2.0, 3.0])).numpy()
@@ -419,7 +421,7 @@ def hessian(
     @api_boundary
     @functools.wraps(fn)
     def slope(*args: Any, **kwargs: Any) -> Any:
-        # By the very tensors that the Jacobian is taken by: only then it is seen to be symmetric.
+        # With the very tensors of the Jacobian: only then is the symmetry detected.
         return _value_and_slope(fn, args, _sources_among(args, argnums), kwargs)[1]
 
     return jacobian(slope, argnums, mode, chunk_size, sparse)
@@ -429,11 +431,11 @@ def hessian(
 def vjp(
     fn: Callable[..., Result], *primals: Nest
 ) -> tuple[Result, Callable[[Any], tuple[Any, ...]]]:
-    """fn(*primals), and a function from a cotangent of the result to those of the primals.
+    """Returns fn(*primals), and a function from a cotangent of the result to those of the primals.
 
-    The cotangent has the structure of the result. What is pulled back is a tuple with one entry
-    per primal, zero where nothing depends on a tensor and None for tensors of integers. It may be
-    called any number of times.
+    The cotangent has the structure of the result. The function returns a tuple with one entry per
+    primal, zero for tensors on which the result does not depend, and None for integer tensors. It
+    may be called any number of times.
 
     >>> y, pull = tg.vjp(lambda x, y: x * y, 3.0, 4.0)
     >>> [float(g) for g in pull(1.0)]
@@ -460,12 +462,12 @@ def vjp(
 def jvp(
     fn: Callable[..., Result], primals: Sequence[Nest], tangents: Sequence[Nest]
 ) -> tuple[Result, Result]:
-    """fn(*primals), and the derivative of it in the direction `tangents`, packed like it.
+    """Returns fn(*primals) and its derivative in the direction `tangents`, in the same structure.
 
-    - `primals`: the arguments, as a sequence, of any structure; `tangents`: the same, with a
-      tangent for each number and floating tensor, and None, or anything, for the others.
+    - `primals`: a sequence of arguments, of any structure; `tangents`: the same, with a tangent for
+      each number and floating tensor, and None, or anything, for the others.
 
-    The tangent is zero where nothing depends on the primals.
+    The tangent is zero for results that do not depend on the primals.
 
     >>> y, slope = tg.jvp(tg.sin, (0.0,), (2.0,))
     >>> float(y), float(slope)
@@ -487,9 +489,9 @@ def jvp(
 
 @api_boundary
 def linearize(fn: Callable[..., Result], *primals: Nest) -> tuple[Result, Callable[..., Result]]:
-    """fn(*primals), and its derivative there as a function of tangents.
+    """Returns fn(*primals), and its derivative there as a function of tangents.
 
-    What the derivative needs of the primals is computed once, however often it is called.
+    Values that the derivative needs from the primals are computed once, however often it is called.
 
     >>> y, linear = tg.linearize(lambda x: x**2, 3.0)
     >>> [float(linear(t)) for t in (1.0, 10.0)]
@@ -513,10 +515,11 @@ def linearize(fn: Callable[..., Result], *primals: Nest) -> tuple[Result, Callab
 
 @api_boundary
 def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
-    """The Hessian of fn's result, a floating scalar, times `tangents`, packed like `primals`.
+    """The Hessian of fn's result, a floating scalar, times `tangents`, in the structure of
+    `primals`.
 
-    It is the derivative of the gradient in one direction: it costs a few gradients, whatever the
-    size. `primals` are the arguments, as a sequence, or the only one.
+    It is the derivative of the gradient in one direction, at the cost of a few gradients, whatever
+    the size. `primals` is a sequence of arguments, or the only one.
 
     >>> tg.hvp(lambda x: tg.reduce_sum(x**3), tg.constant([1.0, 2.0]), [1.0, 0.0]).numpy()
     array([6., 0.], dtype=float32)
@@ -540,7 +543,7 @@ def _check_differentiated(op: str, fn: Any, argnums: Any) -> None:
 
 
 def _tangents_for(sources: tuple[Any, ...], tangents: Any) -> list[Tensor]:
-    """The tangents of the tensors of `sources`, in their order."""
+    """The tangents of the tensors in `sources`, in order."""
     given = _leaves_like(sources, tangents)
     if given is None:
         fail(
@@ -554,7 +557,7 @@ def _tangents_for(sources: tuple[Any, ...], tangents: Any) -> list[Tensor]:
 
 
 def _cotangent_like(value: Any, cotangent: Any) -> Any:
-    """The cotangent of the result `value`, packed like it."""
+    """The cotangent of the result `value`, in its structure."""
     given = _leaves_like(value, cotangent)
     if given is None:
         fail(
@@ -568,8 +571,8 @@ def _cotangent_like(value: Any, cotangent: Any) -> Any:
 
 
 def _leaves_like(structure: Any, values: Any) -> list[Any] | None:
-    """The values where `structure` has leaves, or None where the containers are other ones. A list
-    may stand for a tuple, and for the array at a leaf; for None, anything."""
+    """The values where `structure` has leaves, or None if the containers differ. A list may replace
+    a tuple, or the array at a leaf; anything may replace None."""
     if structure is None:
         return [None]
     if not nest.is_nested(structure):
@@ -585,7 +588,7 @@ def _leaves_like(structure: Any, values: Any) -> list[Any] | None:
 
 
 def _paired_items(structure: Any, values: Any) -> list[tuple[Any, Any]] | None:
-    """What one container holds with what the other holds there, in the order of leaves."""
+    """Pairs of corresponding items of two containers, in leaf order."""
     if isinstance(structure, dict):
         if not isinstance(values, dict) or structure.keys() != values.keys():
             return None
@@ -605,7 +608,7 @@ def _as_tensors(value: Any) -> Any:
 
 
 def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...], Any]:
-    """The arguments with tensors of their own at the positions to differentiate at, and those."""
+    """The arguments with new tensors at the positions to differentiate, and those tensors."""
     positions = _positions(argnums)
     for k in positions:
         if not -len(args) <= k < len(args):
@@ -621,7 +624,7 @@ def _with_tensors(args: tuple[Any, ...], argnums: Any) -> tuple[tuple[Any, ...],
 
 
 def _sources_among(args: Sequence[Any], argnums: Any) -> Any:
-    """The arguments to differentiate by: one, or a tuple of several."""
+    """The arguments to differentiate with respect to: one, or a tuple of several."""
     sources = tuple(args[k] for k in _positions(argnums))
     return sources if isinstance(argnums, (Sequence, range)) else sources[0]
 
@@ -642,12 +645,12 @@ def _positions(argnums: Any, op: str = "grad") -> list[int]:
         )
 
 
-#: What Python takes for an index, and is an argument given in the wrong place.
+#: Types that Python accepts as indices, but that are misplaced arguments.
 _NO_POSITIONS = (bool, np.bool_, np.ndarray, Tensor, Variable)
 
 
 def _with_primals(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The arguments with tensors of their own, and those, None for what has no derivative."""
+    """The arguments with new tensors, and those tensors, or None if not differentiable."""
 
     def primal(leaf: Any) -> Any:
         if isinstance(leaf, (Tensor, Variable, np.ndarray)):
@@ -700,7 +703,7 @@ def _first(value: Any) -> Any:
 
 
 def _scalar(value: Any, has_aux: bool) -> Tensor:
-    """The result that is differentiated. Raises GradientError for what is not a floating scalar."""
+    """The result to differentiate. Raises GradientError unless it is a floating scalar."""
     if value is None or nest.is_nested(value):
         count = f" of {len(value)}" if isinstance(value, (list, tuple, dict)) else ""
         what = "None" if value is None else f"{kind_of(value)}{count}"

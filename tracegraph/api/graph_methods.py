@@ -1,5 +1,5 @@
-"""Methods whose modules are imported when somebody asks for one: the text and the views of graphs,
-and what makes Modules of those of other libraries."""
+"""Methods whose modules are imported on first use: the text and the views of graphs, and the
+converters of other libraries' modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracegraph.state.module import Module
 
 
 class _Method:
-    """A method of graphs until it is asked for: then all those of its module are installed."""
+    """A method of graphs until its first use, which installs all methods of its module."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
@@ -38,7 +38,7 @@ for _module, _names in _METHODS.items():
 
 
 class _Maker:
-    """A function of a class until it is asked for."""
+    """A function of a class, imported on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class _Maker:
 
 
 def _saved_traces(folder: str) -> list[Any]:
-    """The traces of a saved model, for `precompile`, which lies below what reads them."""
+    """The traces of a saved model, for `precompile`, which is on a floor below the reader."""
     return opened("tracegraph.saved_model.reading").saved_traces(folder)
 
 

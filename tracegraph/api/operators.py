@@ -1,4 +1,4 @@
-"""The operators and methods of tensors, installed in one loop; Variables get the same."""
+"""The operators and methods of tensors, installed in one loop; Variables get the same ones."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ Binary = Callable[[Any, Any], Any]
 
 
 def _binary(op: Binary, name: str) -> Binary:
-    """The operator of an op, as `binary` and `binary_operator` make it, in one frame: these are
-    computed most often."""
+    """The operator for an op. It does what `binary` and `binary_operator` do, in one frame, since
+    these operators are called most often."""
 
     def operator(x: Any, y: Any) -> Tensor:
         try:
@@ -66,7 +66,7 @@ def _binary(op: Binary, name: str) -> Binary:
 
 
 def _multiply(x: Any, y: Any) -> Any:
-    """x * y by elements, where y may be a sparse Jacobian and x a number."""
+    """x * y elementwise, where y may be a sparse Jacobian and x a number."""
     try:
         if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
             return ops.MUL(x, y)
@@ -79,8 +79,8 @@ def _multiply(x: Any, y: Any) -> Any:
 
 
 def _matmul(x: Any, y: Any) -> Any:
-    """x @ y of matrices in the last two axes, where a vector is a row on the left and a column on
-    the right. `tg.matmul` refuses vectors."""
+    """x @ y for matrices in the last two axes. A vector is a row on the left and a column on the
+    right, while `tg.matmul` rejects vectors."""
     has_vector = 1 in (_rank_or_none(x), _rank_or_none(y))
     is_sparse = SparseJacobian in (type(x), type(y))
     return vector_product(x, y) if has_vector and not is_sparse else matmul(x, y)
@@ -90,7 +90,7 @@ def _rank_or_none(x: Any) -> int | None:
     return _type_of(x).rank if isinstance(x, Tensor | Variable) else getattr(x, "ndim", None)
 
 
-#: Python's name of each operator that has a reflected form, and its function.
+#: The Python name of each operator with a reflected form, and its function.
 ARITHMETIC: dict[str, Binary] = {
     "add": _binary(ops.ADD, "add"),
     "sub": _binary(ops.SUB, "subtract"),
@@ -117,8 +117,8 @@ COMPARISONS: dict[str, Binary] = {
 
 
 def _by_elements(op: Binary, name: str, otherwise: bool) -> Binary:
-    """The operator == or !=, which has one answer, `otherwise`, for shapes that do not broadcast.
-    `tg.equal` and `tg.not_equal` refuse them."""
+    """The operator == or !=, which returns the single value `otherwise` for shapes that do not
+    broadcast. `tg.equal` and `tg.not_equal` reject them."""
 
     def compare(x: Any, y: Any) -> Tensor:
         if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
@@ -136,8 +136,8 @@ _not_equal = _by_elements(ops.NotEqual(), "not_equal", otherwise=True)
 
 
 def _eq(x: Any, y: Any) -> Any:
-    """x == y by elements; nothing equals None, what cannot be a tensor, or a tensor of a shape that
-    does not broadcast."""
+    """x == y elementwise; nothing equals None, a value that cannot be a tensor, or a tensor whose
+    shape does not broadcast."""
     return NotImplemented if _is_foreign(y) else _equal(x, y)
 
 
@@ -149,7 +149,7 @@ def _is_foreign(value: Any) -> bool:
     return value is None or isinstance(value, (str, bytes, type))
 
 
-#: The operators as NumPy calls them where an array is on the left.
+#: The operators by the ufunc that NumPy calls with an array on the left.
 _UFUNCS: dict[Any, Binary] = {
     np.add: ARITHMETIC["add"],
     np.subtract: ARITHMETIC["sub"],
@@ -175,10 +175,10 @@ _UFUNCS: dict[Any, Binary] = {
 
 
 def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-    """NumPy's functions: an operator with an array on its left gives a tensor, and anything else
-    takes the values, as `np.asarray` does. `array += x` writes them into the array.
+    """Handles NumPy's functions: an operator with an array on the left returns a tensor; any other
+    function takes the values, as `np.asarray` does. `array += x` writes them into the array.
 
-    Raises TraceError while tracing, and for an `out` that is a tensor.
+    Raises TraceError while tracing, and if `out` is a tensor.
     """
     function = _UFUNCS.get(ufunc) if method == "__call__" and not keywords else None
     if function is not None and isinstance(inputs[0], np.ndarray | np.generic):
@@ -202,8 +202,8 @@ def _ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **keywords: Any) ->
 
 
 def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
-    """What the function `name` of NumPy computes with; `is_written` if the result goes into an
-    array. Raises TraceError with the repair `use` for a tensor that has no value."""
+    """The value that NumPy's function `name` computes with; `is_written` if the result goes into an
+    array. Raises TraceError with the fix `use` for a tensor without a value."""
     if not isinstance(x, Tensor | Variable):
         return x
     tensor = as_tensor(x)
@@ -216,7 +216,7 @@ def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
     return np.asarray(tensor)
 
 
-#: What functions of NumPy that reduce call, by the name of the function.
+#: The methods that NumPy's reductions call, by the name of the function.
 _REDUCTIONS = {
     "add.reduce": "sum",
     "multiply.reduce": "prod",
@@ -229,15 +229,15 @@ _REDUCTIONS = {
 
 @functools.cache
 def _own_ufuncs() -> dict[Any, str]:
-    """The names that functions of NumPy have in `tg.numpy`."""
+    """The names of NumPy's functions in `tg.numpy`."""
     names = dir(opened("tracegraph.numpy"))
     functions = {getattr(np, name, None): name for name in names}
     return {f: name for f, name in functions.items() if isinstance(f, np.ufunc)}
 
 
 def _array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
-    """The functions of the array API standard: `tg.numpy`. Raises ValueError for a version of the
-    standard that is not known."""
+    """The functions of the array API standard: `tg.numpy`. Raises ValueError for an unknown version
+    of the standard."""
     if api_version is not None and api_version not in _ARRAY_API_VERSIONS:
         fact = f"version {shown(api_version)} of the array API was asked for"
         fail(SignatureError, fact, fix=f"use one of {', '.join(_ARRAY_API_VERSIONS)}")
@@ -267,10 +267,10 @@ def _inverted(x: Any) -> Tensor:
 
 
 def _set_shape(self: Any, shape: Any) -> None:
-    """Checks that the shape of a tensor is `shape`, in which None stands for any size. Raises
-    ShapeError where it is not, and where a size is open that `shape` knows: that is for
-    `tg.ensure_shape`, which returns a tensor of the shape. Of what a Python function returns, and
-    `Tout` does not say the rank, it is the declaration, before the first use.
+    """Checks that the shape of a tensor matches `shape`, in which None matches any size. Raises
+    ShapeError if it does not, or if a size is open that `shape` gives: use `tg.ensure_shape`, which
+    returns a tensor of that shape. If a Python function's result has no rank in `Tout`, this
+    declares it, before the first use.
 
     >>> tg.zeros([2, 3]).set_shape([None, 3])
     """
@@ -296,8 +296,8 @@ def _rounded(x: Any, digits: int | None = None) -> Tensor:
 
 
 def _truncated(x: Any) -> int:
-    """math.trunc(x): a Python int, as math.floor(x) and math.ceil(x) are, of a value that is
-    known. Raises TraceError while tracing."""
+    """math.trunc(x): a Python int, like math.floor(x) and math.ceil(x), of a known value. Raises
+    TraceError while tracing."""
     return int(x)
 
 
@@ -338,7 +338,7 @@ def _type_of(x: Any) -> TensorType:
 
 
 def _shape(x: Any) -> TensorShape:
-    """The sizes: ints, or symbolic ones that are known when the graph runs."""
+    """The sizes: ints, or symbolic sizes that become known when the graph runs."""
     type = _type_of(x)
     return shape_of(type.shape) if type.is_static else asked_shape(type.shape)
 
@@ -355,12 +355,12 @@ def _size(x: Any) -> Any:
 
 
 def _transposed(x: Any) -> Tensor:
-    """The tensor with the order of its axes turned round."""
+    """The tensor with its axes in reverse order."""
     return transpose(x)
 
 
 def _matrices_transposed(x: Any) -> Tensor:
-    """The tensor with its last two axes exchanged. Raises ShapeError if there are none."""
+    """The tensor with its last two axes swapped. Raises ShapeError if there are none."""
     return matrix_transpose(x)
 
 
@@ -394,7 +394,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
     }.items()
 
 
-#: Attributes of NumPy's, PyTorch's and JAX's arrays, and what to use here.
+#: Attributes of NumPy's, PyTorch's and JAX's arrays, and their replacements here.
 _FUNCTIONS = {
     "abs": "tg.abs(x)",
     "add": "x + y",
@@ -478,8 +478,8 @@ _FUNCTIONS = {
 
 
 class _NoMethod:
-    """An attribute that is not there, and says what is. A `__getattr__` of tensors would cost
-    time wherever a slot is looked for that is empty."""
+    """A missing attribute, which names its replacement. A `__getattr__` of tensors would cost time
+    at every lookup of an empty slot."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -491,7 +491,7 @@ class _NoMethod:
         fail_absent(name, fact, f"use {_FUNCTIONS[name]}")
 
 
-#: What Python asks for its own numbers.
+#: The methods by which Python converts to its own numbers.
 _CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
 
 

@@ -1,4 +1,4 @@
-"""Public modules: each lists what it is for, and raises errors as the public API does."""
+"""Public modules: each lists its own names, and raises errors as the public API does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tracegraph.boundary import guarding
 
 
 def publish(*names: str) -> None:
-    """Makes modules public. One that `absent.LATER` names ends with it, since programs also reach
-    it without `tg`, as by `from tracegraph.layers import Dense`."""
+    """Makes modules public. A module in `absent.LATER` ends with this call, since programs may also
+    import it without `tg`, as in `from tracegraph.layers import Dense`."""
     modules = [sys.modules[name] for name in names]
     for module in modules:
         absent.show_names_of(module)

@@ -38,16 +38,15 @@ def numpy_function(
 ) -> Any:
     """Calls `func` on NumPy arrays at every run; its gradient is None.
 
-    - `inp`: the tensors that become arguments; None for none.
-    - `Tout`: the dtype of the result or its TensorSpec, or a list of them.
+    - `inp`: the tensors to pass as arguments; None for none.
+    - `Tout`: the dtype or the TensorSpec of the result, or a list of them.
 
-    XLA must know the shapes of the results, so a program is divided where it calls Python. `None`
-    among the sizes of a TensorSpec stands for one that each call may choose. Where `Tout` gives no
-    shape at all, it is traced as the first call returns it, and traced again, with open sizes,
-    when a call returns another.
+    XLA must know the shapes of the results, so a program is split where it calls Python. A None
+    size in a TensorSpec may differ from call to call. If `Tout` gives no shape at all, the first
+    call's shape is traced; a call that returns another shape causes a retrace with open sizes.
 
-    Raises TypeError for results of other dtypes than `Tout` says, and InvalidArgumentError (a
-    ValueError) for another number of results or for another shape than is declared.
+    Raises TypeError for results whose dtypes differ from `Tout`, and InvalidArgumentError (a
+    ValueError) for a wrong number of results or a shape that differs from the declared one.
     """
     return _python_call(ArrayFunction, func, inp, Tout)
 
@@ -60,8 +59,8 @@ def py_function(
 ) -> Any:
     """Calls `func` on tensors at every run, computing at top level; differentiable.
 
-    Arguments and errors are those of `numpy_function`; `func` takes and returns tensors. It is
-    differentiated by a tape around it at run time, to any order and in both modes.
+    Arguments and errors are those of `numpy_function`; `func` takes and returns tensors. A tape
+    around it differentiates it at run time, to any order and in both modes.
     """
     return _python_call(TensorFunction, func, inp, Tout)
 
@@ -87,16 +86,16 @@ def _python_call(kind: type[ArrayFunction], func: Any, inp: Any, Tout: Any) -> A
 
 
 def _spec(declared: Any) -> TensorSpec:
-    """What `Tout` says of a result; the shape None stands for one that it leaves out."""
+    """The TensorSpec of a result in `Tout`; its shape is None if `Tout` omits it."""
     if isinstance(declared, TensorSpec):
         return declared
     return TensorSpec(None, as_dtype(declared))
 
 
 class ArrayFunction(HostFunction):
-    """The function of a `numpy_function`: called with arrays; its results are tensors as declared.
+    """The function of a `numpy_function`: called with arrays; its results are the declared tensors.
 
-    `specs` say what it returns, `source` is the user's line.
+    `specs` describe the results, `source` is the user's line.
     """
 
     #: The name by which users call it.
@@ -108,12 +107,12 @@ class ArrayFunction(HostFunction):
         self._function = function
         self._source = source
         self._declare(specs)
-        #: What the text of a graph calls it.
+        #: Its name in the text of a graph.
         self.__qualname__ = getattr(function, "__qualname__", type(function).__qualname__)
 
     def _declare(self, specs: Sequence[TensorSpec]) -> None:
         self.specs = specs
-        #: The places of the results whose rank `Tout` leaves open.
+        #: The positions of the results whose rank `Tout` leaves open.
         self.undeclared = tuple(i for i, spec in enumerate(specs) if spec.shape.rank is None)
 
     def declaring(self, place: int, spec: TensorSpec) -> ArrayFunction:
@@ -135,7 +134,7 @@ class ArrayFunction(HostFunction):
         return self.results(*inputs), None
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
-        """The results for these inputs. Raises what `numpy_function` says."""
+        """The results for these inputs. Raises the errors of `numpy_function`."""
         for x in inputs:
             tell_tapes(x, HOST_CALL)
         arrays = [np.array(host_array(x)) for x in inputs]
@@ -144,7 +143,7 @@ class ArrayFunction(HostFunction):
         return self._declared(result)
 
     def _declared(self, result: Any) -> list[Tensor]:
-        """The results as tensors, which must be as the specs say."""
+        """The results as tensors, checked against the specs."""
         is_list = isinstance(result, (list, tuple))
         leaves = list(result) if is_list else [] if result is None else [result]
         with sourced(self._source):
@@ -187,7 +186,7 @@ class ArrayFunction(HostFunction):
 
     @property
     def called(self) -> str:
-        """What the user called, as messages name it."""
+        """The function that the user called, as named in messages."""
         return f"{self.public_name} of {self._name}"
 
     @property
@@ -196,8 +195,8 @@ class ArrayFunction(HostFunction):
 
 
 class TensorFunction(ArrayFunction):
-    """The function of a `py_function`: it computes on tensors, and so it has derivatives, which
-    are such functions again."""
+    """The function of a `py_function`: it computes with tensors, so it has derivatives, which are
+    again such functions."""
 
     public_name = "tg.py_function"
     is_differentiable = True
@@ -219,8 +218,8 @@ class TensorFunction(ArrayFunction):
         return results, Kept(tape, current(), sources, _differentiable(results))
 
     def pullback(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
-        """`(*xs, *cotangents) -> cotangents of the xs`, of the `count` inputs that can have one;
-        they are of the types `types`."""
+        """`(*xs, *cotangents) -> cotangents of the xs`, for the `count` differentiable inputs,
+        whose types are `types`."""
         return _Derivative(self, "pullback", Kept.pullback, count, types, self._source)
 
     def pushforward(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
@@ -230,9 +229,9 @@ class TensorFunction(ArrayFunction):
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """What a call of a `py_function` recorded, so that it is differentiated without another call.
+    """The record of a call of a `py_function`, which is differentiated without calling it again.
 
-    The derivatives of a derivative are recorded on the same tape.
+    Derivatives of a derivative are recorded on the same tape.
     """
 
     tape: GradientTape
@@ -249,8 +248,8 @@ class Kept:
 
 
 class _Derivative(TensorFunction):
-    """A derivative of a `py_function`: of `count` inputs of that, and of cotangents or tangents.
-    It is ours, so what it makes belongs to the user's line."""
+    """A derivative of a `py_function`: a function of its `count` inputs, and of cotangents or
+    tangents. It is internal, so its nodes belong to the user's line."""
 
     is_derivative = True
 
@@ -307,8 +306,8 @@ def _value(array: np.ndarray) -> Tensor:
 
 
 def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
-    """Appends the call to the trace. Where the rank of a result is not declared, the call that is
-    being traced is made now, so that tracing can go on."""
+    """Appends the call to the trace. If the rank of a result is not declared, it makes the call
+    that is being traced now, so that tracing can go on."""
     trace = current_trace()
     assert trace is not None
     types = [declared_type(spec) for spec in function.specs]
@@ -320,8 +319,8 @@ def _call_later(function: ArrayFunction, inputs: list[Tensor]) -> list[Tensor]:
 def _types_returned(
     trace: Trace, function: ArrayFunction, inputs: Sequence[Tensor], types: list[TensorType]
 ) -> list[TensorType]:
-    """The types of what the function returns in the call that is being traced. If none is, the
-    rank stays open: of a TensorSpec there is nothing that the function could be called with."""
+    """The types that the function returns in the call being traced. Without such a call the rank
+    stays open: a TensorSpec has no value to call the function with."""
     record = current_record()
     if record is None or any(x.actual is None for x in traces_around(trace)):
         return types

@@ -1,12 +1,12 @@
-"""What NumPy, PyTorch, JAX and TensorFlow 1 call a thing that has another name here.
+"""Names in NumPy, PyTorch, JAX and TensorFlow 1 of functions that have another name here.
 
-The names of TensorFlow 1 are those that its own upgrade script renames. A name that only moved to
+The TensorFlow 1 names are those that its own upgrade script renames. A name that only moved to
 another module, such as `tf.lgamma`, needs no row: it is found where it is.
 """
 
 from __future__ import annotations
 
-#: Names of NumPy, JAX and PyTorch, wherever they are asked for, and what to use.
+#: Names of NumPy, JAX and PyTorch, in any module, and their replacements.
 OTHER_NAMES = {
     "absolute": "tg.abs",
     "all": "tg.reduce_all",
@@ -112,7 +112,7 @@ OTHER_NAMES = {
     "vstack": "tg.concat",
 }
 
-#: Names of TensorFlow 1 that TensorFlow 2 has under other names, and what to use.
+#: TensorFlow 1 names that TensorFlow 2 renamed, and their replacements.
 TENSORFLOW_1 = {
     "AUTO_REUSE": "one tg.Variable in two places",
     "ConfigProto": "JAX's settings",
@@ -238,7 +238,7 @@ TENSORFLOW_1 = {
     "train.get_or_create_global_step": "the .iterations of an optimizer",
 }
 
-#: Parts of TensorFlow 1 that have nothing here to stand for them.
+#: Parts of TensorFlow 1 without a counterpart here.
 GONE = (
     *("Estimator", "GraphKeys", "add_to_collection", "app", "contrib", "estimator", "flags"),
     *("gfile", "get_collection", "get_variable_scope", "logging"),

@@ -1,4 +1,4 @@
-"""Making, shaping, joining and indexing tensors: the names that TensorFlow has at its top level."""
+"""Creating, shaping, joining and indexing tensors: names that TensorFlow has at its top level."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from tracegraph.array.joining import *
 from tracegraph.array.rearranging import *
 from tracegraph.array.shaping import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [
         "slice",
     ]

@@ -1,4 +1,4 @@
-"""What the functions of this package ask of shapes and axes, and the errors they raise."""
+"""Checks of shapes, axes and other arguments of this package, and the errors they raise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refuse(op: str, fact: str, *operands: Tensor, fix: str) -> NoReturn:
 
 
 def refuse_mismatch(op: str, mismatch: Mismatch, *operands: Tensor) -> NoReturn:
-    """Raises the error that users see for a `Mismatch`, which goes with it."""
+    """Raises the error that users see for a `Mismatch`, with the mismatch attached."""
     raise_mismatch(op, operands, mismatch, here())
 
 
@@ -59,7 +59,7 @@ def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:
     """The sizes of x. Raises ShapeError if its rank is unknown."""
     shape = x.type.shape
     if isinstance(shape, ShapeVariable):
-        # A live function that meets this Mismatch traces again with the rank.
+        # A live function that catches this Mismatch retraces with the rank.
         mismatch = Mismatch(
             f"the rank of {x.type} must be known",
             fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
@@ -73,7 +73,7 @@ def rank_of(op: str, x: Tensor) -> int:
 
 
 def matrices(op: str, x: Any) -> Tensor:
-    """A tensor of at least two axes. Raises ShapeError for another."""
+    """A tensor of at least two axes. Raises ShapeError for any other."""
     x = as_tensor(x)
     if rank_of(op, x) < 2:
         refuse(op, f"{x.type} is not a matrix", x, fix="give a tensor of at least two axes")
@@ -112,7 +112,7 @@ def as_size(op: str, what: str, value: Any) -> Any:
 
 
 def as_count(op: str, what: str, value: Any) -> Any:
-    """A size that is not negative; of a tensor that is not known while tracing, its value then."""
+    """A nonnegative size; for a tensor not known while tracing, its value at run time."""
     if is_open(value):
         return runtime_size(op, as_tensor(value))
     number = as_size(op, what, value)
@@ -134,8 +134,8 @@ def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
 
 
 def known_array(op: str, x: Tensor, fix: str) -> np.ndarray:
-    """The value of a tensor that decides the shape of the result. Raises ShapeError with the
-    repair if it is not known while tracing."""
+    """The value of a tensor that determines the shape of the result. Raises ShapeError with the fix
+    if it is not known while tracing."""
     value = static_value(x)
     if value is None:
         require_rank(x)
@@ -150,8 +150,8 @@ def known_array(op: str, x: Tensor, fix: str) -> np.ndarray:
 
 
 def as_open_numbers(op: str, what: str, value: Any) -> list[Any]:
-    """Integers from a list, an array or a tensor, which shapes do not follow from: those that are
-    known only at run time are scalar int64 tensors."""
+    """Integers from a list, an array or a tensor that do not determine shapes. Those known only at
+    run time are scalar int64 tensors."""
     if not is_open(value):
         return list(as_sizes(op, what, value))
     parts = value if isinstance(value, (list, tuple)) else [value]
@@ -168,7 +168,7 @@ def as_open_numbers(op: str, what: str, value: Any) -> list[Any]:
 
 
 def as_open_number(op: str, what: str, value: Any) -> Any:
-    """One integer, which is a scalar int64 tensor where it is known only at run time."""
+    """One integer, as a scalar int64 tensor if it is known only at run time."""
     numbers = as_open_numbers(op, what, value)
     if len(numbers) == 1:
         return numbers[0]
@@ -176,11 +176,11 @@ def as_open_number(op: str, what: str, value: Any) -> Any:
 
 
 class AxisError(ShapeError, IndexError):
-    """A ShapeError where NumPy raises IndexError too: there is no such axis."""
+    """A ShapeError, where NumPy also raises IndexError: the axis does not exist."""
 
 
 def as_axis(op: str, axis: Any, rank: int, *operands: Tensor) -> int:
-    """One axis, counted from the end if negative. Raises ShapeError if there is none."""
+    """One axis, counted from the end if negative. Raises ShapeError if it does not exist."""
     number = axis if type(axis) is int else as_size(op, "an axis", axis)
     if not isinstance(number, int):
         refuse(op, f"{number} is not an axis", *operands, fix="an axis is an int, such as axis=-1")
@@ -215,7 +215,7 @@ def as_number(
 ) -> Any:
     """A Python number that is known while tracing, from `low` to `high`, and below `below`.
 
-    Raises DTypeError for what is not a number, ValueError for one that is out of range.
+    Raises DTypeError for anything but a number, ValueError for one that is out of range.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, _REAL):
         refuse_kind(op, f"{what} is a number", value, fix="use a Python float")
@@ -230,7 +230,7 @@ _REAL = (int, float, np.integer, np.floating)
 
 
 def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
-    """One of a few values, most often strings."""
+    """One of a few allowed values, usually strings."""
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     allowed = " or ".join(map(repr, choices)).replace("'", '"')
@@ -238,15 +238,15 @@ def as_choice(op: str, what: str, value: Any, choices: Sequence[Any]) -> Any:
 
 
 def as_function(op: str, what: str, value: Any) -> Any:
-    """What can be called. Raises DTypeError (a TypeError) for anything else."""
+    """A callable. Raises DTypeError (a TypeError) for anything else."""
     if callable(value):
         return value
     refuse_kind(op, f"{what} is a function", value, fix="give what can be called, such as a lambda")
 
 
 def identified(what: str, identifier: Any, by_name: Mapping[str, type]) -> Any:
-    """An object of the class that a name stands for, or of a class; a function, or None, as it is.
-    Raises SignatureError (a ValueError) for another name."""
+    """An instance of the class that is named or given; a function, or None, unchanged.
+    Raises SignatureError (a ValueError) for an unknown name."""
     if isinstance(identifier, str) and identifier in by_name:
         return by_name[identifier]()
     if isinstance(identifier, type):
@@ -268,7 +268,7 @@ def as_list(op: str, what: str, value: Any) -> Sequence[Any]:
 
 
 def as_integers(op: str, what: str, value: Any) -> Tensor:
-    """A tensor of integers, whose values need not be known. Raises DTypeError for another."""
+    """A tensor of integers, whose values may be unknown. Raises DTypeError for other dtypes."""
     x = as_tensor(value)
     if x.dtype.is_integer:
         return x
@@ -288,10 +288,10 @@ def known_int(size: Any) -> bool:
 
 
 def without(sizes: tuple[Any, ...], axes: tuple[int, ...]) -> tuple[Any, ...]:
-    """The sizes but for those of `axes`."""
+    """The sizes without those of `axes`."""
     return tuple(size for axis, size in enumerate(sizes) if axis not in axes)
 
 
 def with_ones(sizes: tuple[Any, ...], axes: tuple[int, ...]) -> tuple[Any, ...]:
-    """The sizes with 1 on `axes`."""
+    """The sizes with 1 for `axes`."""
     return tuple(1 if axis in axes else size for axis, size in enumerate(sizes))

@@ -1,4 +1,4 @@
-"""Blocks of space moved to the channels or to the examples, and back."""
+"""Rearranging spatial blocks into channels or examples, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tracegraph.typing import ShapeLike, TensorLike
 def space_to_depth(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """[n, h * b, w * b, c] as [n, h, w, b * b * c]: squares of b = `block_size` become channels.
+    """[n, h * b, w * b, c] as [n, h, w, b * b * c]: squares of size b = `block_size` become
+    channels.
 
     - `data_format`: "NCHW" if the channels are axis 1.
 
@@ -46,9 +47,9 @@ def space_to_depth(
 def depth_to_space(
     input: TensorLike, block_size: int, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """[n, h, w, b * b * c] as [n, h * b, w * b, c]: undoes `space_to_depth`.
+    """[n, h, w, b * b * c] as [n, h * b, w * b, c]: the inverse of `space_to_depth`.
 
-    Raises ShapeError if the square of b = `block_size` does not divide the channels.
+    Raises ShapeError if the square of b = `block_size` does not divide the number of channels.
 
     >>> x = tg.reshape(tg.range(4), [1, 1, 1, 4])
     >>> tg.nn.depth_to_space(x, 2)[0, :, :, 0].numpy()
@@ -85,13 +86,13 @@ def _divided(op: str, x: Tensor, size: Size, block: int) -> Size:
 def space_to_batch(
     input: TensorLike, block_shape: ShapeLike, paddings: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`input`, padded with zeros, with the elements of each block as examples of their own.
+    """Pads `input` with zeros, and turns the elements of each block into separate examples.
 
     - `input`: [examples, ..., rest]; `block_shape`: the sizes of a block along the axes after the
       first; `paddings`: a pair (before, after) for each of them.
 
-    [n, h * b, ...] becomes [b * n, h, ...]: example k * n + i has the k-th element of the blocks of
-    example i. Raises ShapeError if a block does not divide its padded axis.
+    [n, h * b, ...] becomes [b * n, h, ...]: example k * n + i has the k-th elements of the blocks
+    of example i. Raises ShapeError if a block does not divide its padded axis.
 
     >>> tg.space_to_batch([[1, 2, 3, 4]], [2], [[0, 0]]).numpy()
     array([[1, 3],
@@ -115,7 +116,7 @@ def space_to_batch(
 def batch_to_space(
     input: TensorLike, block_shape: ShapeLike, crops: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Undoes `space_to_batch`, and leaves out `crops`, a pair (before, after) for each axis.
+    """The inverse of `space_to_batch`; removes `crops`, a pair (before, after) for each axis.
 
     Raises ShapeError if the blocks do not divide the number of examples.
 
@@ -145,7 +146,7 @@ def batch_to_space(
 def _blocks(
     op: str, input: Any, block_shape: Any, what: str, pairs: Any
 ) -> tuple[Tensor, list[int], list[tuple[int, int]]]:
-    """A tensor, the sizes of a block, and as many pairs of sizes that are not negative."""
+    """A tensor, the sizes of a block, and one pair of nonnegative sizes for each."""
     x = as_tensor(input)
     blocks = list(as_sizes(op, "block_shape", block_shape))
     if not all(known_int(block) and block > 0 for block in blocks):

@@ -1,4 +1,4 @@
-"""Tensors from values: constants, fills, ranges; and data types of tensors."""
+"""Creating tensors: constants, fills, ranges; and casts."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def constant(
     shape: ShapeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The value as a tensor.
+    """Converts a value to a tensor.
 
-    - `value`: a number, an array, or a list, nested at will, that may hold tensors too. Python
-      floats become float32 and ints int32, or int64 beyond it; arrays keep their dtype.
-    - `dtype`: what to convert it to instead; a float is not converted to an int.
-    - `shape`: one element is repeated to this shape, anything else is reshaped to it.
-    - `name`: what errors and dumps call it.
+    - `value`: a number, an array, or a nested list, which may contain tensors. Python floats
+      become float32, and ints int32, or int64 if they need it; arrays keep their dtype.
+    - `dtype`: the dtype to convert to instead; a float is not converted to an int.
+    - `shape`: a single element is repeated to this shape, anything else is reshaped to it.
+    - `name`: the name in errors and dumps.
 
-    Raises DTypeError for what cannot be a tensor, RangeError (also a ValueError) for a number that
-    the type has no room for, ShapeError for rows of different lengths, ElementCountError (also a
-    TypeError) for another number of elements than `shape` has.
+    Raises DTypeError for values that cannot become a tensor, RangeError (also a ValueError) for a
+    number out of the dtype's range, ShapeError for rows of different lengths, ElementCountError
+    (also a TypeError) if the number of elements does not fit `shape`.
 
     >>> tg.constant([[1, 2], [3, 4]], tg.float32).numpy()
     array([[1., 2.],
@@ -97,7 +97,7 @@ def constant(
 
 
 def _in_shape(tensor: Tensor, sizes: Shape) -> Tensor:
-    """A constant in the shape that it was given: one element fills it."""
+    """A constant in the given shape, which a single element fills."""
     count, needed = element_count(tensor.type.shape), element_count(sizes)
     if count == 1 and needed != 1:
         return broadcast(Reshape(())(tensor), sizes)
@@ -118,10 +118,10 @@ def convert_to_tensor(
     dtype_hint: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The value as a tensor; a tensor is returned as it is.
+    """Converts a value to a tensor; a tensor is returned unchanged.
 
-    - `dtype`: what numbers and arrays become; a tensor of another dtype is a DTypeError.
-    - `dtype_hint`: the same, but a wish only.
+    - `dtype`: the dtype for numbers and arrays; a tensor of another dtype raises DTypeError.
+    - `dtype_hint`: the same, but only as a preference.
 
     >>> tg.convert_to_tensor([1, 2]).dtype
     tg.int32
@@ -136,7 +136,7 @@ def convert_to_tensor(
 
 
 def _put_on_device(tensor: Tensor) -> Tensor:
-    """The tensor; an array of the host is put on the device that `tg.device` names."""
+    """The tensor; a host array is put on the device that `tg.device` names."""
     if tensor.node is None and device_scope.device is not None:
         device_buffer(tensor)
     return tensor
@@ -154,8 +154,8 @@ def is_tensor(x: Any) -> bool:
 def get_static_value(tensor: TensorLike, partial: bool = False) -> np.ndarray | None:
     """The value of a tensor as an array if it is known now, else None.
 
-    It is at top level, and while tracing if it follows from constants and sizes alone. That of a
-    Variable may change, so it is None.
+    It is known at top level and, while tracing, if it follows from constants and sizes alone. The
+    value of a Variable may change, so it is None.
 
     >>> tg.get_static_value(tg.constant([1, 2]))
     array([1, 2], dtype=int32)
@@ -201,7 +201,7 @@ def ones(shape: ShapeLike, dtype: DTypeLike = float32, name: str | None = None) 
 def zeros_like(
     input: TensorLike, dtype: DTypeLike | None = None, name: str | None = None
 ) -> Tensor:
-    """Zeros of the shape of `input`, and of its dtype unless one is given.
+    """Zeros of the shape of `input`, and by default of its dtype.
 
     >>> tg.zeros_like([1.0, 2.0]).numpy()
     array([0., 0.], dtype=float32)
@@ -210,7 +210,7 @@ def zeros_like(
 
 
 def ones_like(input: TensorLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-    """Ones of the shape of `input`, and of its dtype unless one is given.
+    """Ones of the shape of `input`, and by default of its dtype.
 
     >>> tg.ones_like([1.0, 2.0], tg.int64).numpy()
     array([1, 1])
@@ -230,7 +230,7 @@ def eye(
     dtype: DTypeLike = float32,
     name: str | None = None,
 ) -> Tensor:
-    """The identity matrix, or a rectangular one, repeated along leading axes of `batch_shape`.
+    """The identity matrix, which may be rectangular, repeated along leading axes of `batch_shape`.
 
     >>> tg.eye(2).numpy()
     array([[1., 0.],
@@ -258,13 +258,13 @@ def range(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """start, start + delta, ... up to but without limit; `range(n)` counts from 0.
+    """start, start + delta, ... up to but excluding limit; `range(n)` counts from 0.
 
-    The bounds are numbers, sizes such as `x.shape[0]`, or scalar tensors; where these are not known
-    while tracing, how many numbers there are is a size that each run finds. The dtype is float32 if
-    one of them is a float, else int32, or int64 for larger bounds, unless it is given.
-    Raises DTypeError for a bound that the dtype does not reach, InvalidArgumentError for more
-    numbers than memory holds.
+    The bounds are numbers, sizes such as `x.shape[0]`, or scalar tensors; if these are not known
+    while tracing, the number of elements is a size found at run time. The default dtype is float32
+    if any bound is a float, else int32, or int64 for larger bounds.
+    Raises DTypeError for a bound out of the dtype's range, InvalidArgumentError for more elements
+    than fit in memory.
 
     >>> tg.range(2, 8, 2).numpy()
     array([2, 4, 6], dtype=int32)
@@ -291,7 +291,7 @@ def range(
 
 
 def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
-    """A range of which a bound is known only when it runs."""
+    """A range with a bound known only at run time."""
     bounds = [as_tensor(value) for value in given]
     for bound in bounds:
         if bound.type.shape != () or not (bound.dtype.is_integer or bound.dtype.is_floating):
@@ -308,7 +308,7 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
             _rounded_up(bounds, kind) if kind.is_floating else _ceiling(span, step)
         )
         count = ops.MAXIMUM(count, as_tensor(0, int64))
-        is_stuck = ops.EQUAL(step, full(0, step.type))  # there is no range with a step of 0
+        is_stuck = ops.EQUAL(step, full(0, step.type))  # a step of 0 has no range
         size = runtime_size("range", ops.SELECT(is_stuck, as_tensor(-1, int64), count))
     numbers = ops.Cast(exact)(Iota(size, int32)())
     shape = numbers.type.shape
@@ -316,17 +316,17 @@ def _range_of_run(given: tuple[Any, ...], kind: DType | None) -> Tensor:
 
 
 def _ceiling(span: Tensor, step: Tensor) -> Tensor:
-    """The floor of the quotient with the signs turned round."""
+    """The ceiling of the quotient, by floor division with the signs flipped."""
     return ops.NEG(ops.FloorDiv()(ops.NEG(span), step))
 
 
 def _rounded_up(bounds: list[Tensor], kind: DType) -> Tensor:
-    """The quotient in the type of the range; see `_number_between`."""
+    """The quotient, rounded up, in the dtype of the range; see `_number_between`."""
     start, limit, step = (cast_to(x, kind) for x in bounds)
     return ops.Ceil()(ops.DIV(ops.SUB(limit, start), step))
 
 
-#: Converted code counts, where a `for` runs over a range.
+#: Lets converted code use a counter where a `for` runs over a range.
 iteration_makers[range] = steps_of_tensor_range
 
 
@@ -344,7 +344,7 @@ def _bound(value: Any) -> Any:
 
 
 def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
-    """What holds all bounds: at least int32, and int64 for larger integers."""
+    """A dtype that holds all bounds: at least int32, and int64 for larger integers."""
     typed = [value.dtype for value in given if is_tensor(value)]
     typed += [as_dtype(v.dtype) for v in given if isinstance(v, (np.generic, np.ndarray))]
     found = int32
@@ -357,12 +357,12 @@ def _range_dtype(given: tuple[Any, ...], bounds: list[Any]) -> DType:
 
 
 def _holding_both(x: DType, y: DType) -> DType:
-    """What two bounds of a range promote to: of an integer and a floating one, the latter."""
+    """The promotion of two bounds' dtypes; an integer and a floating one give the latter."""
     return promoted(x, y) or (x if x.is_floating else y)
 
 
 def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:
-    """Refuses bounds that the integers of `kind` do not reach."""
+    """Rejects bounds out of range for an integer dtype `kind`."""
     for bound in bounds:
         if not kind.min <= bound <= kind.max:
             fail(
@@ -373,8 +373,8 @@ def _check_bounds_fit(bounds: list[Any], kind: DType) -> None:
 
 
 def _number_between(start: Any, limit: Any, step: Any, kind: DType) -> int:
-    """How many numbers a range has; exact for integers of any size. Floating numbers are divided in
-    their own type, where 0.3 / 0.1 is 3, as TensorFlow does."""
+    """The number of elements in a range, exact for integers of any size. Floating-point numbers are
+    divided in their own dtype, where 0.3 / 0.1 is 3, as in TensorFlow."""
     if all(isinstance(number, int) for number in (start, limit, step)):
         return max(0, -(-(limit - start) // step))
     quotient = (limit - start) / step
@@ -391,13 +391,13 @@ def _numbers(bounds: list[Any], count: int, kind: DType) -> np.ndarray:
         start, _, step = bounds
         return start + step * np.arange(count, dtype=np.float64)
     start, _, step = bounds
-    # By 64 bits without a sign, which wrap round: a span may be wider than the type.
+    # In unsigned 64 bits, which wrap around: the span may exceed the range of the dtype.
     first, distance = (np.uint64(number % 2**64) for number in (start, step))
     return np.arange(count, dtype=np.uint64) * distance + first
 
 
 def from_numpy(op: str, type: TensorType, make: Callable[[], np.ndarray]) -> Tensor:
-    """A tensor of what NumPy makes. Raises InvalidArgumentError where memory does not hold it."""
+    """A tensor of NumPy's result. Raises InvalidArgumentError if it does not fit in memory."""
     try:
         return from_array(make().astype(type.dtype.numpy_dtype, copy=False))
     except MemoryError as error:
@@ -424,10 +424,10 @@ def _symbolic_range(bounds: list[Any], dtype: DType) -> Tensor:
 def linspace(
     start: TensorLike, stop: TensorLike, num: SizeLike, name: str | None = None, axis: int = 0
 ) -> Tensor:
-    """`num` values from start to stop, both included, at equal distances.
+    """`num` evenly spaced values from start to stop, both included.
 
-    start and stop are floating and may be tensors of one shape; the values then lie along a new
-    axis, which is `axis` of the result. A start that is an integer is taken as float64.
+    start and stop are floating, and may be tensors of the same shape; the values then lie along a
+    new axis, `axis` of the result. An integer start is converted to float64.
 
     >>> tg.linspace(0.0, 1.0, 5).numpy()
     array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
@@ -444,7 +444,7 @@ def linspace(
     others = tuple(k for k in builtins.range(rank + 1) if k != place)
     first, last = (BroadcastTo(long, others)(broadcast(x, shape)) for x in (start, stop))
     fraction = BroadcastTo(long, (place,))(_fractions(count, start.dtype))
-    # The end is met exactly: interpolation from both sides.
+    # Interpolating from both sides hits the end exactly.
     is_early = ops.Less()(fraction, full(0.5, fraction.type))
     step = last - first
     return ops.SELECT(is_early, first + step * fraction, last - step * (1 - fraction))
@@ -483,10 +483,10 @@ def one_hot(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """y[..., k] = on_value where k = indices[...], else off_value; `axis` is where k goes.
+    """y[..., k] = on_value where k = indices[...], else off_value; `axis` is the axis of k.
 
-    An index out of range gives a row of off_value. The values are 1 and 0 of `dtype` unless
-    given; the dtype is float32, or that of the values.
+    An index out of range gives a row of off_value. The values default to 1 and 0 of `dtype`,
+    which defaults to float32, or to their dtype.
 
     >>> tg.one_hot([0, 2], 3).numpy()
     array([[1., 0., 0.],
@@ -505,7 +505,7 @@ def one_hot(
 
 
 def _reaching(numbers: Tensor, size: Any) -> Tensor:
-    """The numbers in a type that holds all positions of an axis of `size`."""
+    """The numbers in a dtype that holds all positions along an axis of `size`."""
     if not known_int(size):
         return ops.Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
     kind = numbers.dtype
@@ -533,8 +533,8 @@ def sequence_mask(
 ) -> Tensor:
     """mask[..., j] = j < lengths[...], for j below maxlen.
 
-    Without `maxlen` it is the largest length: a size that each run finds, where the lengths are not
-    known while tracing.
+    `maxlen` defaults to the largest length, which is a size found at run time if the lengths are
+    not known while tracing.
 
     >>> tg.sequence_mask([1, 3], 4).numpy()
     array([[ True, False, False, False],
@@ -553,10 +553,10 @@ def sequence_mask(
 
 
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """x in another data type; a tensor that has it already is returned as it is.
+    """Converts x to another dtype; a tensor that has it already is returned unchanged.
 
-    Floats lose their fraction when they become integers, complex numbers their imaginary part
-    when they become real. The gradient passes between floating types only.
+    Floats converted to integers lose their fraction, and complex numbers converted to real their
+    imaginary part. The gradient only passes between floating dtypes.
 
     >>> tg.cast([1.7, -1.7], tg.int32).numpy()
     array([ 1, -1], dtype=int32)
@@ -565,10 +565,9 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
 
 
 def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
-    """A cast where values beyond the range of `dtype` become its smallest or largest value, and so
-    do infinities.
+    """A cast that clips values, including infinities, to the range of `dtype`.
 
-    Of complex numbers the parts are cast, or the real one alone where `dtype` is real.
+    The parts of complex numbers are cast separately, or just the real part if `dtype` is real.
 
     >>> tg.saturate_cast([300.0, -1.0], tg.uint8).numpy()
     array([255,   0], dtype=uint8)
@@ -581,7 +580,7 @@ def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) 
 
 
 def _saturated(x: Tensor, kind: DType) -> Tensor:
-    """Real numbers as `kind`, those beyond its range as its bounds."""
+    """Real numbers as `kind`, clipped to its range."""
     low, high = (_rounded_inwards(bound, x.dtype, kind) for bound in _limits(x.dtype, kind))
     below, above = (full(bound, x.type) for bound in (low, high))
     clipped = ops.SELECT(ops.Less()(x, below), below, ops.SELECT(ops.Less()(above, x), above, x))
@@ -589,14 +588,14 @@ def _saturated(x: Tensor, kind: DType) -> Tensor:
 
 
 def _rounded_inwards(bound: Any, own: DType, kind: DType) -> np.ndarray:
-    """The bound of `kind` in `own`, and not beyond it where infinity is."""
+    """The bound of `kind` in `own`, rounded so that it is not beyond it, where infinity is."""
     rounded = np.asarray(bound).astype(own.numpy_dtype)
     is_beyond = kind.is_floating and abs(float(rounded)) > float(kind.max)
     return np.nextafter(rounded, np.zeros_like(rounded)) if is_beyond else rounded
 
 
 def _limits(own: DType, kind: DType) -> tuple[Any, Any]:
-    """The finite range of `kind` as far as `own` reaches."""
+    """The finite range of `kind`, as far as `own` reaches."""
     if own is bool_:
         return kind.min, kind.max
     low = own.min if float(own.min) > float(kind.min) else kind.min
@@ -615,7 +614,7 @@ def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tens
 
 
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """A new tensor with the value of `input`; of a Variable, its value now.
+    """A new tensor with the value of `input`; for a Variable, its present value.
 
     >>> tg.identity([1, 2]).numpy()
     array([1, 2], dtype=int32)
@@ -624,7 +623,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
-    """The value of `input`, which derivatives take for a constant.
+    """Returns `input`, which derivatives treat as a constant.
 
     >>> tg.stop_gradient([1.0, 2.0]).numpy()
     array([1., 2.], dtype=float32)
@@ -633,9 +632,9 @@ def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """x, whose shape must fit `shape`; None and names stand for any size.
+    """Returns x after checking its shape against `shape`, in which None and names match any size.
 
-    Raises ShapeError if it does not fit. Sizes that are open take the ones that are given.
+    Raises ShapeError if it does not match. Open sizes take the given ones.
 
     >>> tg.ensure_shape(tg.zeros([2, 3]), [None, 3]).shape
     TensorShape([2, 3])
@@ -649,7 +648,7 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
         )
     if wanted.variable is not None:
         return x
-    if own.variable is not None:  # which every run checks; a size that stays open has no name
+    if own.variable is not None:  # checked by every run; a size that stays open has no name
         sizes = tuple(wanted)
         return with_sizes(x, sizes) if all(type(size) is int for size in sizes) else x
     sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
@@ -673,7 +672,7 @@ def shape(input: TensorLike, out_type: DTypeLike | None = None, name: str | None
 
 def size(input: TensorLike, out_type: DTypeLike | None = None, name: str | None = None) -> Tensor:
     """The number of elements of `input`, as a scalar of `out_type`, by default int32; a constant if
-    it is known.
+    known.
 
     >>> tg.size(tg.zeros([2, 3])).numpy()
     np.int32(6)
@@ -697,7 +696,7 @@ def _size_value(size: Any, kind: DType) -> Tensor:
 
 
 def _folded(value: np.ndarray) -> Tensor:
-    """A value that is part of the graph, at top level too: it follows from types alone."""
+    """A value that is part of the graph, even at top level, since it follows from types alone."""
     return Constant(value)()
 
 

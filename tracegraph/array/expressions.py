@@ -1,6 +1,6 @@
-"""Integer scalars as expressions: sums of multiples of values that are not known while tracing.
+"""Integer scalars as expressions: linear combinations of values that are unknown while tracing.
 
-So `o[0] + 8` is 8 more than `o[0]`, though the two `o[0]` are nodes of their own.
+They show that `o[0] + 8` is 8 more than `o[0]`, even though the two `o[0]` are different nodes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tracegraph.operands.conversion import known_value
 from tracegraph.ops.elementwise import Add, Cast, Identity, Mul, Neg, Sub
 from tracegraph.ops.shape import Reshape, Slice
 
-#: How deep expressions are looked into; what is deeper is a value of its own.
+#: How deep to analyse expressions; anything deeper is treated as an opaque value.
 _DEEPEST = 32
-#: How deep they are shown.
+#: How deep to show them.
 _DEEPEST_SHOWN = 4
-#: The key of what is known in a sum.
+#: The key of the constant term in a sum.
 _KNOWN = None
 
 
 def difference(x: Tensor, y: Tensor) -> Size | None:
-    """x - y where it is known though x and y are not; None if it cannot be shown."""
+    """x - y if it is known although x and y are not; None if that cannot be shown."""
     known = _Known()
     right = known.sum_of(y, 0)
     total = _plus(known.sum_of(x, 0), right, -1)
@@ -36,14 +36,14 @@ def difference(x: Tensor, y: Tensor) -> Size | None:
 
 
 class _Known:
-    """What is found of expressions that are compared, each of which is looked at once."""
+    """The expressions compared so far, each of which is analysed once."""
 
     def __init__(self) -> None:
         self._sums: dict[Tensor, dict[Hashable, Size]] = {}
         self._keys: dict[Tensor, Hashable] = {}
 
     def sum_of(self, x: Tensor, depth: int) -> dict[Hashable, Size]:
-        """The factors of the values that x is a sum of, by keys that are equal for equal values."""
+        """x as a sum: the factor of each value, by keys that are equal for equal values."""
         if x not in self._sums:
             self._sums[x] = self._made_sum(x, depth)
         return self._sums[x]
@@ -60,7 +60,7 @@ class _Known:
         return {self._key(x, depth): 1} if terms is None else terms
 
     def _key(self, x: Tensor, depth: int) -> Hashable:
-        """Equal for tensors that the same ops make of the same values."""
+        """Equal for tensors computed by the same ops from the same values."""
         if x not in self._keys:
             self._keys[x] = self._made_key(x, depth)
         return self._keys[x]
@@ -82,7 +82,7 @@ def _is_integer(x: Tensor) -> bool:
 
 
 def _combined(op: Any, x: Tensor, parts: list[dict[Hashable, Size]]) -> dict[Hashable, Size] | None:
-    """The sum that an op makes of sums; None if it makes no sum."""
+    """The sum that results from an op on sums; None if it is not a sum."""
     first = parts[0]
     if isinstance(op, Mul):
         factor, other = parts if set(first) <= {_KNOWN} else parts[::-1]
@@ -106,7 +106,7 @@ def _plus(x: dict[Hashable, Size], y: dict[Hashable, Size], sign: int) -> dict[H
 
 
 def _known_number(x: Tensor) -> Any:
-    """The value of x if it is known, and nothing need be evaluated for it: an int or a size."""
+    """The value of x, an int or a size, if it is known without evaluating anything."""
     node = x.node
     if node is not None and node.builder is not None and node.builder.is_top_level:
         return None
@@ -115,13 +115,13 @@ def _known_number(x: Tensor) -> Any:
 
 
 def as_known(value: Any) -> Any:
-    """The one number of an array: an int, or a symbolic size."""
+    """The only number of an array: an int, or a symbolic size."""
     number = np.asarray(value)[()]
     return number if isinstance(number, Dim) else int(number)
 
 
 def text(x: Any, depth: int = 0) -> str:
-    """An expression as messages show it: `o[0] + 8`."""
+    """An expression as shown in messages: `o[0] + 8`."""
     if not isinstance(x, Tensor):
         return str(x)
     known = _known_number(x)
@@ -146,7 +146,7 @@ _SIGNS = {Add: "+", Sub: "-", Mul: "*"}
 
 
 def _element_text(node: Any, depth: int) -> str | None:
-    """`o[0]` for the two nodes that take an element."""
+    """`o[0]` for the pair of nodes that take an element."""
     inner = node.inputs[0].node if isinstance(node.op, Reshape) else None
     if inner is None or not isinstance(inner.op, Slice):
         return None

@@ -1,4 +1,4 @@
-"""Elements by what they equal: the distinct ones, and those of each of several groups."""
+"""Grouping elements: the distinct ones, and those of each of several partitions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tracegraph.typing import DTypeLike, TensorLike
 
 
 class Unique(NamedTuple):
-    """What `unique` returns."""
+    """The result of `unique`."""
 
     y: Tensor
     idx: Tensor
 
 
 class UniqueWithCounts(NamedTuple):
-    """What `unique_with_counts` returns."""
+    """The result of `unique_with_counts`."""
 
     y: Tensor
     idx: Tensor
@@ -50,15 +50,15 @@ class UniqueWithCounts(NamedTuple):
 
 
 def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
-    """The distinct elements of a vector in the order of their first occurrence, and for each
-    element which of them it is.
+    """The distinct elements of a vector in order of first occurrence, and for each element the
+    index of its distinct element.
 
-    - `x`: a vector of numbers or truth values. nan equals nothing, so each one is distinct.
-    - `out_idx`: the integer type of `idx`.
+    - `x`: a vector of numbers or bools. nan equals nothing, so every nan is distinct.
+    - `out_idx`: the integer dtype of `idx`.
 
-    Returns `(y, idx)` with y[idx[i]] = x[i]. How many distinct elements there are is a size that
-    each run finds, where x is not known while tracing. Gradients go to the first of equal elements.
-    Raises ShapeError for what is not a vector.
+    Returns `(y, idx)` with y[idx[i]] = x[i]. The number of distinct elements is a size found at run
+    time, unless x is known while tracing. Gradients go to the first of equal elements.
+    Raises ShapeError unless x is a vector.
 
     >>> y, idx = tg.unique([3, 1, 3])
     >>> y.numpy(), idx.numpy()
@@ -71,7 +71,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
 def unique_with_counts(
     x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
 ) -> UniqueWithCounts:
-    """What `unique` returns, and how often each of the distinct elements is there.
+    """The result of `unique`, and the number of occurrences of each distinct element.
 
     >>> tg.unique_with_counts([3, 1, 3]).count.numpy()
     array([2, 1], dtype=int32)
@@ -86,7 +86,7 @@ def unique_with_counts(
 
 
 def unique_positions(x: TensorLike) -> Tensor:
-    """Where each of the distinct elements of a vector occurs first, in int32; see `unique`."""
+    """The positions where the distinct elements of a vector first occur, in int32; see `unique`."""
     _, is_first, numbers = _numbered("unique_positions", x)
     return boolean_mask(Iota(numbers.type.shape[0], int32)(), is_first)
 
@@ -99,7 +99,7 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     (length,) = values.type.shape
     if known_int(length) and length == 0:
         return values, full(False, TensorType(bool_, (0,))), full(0, TensorType(int32, (0,)))
-    # Equal elements stand side by side in the sorted order; where they begin a kind begins.
+    # In sorted order equal elements are adjacent; a kind starts where a run of them starts.
     keys = _pair_numbers(values) if values.dtype.is_complex else values
     order = ArgSort(0, False)(keys)
     ordered = Gather(0, 0)(keys, order)
@@ -107,7 +107,7 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     kinds = CumSum(0, False)(Concatenate(0)(full(0, TensorType(int32, (1,))), Cast(int32)(begins)))
     places = full(0, kinds.type)
     kind = ScatterUpdate(0, 0)(places, Reshape((length, 1))(order), kinds)
-    # Of each kind the first element, by the least of its positions.
+    # The first element of each kind is at the least of its positions.
     positions = Iota(length, int32)()
     last = broadcast(as_tensor(int32.max), (length,))
     firsts = ScatterMin(0, 0)(last, Reshape((length, 1))(kind), positions)
@@ -118,7 +118,7 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _pair_numbers(values: Tensor) -> Tensor:
-    """Integers that are equal where complex numbers are, since those have no order."""
+    """Integers that are equal for equal complex numbers, which have no order themselves."""
     (length,) = values.type.shape
     parts = [_numbered("unique", part)[2] for part in (REAL(values), IMAG(values))]
     real, imag = (Cast(int64)(part) for part in parts)
@@ -128,13 +128,14 @@ def _pair_numbers(values: Tensor) -> Tensor:
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """The slices of `data` in `num_partitions` groups: the k-th has those with partitions[i] = k.
+    """Splits the slices of `data` into `num_partitions` groups; group k has those with
+    partitions[i] = k.
 
-    `partitions` has the shape of the first axes of `data`; the slices keep their order. How many
-    there are in a group is a size that each run finds, where the partitions are not known while
-    tracing. Raises InvalidArgumentError for a number that is none of a group, at top level and
-    where it is known while tracing; slices with one that is known only at run time are left out,
-    unless the function is built with `check_bounds`.
+    `partitions` has the shape of the first axes of `data`; slices keep their order. The number of
+    slices in a group is a size found at run time, unless the partitions are known while tracing.
+    Raises InvalidArgumentError for a number that is not a group, at top level and if it is known
+    while tracing; a slice whose number is only known at run time is left out, unless the function
+    is built with `check_bounds`.
 
     >>> [x.numpy().tolist() for x in tg.dynamic_partition([10, 20, 30], [0, 1, 0], 2)]
     [[10, 30], [20]]

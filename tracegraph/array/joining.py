@@ -1,4 +1,4 @@
-"""Several tensors as one, and one as several: concat, stack, split, repeat."""
+"""Joining and splitting tensors: concat, stack, split, repeat."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def together(op: str, values: Any) -> list[Tensor]:
 
 
 def _common_dtype(values: list[Any]) -> DType:
-    """The dtype of numbers, lists and arrays together: floating if one of them is, as in a list."""
+    """The common dtype of numbers, lists and arrays: floating if any of them is, as in a list."""
     first, *others = (as_tensor(value).dtype for value in values)
     for other in others:
         if first.is_integer and other.is_floating:
@@ -71,9 +71,9 @@ def _common_dtype(values: list[Any]) -> DType:
 
 
 def concat(values: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
-    """The tensors one after another along `axis`.
+    """Concatenates tensors along `axis`.
 
-    Raises ShapeError if they differ in another axis.
+    Raises ShapeError if they differ along another axis.
 
     >>> tg.concat([[1, 2], [3]], axis=0).numpy()
     array([1, 2, 3], dtype=int32)
@@ -99,7 +99,7 @@ _CONCAT = "give the tensors as one list, and then the axis: tg.concat([x, y], 0)
 
 
 def stack(values: TensorLike, axis: Axis = 0, name: str | None = None) -> Tensor:
-    """The tensors, all of one shape, side by side along a new axis, which stands at `axis`.
+    """Stacks tensors of the same shape along a new axis, which is `axis` of the result.
 
     >>> tg.stack([[1, 2], [3, 4]], axis=1).numpy()
     array([[1, 3],
@@ -158,10 +158,10 @@ def split(
     num: int | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """`value` cut along `axis` into that many equal parts, or into parts of the given sizes.
+    """Splits `value` along `axis` into a number of equal parts, or into parts of the given sizes.
 
-    One of the sizes may be -1, which stands for what is left. `num` is how many there are, and
-    need not be given; ShapeError is raised where there are more or fewer.
+    One of the sizes may be -1, for the rest. `num`, the number of parts, is optional; ShapeError is
+    raised if it is wrong.
 
     >>> [x.numpy().tolist() for x in tg.split([1, 2, 3, 4, 5], [2, -1])]
     [[1, 2], [3, 4, 5]]
@@ -224,7 +224,7 @@ def _completed_parts(x: Tensor, axis: int, parts: tuple[Any, ...]) -> tuple[Any,
 def repeat(
     input: TensorLike, repeats: TensorLike, axis: Axis = None, name: str | None = None
 ) -> Tensor:
-    """Each element repeated `repeats` times along `axis`; the tensor is flattened without one.
+    """Repeats each element `repeats` times along `axis`; without an axis, of the flattened tensor.
 
     - `repeats`: one number for all elements, or one for each, known while tracing.
 
@@ -256,7 +256,7 @@ def repeat(
 
 
 def _repeated_by(x: Tensor, axis: int, counts: Tensor) -> Tensor:
-    """The elements along an axis, each as often as counts say that only the run knows."""
+    """The elements along an axis, each repeated by a count that is known only at run time."""
     if counts.type.shape in ((), (1,)):
         return _repeated(x, axis, runtime_size("repeat", reshape(counts, [])))
     if counts.ndim != 1 or same_size(counts.type.shape[0], x.type.shape[axis]) is None:
@@ -269,14 +269,14 @@ def _repeated_by(x: Tensor, axis: int, counts: Tensor) -> Tensor:
         )
     ends = CumSum(0, False)(cast_to(counts, int32))
     total = runtime_size("repeat", Sum((0,))(cast_to(counts, int64)))
-    # How many elements have ended at each place is the number of the element that stands there.
+    # The element at each place is given by how many elements have ended before it.
     marks = full(0, TensorType(int32, (total + 1,)))
     ended = ScatterAdd(0, 0)(marks, Reshape((*ends.type.shape, 1))(ends), full_like(ends, 1))
     return Gather(axis, 0)(x, cut(CumSum(0, False)(ended), 0, 0, total))
 
 
 def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:
-    """Each element `count` times: an axis of that size after `axis`, joined with it."""
+    """Repeats each element `count` times: a new axis of that size after `axis`, merged with it."""
     sizes = x.type.shape
     after = axis + 1
     own = tuple(k for k in range(len(sizes) + 1) if k != after)
@@ -285,7 +285,7 @@ def _repeated(x: Tensor, axis: int, count: Any) -> Tensor:
 
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
-    """The sum of the tensors, all of one shape. 16-bit floating numbers are added in float32.
+    """The sum of tensors of the same shape. 16-bit floating-point numbers are added in float32.
 
     >>> tg.add_n([[1, 2], [3, 4], [5, 6]]).numpy()
     array([ 9, 12], dtype=int32)
@@ -314,9 +314,9 @@ def accumulate_n(
     tensor_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The sum of the tensors, all of one shape, as `add_n`.
+    """The sum of tensors of the same shape, like `add_n`.
 
-    Raises ShapeError where they do not have `shape`, DTypeError where they are not of
+    Raises ShapeError if their shape is not `shape`, DTypeError if their dtype is not
     `tensor_dtype`.
 
     >>> tg.math.accumulate_n([[1, 2], [3, 4]], shape=[2]).numpy()

@@ -1,4 +1,4 @@
-"""Elements put together by position, sequences turned round, and functions of several tensors."""
+"""Assembling elements by position, reversing sequences, and functions of several tensors."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
 def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None = None) -> Tensor:
-    """The rows of several tensors as one: y[indices[m][i]] = data[m][i]; of several rows for one
-    place the last one stays.
+    """Merges the rows of several tensors: y[indices[m][i]] = data[m][i]; the last of several rows
+    for the same position wins.
 
-    - `indices`: tensors of integers.
+    - `indices`: integer tensors.
     - `data`: as many tensors; the shape of each begins with that of its indices, and the rest is
       the same for all.
 
-    A place that no index names has zeros. How many rows there are is a size that each run finds,
-    where the indices are not known while tracing. Raises ShapeError for shapes that do not fit, and
-    InvalidArgumentError for a negative index, at top level and where it is known; the row of one
-    that is known only at run time is left out.
+    A position that no index names has zeros. The number of rows is a size found at run time, unless
+    the indices are known while tracing. Raises ShapeError for shapes that do not fit, and
+    InvalidArgumentError for a negative index, at top level and if it is known; the row of one that
+    is only known at run time is left out.
 
     >>> tg.dynamic_stitch([[0, 2], [1]], [[1, 3], [2]]).numpy()
     array([1, 2, 3], dtype=int32)
@@ -103,7 +103,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
 def _stitched_by_run(places: Sequence[Tensor], rows: Tensor) -> Tensor:
     numbers = Concatenate(0)(*(reshape(cast_to(at, int64), [-1]) for at in places))
     length = runtime_size("dynamic_stitch", ops.ADD(largest(numbers, -1), as_tensor(1, int64)))
-    # Of several rows for one place the last one has the largest number.
+    # Of several rows for one position, the last one has the largest number.
     count = numbers.type.shape[0]
     none = full(-1, TensorType(int32, (length,)))
     at = Reshape((count, 1))(numbers)
@@ -124,11 +124,11 @@ def reverse_sequence(
     batch_axis: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`input` with the first seq_lengths[b] elements along `seq_axis` in reverse order, for each b
-    along `batch_axis`.
+    """`input` with the first seq_lengths[b] elements along `seq_axis` reversed, for each b along
+    `batch_axis`.
 
-    The axes are 0 by default, of which one at least must be another.
-    Raises ShapeError for axes that are one, and if there is not one length for each b.
+    The axes default to 0; at least one of them must be given, since they must differ.
+    Raises ShapeError for equal axes, and unless there is one length for each b.
 
     >>> tg.reverse_sequence([[1, 2, 3, 4], [5, 6, 7, 8]], [2, 3], seq_axis=1).numpy()
     array([[2, 1, 3, 4],
@@ -166,8 +166,8 @@ def _check_lengths(op: str, lengths: Tensor, size: Any) -> None:
 
 
 def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:
-    """The coordinates of positions in a tensor of shape `dims`, whose elements are counted in
-    row-major order: one row for each axis.
+    """The coordinates of flat, row-major positions in a tensor of shape `dims`: one row for each
+    axis.
 
     Raises InvalidArgumentError for a position that is known to be out of range.
 
@@ -196,11 +196,11 @@ def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None
 
 
 def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
-    """The bits of `input`, read as another data type, which has no derivative.
+    """The bits of `input`, read as another dtype; has no derivative.
 
-    A type of smaller elements gives one more axis at the end, for the parts of each element, the
-    lowest bits first; to one of larger elements, the last axis, which has their number, is joined.
-    Raises ShapeError if it has not, DTypeError for truth values.
+    A dtype with smaller elements adds an axis at the end, for the parts of each element, lowest
+    bits first; for one with larger elements, the last axis, whose size is the number of parts, is
+    merged. Raises ShapeError if it has another size, DTypeError for bools.
 
     >>> tg.bitcast(tg.constant(1.0), tg.int32).numpy()
     np.int32(1065353216)
@@ -230,7 +230,7 @@ def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tens
 
 
 def _real_parts(x: Tensor) -> Tensor:
-    """x with one more axis at the end: the real and the imaginary part, or x itself."""
+    """x with an additional last axis: the real and the imaginary part, or just x itself."""
     if x.dtype.is_complex:
         return stack([ops.REAL(x), ops.IMAG(x)], axis=-1)
     return Reshape((*x.type.shape, 1))(x)
@@ -243,7 +243,8 @@ def _of_real_parts(x: Tensor, kind: DType) -> Tensor:
 
 
 def _split_bits(x: Tensor, size: int) -> Tensor:
-    """Each element as unsigned integers of `size` bytes, the lowest first, along one more axis."""
+    """Splits elements into unsigned integers of `size` bytes, lowest first, along a new last
+    axis."""
     bits = _as_bits(x, _UNSIGNED[x.dtype.size])
     if x.dtype.size == size:
         return stack([bits], axis=-1)
@@ -254,7 +255,7 @@ def _split_bits(x: Tensor, size: int) -> Tensor:
 
 
 def _joined_bits(x: Tensor, kind: DType) -> Tensor:
-    """Undoes `_split_bits`: the last axis holds the parts of one element or more."""
+    """The inverse of `_split_bits`: the last axis holds the parts of one element or more."""
     *sizes, count = x.type.shape
     each = kind.size // x.dtype.size
     x = cast_to(Reshape((*sizes, count // each, each))(x), _UNSIGNED[kind.size])
@@ -271,12 +272,12 @@ def _as_bits(x: Tensor, kind: DType) -> Tensor:
     return x if x.dtype is kind else ops.Bitcast(kind)(x)
 
 
-#: The unsigned type of so many bytes.
+#: The unsigned dtype with this many bytes.
 _UNSIGNED = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
 
 
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
-    """New tensors with the values of those in the list.
+    """New tensors with the values of those in a list.
 
     >>> [x.numpy().tolist() for x in tg.identity_n([[1, 2], 3.0])]
     [[1, 2], 3.0]
@@ -296,7 +297,7 @@ def shape_n(
 
 
 def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
-    """`input`, of which TensorFlow is told that it never changes; here it tells nothing.
+    """Returns `input`. It tells TensorFlow that the value never changes, but has no effect here.
 
     >>> tg.guarantee_const(2.0).numpy()
     np.float32(2.0)
@@ -305,7 +306,7 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def parallel_stack(values: TensorLike, name: str | None = None) -> Tensor:
-    """`tg.stack` along a new first axis: what a program computes at once is up to XLA.
+    """`tg.stack` along a new first axis; XLA decides what to compute in parallel.
 
     >>> tg.parallel_stack([[1, 2], [3, 4]]).numpy()
     array([[1, 2],
@@ -315,7 +316,7 @@ def parallel_stack(values: TensorLike, name: str | None = None) -> Tensor:
 
 
 def type_spec_from_value(value: Any) -> TensorSpec:
-    """The `tg.TensorSpec` that describes a tensor, or what becomes one.
+    """The `tg.TensorSpec` that describes a tensor, or a value convertible to one.
 
     >>> tg.type_spec_from_value([1.0, 2.0])
     TensorSpec(shape=(2,), dtype=tg.float32, name=None)
@@ -324,7 +325,7 @@ def type_spec_from_value(value: Any) -> TensorSpec:
 
 
 def broadcast_static_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> TensorShape:
-    """The shape that NumPy's rule gives for two shapes.
+    """The shape to which two shapes broadcast, by NumPy's rule.
 
     Raises ShapeError, a ValueError, if they do not broadcast.
 
@@ -341,9 +342,9 @@ def broadcast_static_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> TensorShap
 
 
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
-    """`broadcast_static_shape` of vectors of integers, which need not be known.
+    """`broadcast_static_shape` for integer vectors, whose values may be unknown.
 
-    Raises ShapeError where they are known and do not broadcast.
+    Raises ShapeError if they are known and do not broadcast.
 
     >>> tg.broadcast_dynamic_shape([2, 1], [3]).numpy()
     array([2, 3], dtype=int32)

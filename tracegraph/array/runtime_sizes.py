@@ -1,7 +1,7 @@
-"""Sizes that only the run knows: a value of the graph as the size of an axis.
+"""Sizes found at run time: a value of the graph as the size of an axis.
 
-A tensor that a shape is made of gets a name, which is an open size from there on; see
-`ops.constant.RuntimeSize`. Sizes that are seen to be a known number apart share one name.
+A tensor that determines a shape gets a name, which is an open size from there on; see
+`ops.constant.RuntimeSize`. Sizes that provably differ by a known number share one name.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.ops.sort import TrueIndices
 
-#: How many sizes are looked through for one that is a known number away.
+#: How many sizes to search for one that differs by a known number.
 _LOOK_BACK = 16
 
 
 def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
-    """The value of an integer scalar, which is not known while tracing, as a size; where it
-    `clamps`, 0 for a value below."""
+    """The value of an integer scalar, unknown while tracing, as a size; if it `clamps`, 0 for a
+    negative value."""
     if not n.dtype.is_integer or n.type.shape != ():
         fail(
             ShapeError,
@@ -50,11 +50,11 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
         return max(known, 0) if clamps else known
     if isinstance(known, Dim) and not (clamps and _may_be_negative(known)):
         return known
-    require_rank(n)  # of which more may be known where the trace begins again
+    require_rank(n)  # the rank may be known when tracing restarts
     n = cast_to(n, int64)
     for node in _last_sizes():
         apart = difference(n, node.inputs[0])
-        # What was read is 0 or more. Less than that may be below 0, where it clamps.
+        # A size read before is at least 0; a smaller one may be negative, and is then clamped.
         if apart is not None and not (clamps and _may_be_negative(apart)):
             return node.op.size + apart
     if clamps:
@@ -70,20 +70,20 @@ def _may_be_negative(size: Size) -> bool:
 
 
 def _last_sizes() -> list[Any]:
-    """The nodes that read sizes in what is being built, the last one first."""
+    """The nodes of the graph being built that read sizes, the last one first."""
     found = [node for node in current().nodes if type(node.op) is RuntimeSize]
     return found[: -_LOOK_BACK - 1 : -1]
 
 
 def is_open(value: Any) -> bool:
-    """Whether a value, or one in a list of them, is known only at run time."""
+    """Whether a value, or one in a list of values, is known only at run time."""
     if isinstance(value, (list, tuple)):
         return any(map(is_open, value))
     return has_dtype(value) and captured_value(as_tensor(value)) is None
 
 
 def with_runtime_sizes(op: str, shape: Any) -> Any:
-    """What a shape is given by, with sizes in place of the numbers that only the run knows."""
+    """The elements of a shape, with sizes in place of the numbers known only at run time."""
     if not is_open(shape):
         return shape
     if isinstance(shape, (list, tuple)):
@@ -109,21 +109,21 @@ def _sizes_of_part(op: str, part: Any) -> list[Any]:
 
 
 def size_of_value(op: str, n: Tensor) -> Size:
-    """The value of an integer scalar as a size: an int where it is known."""
+    """The value of an integer scalar as a size: an int if it is known."""
     known = static_value(n)
     return runtime_size(op, n) if known is None else as_known(known)
 
 
 def largest(x: Tensor, low: int) -> Tensor:
-    """The largest of the integers in x and `low`, as an int64 scalar."""
+    """The maximum of the integers in x and `low`, as an int64 scalar."""
     flat = Reshape((element_count(x.type.shape),))(cast_to(x, int64))
     with_low = Concatenate(0)(flat, full(low, TensorType(int64, (1,))))
     return Max((0,))(with_low)
 
 
 def true_positions(op: str, mask: Tensor) -> Tensor:
-    """Where a vector of truth values is true, in order, as int32 numbers; how many there are, only
-    the run knows."""
+    """The positions where a bool vector is true, in order, as int32; their number is found at run
+    time."""
     return TrueIndices(runtime_size(op, Sum((0,))(Cast(int64)(mask))))(mask)
 
 

@@ -1,4 +1,4 @@
-"""Tensors under another shape: reshape, transpose, new axes, broadcasting, padding, reversing."""
+"""Changing shapes: reshape, transpose, new axes, broadcasting, padding, reversing."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def reshape(tensor: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """The same elements, in row-major order, under another shape.
+    """The same elements, in row-major order, in another shape.
 
-    One size may be -1, which stands for what is left. Of a tensor without elements that is what is
-    left of the sizes that are not 0.
+    One size may be -1 and is inferred; for an empty tensor, from the sizes that are not 0.
     Raises ShapeError if the numbers of elements differ.
 
     >>> tg.reshape([1, 2, 3, 4], [2, -1]).numpy()
@@ -70,7 +69,7 @@ def _wanted_shape(x: Tensor, shape: Any) -> Shape:
 
 
 def _completed(x: Tensor, sizes: tuple[Any, ...]) -> Any:
-    """The sizes with the one that is -1 worked out."""
+    """The sizes with -1 replaced by the inferred size."""
     free = [k for k, size in enumerate(sizes) if known_int(size) and size == -1]
     if len(free) > 1:
         refuse("reshape", f"{list(sizes)} has more than one -1", x, fix="give all sizes but one")
@@ -102,9 +101,9 @@ def transpose(
     conjugate: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """a with its axes in another order: axis k of the result is axis perm[k] of a.
+    """Permutes the axes of a: axis k of the result is axis perm[k] of a.
 
-    Without `perm` the order is turned round. `conjugate` takes the complex conjugate too.
+    Without `perm` the order is reversed. `conjugate` takes the complex conjugate too.
 
     >>> tg.transpose([[1, 2], [3, 4]]).numpy()
     array([[1, 3],
@@ -122,7 +121,7 @@ def transpose(
 
 
 def expand_dims(input: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
-    """`input` with a new axis of size 1, which stands at `axis` in the result.
+    """`input` with a new axis of size 1, which is `axis` of the result.
 
     >>> tg.expand_dims([1, 2], 0).shape, tg.expand_dims([1, 2], -1).shape
     (TensorShape([1, 2]), TensorShape([2, 1]))
@@ -183,7 +182,7 @@ def broadcast_to(input: TensorLike, shape: ShapeLike, name: str | None = None) -
 
 
 def tile(input: TensorLike, multiples: TensorLike, name: str | None = None) -> Tensor:
-    """`input` repeated whole, multiples[k] times along axis k.
+    """Repeats the whole of `input`, multiples[k] times along axis k.
 
     >>> tg.tile([1, 2], [2]).numpy()
     array([1, 2, 1, 2], dtype=int32)
@@ -216,10 +215,10 @@ def pad(
     constant_values: TensorLike = 0,
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with paddings[k] = [before, after] more elements along axis k.
+    """Pads `tensor` by paddings[k] = [before, after] elements along axis k.
 
-    - `mode` "CONSTANT": they are `constant_values`; "REFLECT": they mirror the tensor without
-      its edge; "SYMMETRIC": with its edge.
+    - `mode` "CONSTANT": pads with `constant_values`; "REFLECT": mirrors the tensor without its
+      edge; "SYMMETRIC": with its edge.
 
     >>> tg.pad([1, 2, 3], [[2, 1]]).numpy()
     array([0, 0, 1, 2, 3, 0], dtype=int32)
@@ -241,8 +240,8 @@ def pad(
 
 
 def _with_open_margins(x: Tensor, widths: Any, value: Tensor) -> tuple[Tensor, Any]:
-    """x with those margins whose widths may turn out to be negative, and the widths that are left.
-    Such a margin is a tensor of its own, which is refused then; `Pad` would cut off."""
+    """x with those margins whose widths may turn out negative, and the widths that remain.
+    Such a margin is a separate tensor, which then raises an error, whereas `Pad` would crop."""
     left = [list(pair) for pair in widths]
     for axis, pair in enumerate(widths):
         for k, width in enumerate(pair):
@@ -254,7 +253,7 @@ def _with_open_margins(x: Tensor, widths: Any, value: Tensor) -> tuple[Tensor, A
     return x, left
 
 
-#: What stands in the margins that `pad` makes.
+#: The values of `mode`, which say what `pad` fills the margins with.
 _MODES = ("CONSTANT", "REFLECT", "SYMMETRIC")
 
 
@@ -272,7 +271,7 @@ def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
 
 
 def rows_of(op: str, pairs: Any) -> Any:
-    """What stands along the first axis of a list, an array, or a tensor that is known."""
+    """The rows along the first axis of a list, an array, or a tensor with known values."""
     if isinstance(pairs, (list, tuple)):
         return pairs
     x = as_tensor(pairs)
@@ -300,7 +299,7 @@ def _mirrored(x: Tensor, axis: int, before: int, after: int, edge: int) -> Tenso
 
 
 def reverse(tensor: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
-    """`tensor` with the order of the elements along each of the axes turned round.
+    """Reverses `tensor` along each of the axes.
 
     >>> tg.reverse([1, 2, 3], [0]).numpy()
     array([3, 2, 1], dtype=int32)
@@ -311,9 +310,10 @@ def reverse(tensor: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
 
 
 def roll(input: TensorLike, shift: TensorLike, axis: Axis, name: str | None = None) -> Tensor:
-    """`input` moved by `shift` places along `axis`; what leaves at the end comes in at the front.
+    """Shifts `input` by `shift` places along `axis`; elements pushed off the end reappear at the
+    start.
 
-    The shifts, one for each axis or one for all, may be tensors.
+    The shifts, one per axis or one for all, may be tensors.
 
     >>> tg.roll([1, 2, 3, 4], shift=1, axis=0).numpy()
     array([4, 1, 2, 3], dtype=int32)
@@ -339,7 +339,7 @@ def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
         return x
     if isinstance(places, Tensor):
         length = cast_to(as_tensor(maximum(size, 1)), int64)
-        # The remainder comes first: the difference of large numbers would overflow.
+        # Take the remainder first: the difference of large numbers would overflow.
         positions = Iota(size, int64)() - places % length  # type: ignore[operator]
         return Gather(axis, 0)(x, positions % length)
     first = places % size
@@ -377,13 +377,13 @@ def cut(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:
 
 
 def moved_axes(x: Tensor, first: tuple[int, ...]) -> Tensor:
-    """x with the axes `first` in front, in that order, and the others after them in theirs."""
+    """x with the axes `first` in front, in that order, followed by the others in theirs."""
     order = (*first, *(axis for axis in range(x.ndim) if axis not in first))
     return x if order == tuple(range(x.ndim)) else ops.Transpose(order)(x)
 
 
 def flattened(x: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """x with its axes joined in groups of `counts`."""
+    """x with its axes merged in groups of `counts`."""
     sizes, groups = x.type.shape, []
     start = 0
     for count in counts:

@@ -1,4 +1,4 @@
-"""What commands give back: answers, refusals, and the tables in them."""
+"""Results of commands: answers, refusals, and tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tracegraph.text.printer import unique
 from tracegraph.views.devices import aligned
 from tracegraph.views.outline import printable
 
-#: Exit codes: the answer is yes, it is no or the data is bad, there is no answer.
+#: Exit codes: the answer is yes; it is no, or the data is bad; there is no answer.
 OK, NO, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found: `text` for people, `data` for `--json`, and the exit code."""
+    """The result of a command: `text` for people, `data` for `--json`, and the exit code."""
 
     text: str
     data: dict[str, Any] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Answer:
 
 
 class Misuse(Exception):
-    """A command that was asked for something that is not there: the fact and the repair."""
+    """A request for something that does not exist: the fact and the fix."""
 
     def __init__(self, fact: str, fix: str = "") -> None:
         super().__init__(fact)
@@ -38,7 +38,7 @@ class Misuse(Exception):
 
 
 def refuse_name(fact: str, name: str, names: Sequence[str], otherwise: str) -> NoReturn:
-    """Raises Misuse for a name that is not there, with those that are near it."""
+    """Raises Misuse for an unknown name, listing similar ones."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         raise Misuse(fact, f"did you mean {' or '.join(near)}?")
@@ -46,16 +46,16 @@ def refuse_name(fact: str, name: str, names: Sequence[str], otherwise: str) -> N
 
 
 def table(rows: Iterable[Sequence[Any]], sides: str) -> str:
-    """The rows, the first of which has the titles, with their columns aligned: `<` left, `>` right.
+    """Formats rows, the first with the titles, in aligned columns: `<` left, `>` right.
 
-    What comes from a file that nobody vouches for must not move the cursor: cells are made
+    Text from untrusted files must not move the cursor, so cells are made
     printable.
     """
     return "\n".join(aligned([[printable(str(cell)) for cell in row] for row in rows], sides))
 
 
 def size_text(count: int) -> str:
-    """A number of bytes as people read it: 512 B, 12.3 kB, 1.2 GB."""
+    """A number of bytes in readable form: 512 B, 12.3 kB, 1.2 GB."""
     if count < 1000:
         return f"{count} B"
     size = float(count)
@@ -67,8 +67,8 @@ def size_text(count: int) -> str:
 
 
 def write_file(path: Path, data: str | bytes | Callable[[Path], None]) -> None:
-    """Writes a result, or has it written, in one step. Raises Misuse for a path that cannot be
-    written, whose file is then as it was."""
+    """Writes a result atomically, from data or by a function. Raises Misuse if the path cannot be
+    written; an existing file is then unchanged."""
     try:
         write_output(path, data.encode() if isinstance(data, str) else data)
     except OSError as error:
@@ -76,13 +76,13 @@ def write_file(path: Path, data: str | bytes | Callable[[Path], None]) -> None:
 
 
 def file_names(names: Iterable[str]) -> list[str]:
-    """Names of files that stay in their folder, whatever a model calls what goes into them."""
+    """File names that stay in their folder, whatever names a model gives its contents."""
     words = (re.sub(r"[^A-Za-z0-9_.-]+", "_", name).lstrip(".-")[:200] for name in names)
     return unique([word or "output" for word in words])
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder for results. Raises Misuse where none can be."""
+    """Creates a folder for results. Raises Misuse if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

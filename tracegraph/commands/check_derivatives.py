@@ -1,13 +1,13 @@
 """The dot-product test: forward and reverse mode of an entry, compared at random arguments.
 
-With J the Jacobian of the results by the arguments and the trainable Variables, v a random
-direction of those and w of the results, <Jv, w> by forward mode must be <v, J'w> by reverse mode.
-The two go through different rules and different graphs.
+Let J be the Jacobian of the results with respect to the arguments and the trainable Variables, v a
+random direction of those, and w one of the results. Then <Jv, w> by forward mode must equal
+<v, J'w> by reverse mode. The two use different rules and different graphs.
 
 A custom gradient that is not linear, such as one that clips, has no forward mode, and none could
-agree with it: it is another function than the derivative by intent. What is tested is the graph
-with the body alone in its place. The gradient with it is computed too, and must be finite and have
-the shapes of the arguments; no more can be known of it.
+agree with it: it deliberately differs from the derivative. So the graph is tested with the plain
+body in its place. The gradient with it is computed too, and must be finite and have the shapes of
+the arguments; nothing more can be checked.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
 
 RIGHT, WRONG, NONE, UNTESTED = "right", "WRONG", "none", "not tested"
-#: Open sizes are tried with these, one after another: different ones first.
+#: Sizes to try for open ones, one row after another: different sizes first.
 _SIZES = ((3, 4, 5, 6), (4,), (2,), (1,), (16,), (64,))
-#: Shapes for an open rank.
+#: Shapes to try for an open rank.
 _SHAPES: tuple[tuple[int, ...], ...] = ((3, 2), (4,), (), (2, 3, 2), (2, 4, 4, 3))
-#: What an entry may raise at arguments that it does not take.
+#: Errors that an entry may raise for arguments that it does not accept.
 _REFUSALS = (Mismatch, ShapeError, DTypeError, TraceError, LoweringError)
 
 
 @dataclass(frozen=True)
 class Check:
-    """What the test found. Without an error there was nothing to compare, as `note` says."""
+    """The result of the test. If `error` is None, nothing was compared, and `note` says why."""
 
     verdict: str
     note: str = ""
@@ -62,9 +62,9 @@ class Check:
     forward: float = 0.0
     reverse: float = 0.0
     error: float | None = None
-    #: The largest error that is accepted, relative to the size of what is compared.
+    #: The largest accepted error, relative to the size of the compared values.
     limit: float = 0.0
-    #: The functions in whose place their bodies were tested, without the custom gradients.
+    #: The functions that were tested as plain bodies, without their custom gradients.
     without: tuple[str, ...] = ()
 
     @property
@@ -73,10 +73,10 @@ class Check:
 
 
 def check_derivatives(entry: Entry) -> Check:
-    """Tests the derivatives of an entry where it can be run.
+    """Tests the derivatives of an entry, if it can be run.
 
-    Sizes that are open get small numbers. Arguments are drawn around 0, then between 0 and 1 if
-    there something is not finite or refused. Variables have the same values before and after.
+    Open sizes get small numbers. Arguments are drawn around 0, then between 0 and 1 if a value is
+    not finite or an error occurs there. Variables keep their values.
     """
     if not any(y.dtype.is_differentiable for y in entry.outputs.values()):
         return Check(NONE, "no result is a floating number")
@@ -100,7 +100,7 @@ def check_derivatives(entry: Entry) -> Check:
             except _REFUSALS as error:
                 note = f"at random arguments: {fact_of(error)}"
                 continue
-            except Exception as error:  # what the library never means to raise is a finding
+            except Exception as error:  # an error the library should never raise is a finding
                 return Check(WRONG, f"{type(error).__name__}: {fact_of(error)}")
             if isinstance(check, Check):
                 return check
@@ -116,8 +116,8 @@ def _restore(kept: Sequence[tuple[Variable, np.ndarray]]) -> None:
 
 
 def _with_forward_mode(entry: Entry) -> tuple[Entry, tuple[str, ...]]:
-    """The entry with plain calls in the place of those whose custom gradient has no forward mode,
-    and the names of their bodies; itself where there are none."""
+    """The entry with plain calls in place of those whose custom gradient has no forward mode, and
+    the names of their bodies; the entry itself if there are none."""
     names: list[str] = []
 
     def plain(_: Node, op: Any) -> Op:
@@ -133,12 +133,12 @@ def _with_forward_mode(entry: Entry) -> tuple[Entry, tuple[str, ...]]:
 def _lacks_forward_mode(op: Op) -> bool:
     try:
         return op.chosen_gradient is not None and not op.has_forward
-    except (MissingRule, *_REFUSALS):  # the test itself comes to it, and says so
+    except (MissingRule, *_REFUSALS):  # the test itself will report it
         return False
 
 
 class _Test:
-    """An entry at arguments, and the places where it is differentiated."""
+    """An entry at given arguments, and the tensors to differentiate with respect to."""
 
     def __init__(
         self, entry: Entry, arguments: list[np.ndarray], kept: list[tuple[Variable, np.ndarray]]
@@ -157,8 +157,8 @@ class _Test:
         self._sources: list[Any] = [x for _, x in sources]
 
     def check(self, own: Entry, without: tuple[str, ...]) -> Check | str:
-        """What is found here, or why nothing can be. `own` has the custom gradients that are not
-        in the entry that is tested."""
+        """The result here, or why there is none. `own` has the custom gradients that are not in the
+        entry that is tested."""
         if not self._sources:
             return Check(NONE, "no argument is a floating number")
         directions = [self._random(x) for x in self._sources]
@@ -185,7 +185,7 @@ class _Test:
         return Check(verdict, "", self._names, forward, reverse, error, limit, without)
 
     def _problem(self, own: Entry, seeds: Sequence[Tensor]) -> Check | str | None:
-        """What is wrong with the gradient that custom gradients have a part in: not its values."""
+        """What is wrong with the gradient through custom gradients, apart from its values."""
         pulled = self._pulled(own, seeds)
         for name, x, g in zip(self._names, self._sources, pulled, strict=True):
             type = TensorType(x.dtype, tuple(x.shape))
@@ -233,7 +233,7 @@ def _candidates(entry: Entry) -> Iterator[list[np.ndarray]]:
 
 
 def _types(inputs: Sequence[Input]) -> Iterator[list[TensorType]]:
-    """The types of the arguments, with small numbers for the sizes that are open."""
+    """The types of the arguments, with small numbers for open sizes."""
     names, shapes = _open_names([own.type for own in inputs])
     for numbers in _SIZES if names else _SIZES[:1]:
         for shape in _SHAPES if shapes else _SHAPES[:1]:
@@ -286,7 +286,7 @@ def _norm(values: Sequence[Tensor]) -> float:
 
 
 def _epsilon(entry: Entry) -> float:
-    """The distance of 1 and the next number, in the narrowest dtype that the graph computes in."""
+    """The distance from 1 to the next number, in the narrowest dtype that the graph uses."""
     graphs = list(entry.graph.graphs())
     values = [y for graph in graphs for node in graph.nodes for y in node.outputs]
     dtypes = {x.dtype for x in [*values, *entry.graph.inputs] if x.dtype.is_differentiable}

@@ -1,4 +1,4 @@
-"""What a path holds: entries that can be shown, run and differentiated, and what is around them."""
+"""The contents of a path: entries to show, run and differentiate, and their surroundings."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from tracegraph.state.variable import Variable
 from tracegraph.text.parser import parse_module
 from tracegraph.text.printer import unique, value_names
 
-#: Where signatures are among the entries, whatever else has their name.
+#: The prefix of signatures among the entries, even if something else has that name.
 SIGNATURES = "signatures"
 ROOT = "."
 
 
 class Input(NamedTuple):
-    """An argument of an entry; one that is a Variable is passed as one."""
+    """An argument of an entry; one that is a Variable is passed as a Variable."""
 
     name: str
     type: TensorType
@@ -53,7 +53,7 @@ class Input(NamedTuple):
 
 
 class Entry(abc.ABC):
-    """One graph with a name: a trace of a function, a signature, or a graph of a text."""
+    """A named graph: a trace of a function, a signature, or a graph of a text."""
 
     def __init__(self, name: str, graph: Graph) -> None:
         self.name = name
@@ -61,27 +61,27 @@ class Entry(abc.ABC):
         self.inputs: list[Input] = []
         #: The results by name, which are the first outputs of the graph.
         self.outputs: dict[str, TensorType] = {}
-        #: Python values that it was traced for, by the names of the arguments.
+        #: The Python values that it was traced for, by the names of the arguments.
         self.fixed: dict[str, Any] = {}
-        #: What its parameters have by default, by the names of the arguments.
+        #: The default values of its parameters, by the names of the arguments.
         self.defaults: dict[str, Any] = {}
-        #: The Variables that it reads or assigns, but for those that are arguments, by the names
-        #: that the graph has for them.
+        #: The Variables that it reads or assigns, other than arguments, by their names in the
+        #: graph.
         self.variables: dict[str, Variable] = {}
 
     def with_graph(self, graph: Graph) -> Entry:
-        """The same entry with another graph to look at."""
+        """The same entry showing another graph."""
         entry = copy.copy(self)
         entry.graph = graph
         return entry
 
     def computed_by(self, graph: Graph) -> Entry:
-        """The same entry run by another graph of the same inputs and outputs."""
+        """The same entry, run by another graph with the same inputs and outputs."""
         return self.with_graph(graph)
 
     def has_defaults_but_for(self, given: Container[str]) -> bool:
-        """Whether every Python value that is not given is the default one: what the function takes
-        where a call leaves it out."""
+        """Whether every Python value that is not given equals the default, which the function uses
+        if a call omits it."""
         rest = [(name, value) for name, value in self.fixed.items() if name not in given]
         return all(
             name in self.defaults and leaf_key(self.defaults[name]) == leaf_key(value)
@@ -89,17 +89,17 @@ class Entry(abc.ABC):
         )
 
     def default_array(self, name: str) -> np.ndarray | None:
-        """The array that an input has by default: a Python number is that of other traces."""
+        """An input's default array; a Python number as default belongs to other traces."""
         if name in self.defaults and isinstance(leaf_key(self.defaults[name]), TensorType):
             return host_array(as_tensor(self.defaults[name]))
         return None
 
     @abc.abstractmethod
     def run(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The results for tensors, and for Variables where an input is one; ordered as `inputs`."""
+        """The results for tensors, or Variables for inputs that are Variables, in input order."""
 
     def call(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """`run`, where what the graph prints goes to the standard error: the output is ours."""
+        """`run`, with the graph's prints sent to standard error: standard output is ours."""
         with contextlib.redirect_stdout(sys.stderr):
             return self.run(arguments)
 
@@ -110,7 +110,7 @@ class Entry(abc.ABC):
 
     @property
     def custom_gradients(self) -> list[tuple[str, str]]:
-        """The names of the bodies that have a gradient of the user's, and of these gradients."""
+        """The names of the bodies with custom gradients, and of those gradients."""
         ops = (node.op for graph in self.graph.graphs() for node in graph.nodes)
         pairs = (
             (op.regions[0].graph.name, op.chosen_gradient.name)
@@ -163,7 +163,7 @@ class TraceEntry(Entry):
 
 
 class SignatureEntry(TraceEntry):
-    """A signature: its inputs and outputs have the names that were saved."""
+    """A signature: its inputs and outputs have their saved names."""
 
     def __init__(self, name: str, signature: SignatureFunction) -> None:
         super().__init__(name, signature.concrete)
@@ -196,22 +196,22 @@ class GraphEntry(Entry):
 
 
 class Kept(NamedTuple):
-    """A Variable in a saved model, as the manifest has it: `key` is the name of its value."""
+    """A Variable of a saved model, as in the manifest: `key` is the name of its value."""
 
     key: str
     #: Its declared type, in which sizes may be open.
     type: str
     trainable: bool
-    #: Of the value that was saved.
+    #: The type of the saved value.
     shape: tuple[int, ...]
     bytes: int
     digest: str
-    #: Reads the value that was saved.
+    #: Reads the saved value.
     read: Callable[[], Any]
 
 
 class Contents:
-    """What a path holds."""
+    """The contents of a path."""
 
     kind = ""
 
@@ -220,7 +220,7 @@ class Contents:
         self.entries: dict[str, Entry] = {}
 
     def find(self, name: str) -> list[Entry]:
-        """The traces that a name stands for. Raises Misuse if it stands for none."""
+        """The traces with this name. Raises Misuse if there are none."""
         found = self.entries.get(name)
         if found is not None:
             return [found]
@@ -233,21 +233,22 @@ class Contents:
 
     @property
     def distinct(self) -> list[Entry]:
-        """Each graph once, under its first name: a signature is often a trace of a function too."""
+        """Each graph once, under its first name: a signature is often also a function's trace."""
         found: dict[int, Entry] = {}
         for entry in self.entries.values():
             found.setdefault(id(entry.graph), entry)
         return list(found.values())
 
     def chosen(self, name: str | None) -> list[Entry]:
-        """The traces of a name, or all there are. Raises Misuse if there are none."""
+        """The traces with this name, or all of them. Raises Misuse if there are none."""
         found = self.distinct if name is None else self.find(name)
         if not found:
             raise Misuse(f"{self.path} holds no graph: no function was traced before it was saved")
         return found
 
     def one(self, name: str | None) -> Entry:
-        """The only trace of a name, or the only one of all. Raises Misuse if there are several."""
+        """The only trace with this name, or the only one of all. Raises Misuse if there are
+        several."""
         found = self.chosen(name)
         if len(found) == 1:
             return found[0]
@@ -276,7 +277,7 @@ class TextContents(Contents):
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
 
     def chosen(self, name: str | None) -> list[Entry]:
-        """The graph of a name, or those that no other of the text uses."""
+        """The graph with this name, or the graphs that no other one uses."""
         if name is not None:
             return self.find(name)
         used = {
@@ -288,7 +289,7 @@ class TextContents(Contents):
         return [entry for entry in self.entries.values() if id(entry.graph) not in used]
 
     def one(self, name: str | None) -> Entry:
-        """The graph of a name; the last of the text is the entry."""
+        """The graph with this name; by default the last of the text, which is the entry."""
         return super().one(name) if name is not None else list(self.entries.values())[-1]
 
 
@@ -303,7 +304,7 @@ class SavedContents(Contents):
         self.root = load(path)
         self.manifest = self.reader.entry.pairs()
         self.objects: list[tuple[str, Module]] = []
-        #: Functions by their paths, as often as they are met.
+        #: The functions by their paths, once for each occurrence.
         self.functions: list[tuple[str, Function | ConcreteFunction]] = []
         for found, value in _walk(self.root):
             if isinstance(value, Module):
@@ -349,7 +350,7 @@ class SavedContents(Contents):
 
     @property
     def variables(self) -> list[Kept]:
-        """The Variables, in the order in which the manifest has them."""
+        """The Variables, in the order of the manifest."""
         weights = self.manifest["weights"].value
         found = []
         for row in self.manifest["variables"].value:
@@ -381,7 +382,7 @@ class SavedContents(Contents):
 
 
 def open_path(path: Path) -> Contents:
-    """What is at a path. Raises Misuse if there is nothing, LoadError if it is damaged."""
+    """The contents of a path. Raises Misuse if there is nothing, LoadError if it is damaged."""
     if not path.exists():
         raise Misuse(
             f"there is no file or directory {path}",
@@ -391,14 +392,15 @@ def open_path(path: Path) -> Contents:
 
 
 def _traces(name: str, value: Function | ConcreteFunction) -> list[Entry]:
-    """The entries of a function: its own name for a single trace, else `name:0`, `name:1`, ..."""
+    """The entries of a function: under its own name for a single trace, else `name:0`, `name:1`,
+    ..."""
     traces = [value] if isinstance(value, ConcreteFunction) else value.traces
     names = [name] if len(traces) == 1 else [f"{name}:{i}" for i in range(len(traces))]
     return [TraceEntry(*row) for row in zip(names, traces, strict=True)]
 
 
 def _walk(root: LoadedModule) -> Iterator[tuple[str, Any]]:
-    """Modules, each once, and functions, with the path of attributes, keys and places to each."""
+    """Modules, each once, and functions, with their paths of attributes, keys and indices."""
     content = content_of(root)
     if content is not root:
         is_function = isinstance(content, (Function, ConcreteFunction))
@@ -419,7 +421,7 @@ def _walk(root: LoadedModule) -> Iterator[tuple[str, Any]]:
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
-    """What a module or container holds, by the steps that lead there."""
+    """The contents of a module or container, by the path components that lead to them."""
     if isinstance(value, Module):
         return value._ordered_attributes()
     if isinstance(value, dict):
@@ -432,7 +434,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 def _at(root: LoadedModule, path: str) -> Any:
-    """What a path leads to, or None. The same object may be reached by several."""
+    """The object at a path, or None. One object may have several paths."""
     value: Any = content_of(root)
     for step in path.split("/"):
         value = dict(_children(value)).get(step)
@@ -440,18 +442,18 @@ def _at(root: LoadedModule, path: str) -> Any:
 
 
 def _default_leaves(signature: Signature) -> list[tuple[str, Any]]:
-    """The leaves of the default values, by the names that they have as arguments."""
+    """The leaves of the default values, by their names as arguments."""
     parameters = signature.parameters.parameters.values()
     values = {p.name: p.default for p in parameters if p.default is not p.empty}
     try:
         leaves, structure = nest.flatten_structure(((), values))
-    except Mismatch:  # no structure of arguments: each call must give another value
+    except Mismatch:  # not a structure of arguments: each call must pass another value
         return []
     return list(zip(signature.leaf_names(structure), leaves, strict=True))
 
 
 def _result_names(concrete: ConcreteFunction) -> list[str]:
-    """The names of the results: those of a dict, else `output_0` and so on; no two are equal."""
+    """The unique names of the results: those of a dict, else `output_0` and so on."""
     packed = concrete.results.pack(range(concrete.traced.result_count))
     is_named = isinstance(packed, dict) or record_kind(packed) is not None
     return unique(
@@ -461,7 +463,7 @@ def _result_names(concrete: ConcreteFunction) -> list[str]:
 
 
 def _leaf_paths(value: Any) -> list[tuple[str, ...]]:
-    """The steps to each tensor of a result, in the order of the tensors."""
+    """The path components of each tensor of a result, in tensor order."""
     found: dict[int, tuple[str, ...]] = {}
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:

@@ -1,4 +1,4 @@
-"""`tracegraph diff`: what differs between two graphs, or between two saved models."""
+"""`tracegraph diff`: the differences between two graphs, or between two saved models."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from tracegraph.views.outline import printable
 
 @dataclass(frozen=True)
 class Note:
-    """A difference beside the graphs: `kind` is added, removed or changed; `what` is entry or
-    variable; `field` is what of a Variable is another. `before` and `after` are None where there
-    is nothing; of values, which are compared by their checksums, `after` is the largest
-    difference."""
+    """A difference outside the graphs: `kind` is added, removed or changed; `what` is entry or
+    variable; `field` is the property of a Variable that differs. `before` and `after` are None if
+    absent; for values, which are compared by checksum, `after` is the largest difference."""
 
     kind: str
     what: str
@@ -54,7 +53,7 @@ def compare(options: argparse.Namespace) -> Answer:
 
 
 def _of_models(before: SavedContents, after: SavedContents, no_values: bool) -> Answer:
-    """All entries that have one name in both, and what only one of them has."""
+    """The differences of entries with the same name, and the entries that only one model has."""
     notes = [*_entry_notes(before, after), *_variable_notes(before, after, no_values)]
     pairs = [
         (x, after.entries[name]) for name, x in before.entries.items() if name in after.entries
@@ -91,7 +90,7 @@ def _changes(name: str, before: Kept, after: Kept, no_values: bool) -> Iterator[
 
 
 def _distance(before: Kept, after: Kept) -> float | None:
-    """The largest difference of two values of one shape, if it is a number."""
+    """The largest difference of two values of the same shape, if it is a number."""
     if before.shape != after.shape:
         return None
     one, two = (np.asarray(kept.read(), complex) for kept in (before, after))

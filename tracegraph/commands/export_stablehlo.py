@@ -1,4 +1,4 @@
-"""`tracegraph export`: an entry as a program for others."""
+"""`tracegraph export`: an entry as a program for other tools."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ def export(options: argparse.Namespace) -> Answer:
 
 
 def _chosen(contents: Contents, name: str | None) -> Entry:
-    """The entry of a name; without one the only signature, which was made for others, or the only
-    function."""
+    """The entry with this name; by default the only signature, since signatures are meant for other
+    tools, or the only function."""
     if name is None and isinstance(contents, SavedContents) and len(contents.signatures) == 1:
         return contents.signatures[0]
     return contents.one(name)
 
 
 def _file_name(entry: Entry) -> str:
-    """The last step of the path to an entry, or all of them where it is a method's name."""
+    """The last component of an entry's path, or all of them if that is a method's name."""
     steps = entry.name.split("/")
     return file_names([steps[-1] if not steps[-1].startswith("__") else entry.name])[0]
 
 
 def _platforms(text: str) -> list[str]:
-    """The platforms that a list names. Raises Misuse for one that is not known."""
+    """The platforms in a list. Raises Misuse for an unknown one."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = backend.platforms()
     if not names or not set(names).issubset(known):

@@ -1,4 +1,4 @@
-"""What is given with `--inputs`: the trace that takes it, and its arrays from files and texts."""
+"""Values of `--inputs`: the trace that takes them, and their arrays from files and texts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tracegraph.core.types import DType, TensorType, type_of_array
 from tracegraph.errors import LoadError, Mismatch, fail, reason_of, shown
 from tracegraph.passes.specialise import bind_sizes
 
-#: How a .npy file begins, and where its header says of what kind its elements are.
+#: How a .npy file begins, and where its header has the kind of its elements.
 _MAGIC, _LONGEST_START = b"\x93NUMPY", 256
 
 
 def pairs(texts: Sequence[str]) -> dict[str, str]:
-    """The inputs by name, as they were written."""
+    """The inputs by name, as written by the user."""
     found: dict[str, str] = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -46,8 +46,8 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def fitting(contents: Contents, name: str | None, given: Mapping[str, str]) -> Entry:
-    """The trace that takes what is given, and the defaults of what is not. Raises Misuse if none
-    does, or several would."""
+    """The trace that accepts the given inputs, with defaults for the others. Raises Misuse if there
+    is none, or more than one."""
     traces = [contents.one(name)] if name is None else contents.find(name)
     if len(traces) == 1:
         _check_names(traces[0], given)
@@ -73,7 +73,7 @@ def _rows(entries: Sequence[Entry]) -> str:
 
 
 def _difference(entries: Sequence[Entry]) -> str:
-    """The inputs that would tell the traces apart, with the values of the first."""
+    """The inputs that would distinguish the traces, with the values of the first."""
     first = entries[0].fixed
     names = [n for n in first if any(n not in x.fixed or x.fixed[n] != first[n] for x in entries)]
     return " ".join(["add --inputs", *(f"{name}={first[name]}" for name in names)])
@@ -117,7 +117,7 @@ def _spellings(value: Any) -> tuple[str, ...]:
 
 
 def arrays_of(entry: Entry, given: Mapping[str, str]) -> list[np.ndarray]:
-    """The inputs in their order. Raises Misuse for one of another type."""
+    """The inputs in order. Raises Misuse for one of another type."""
     arrays = [_given_or_default(entry, own, given) for own in entry.inputs]
     types = [own.type for own in entry.inputs]
     found = [type_of_array(array) for array in arrays]
@@ -143,7 +143,7 @@ def _given_or_default(entry: Entry, own: Input, given: Mapping[str, str]) -> np.
 
 
 def _shape_fix(type: TensorType) -> str:
-    """What shape is wanted, and which of its sizes are free."""
+    """The expected shape, and which of its sizes are free."""
     if type.shape == ():
         return "give one number, without brackets"
     words = str(type).partition("[")[2]
@@ -158,7 +158,7 @@ def _array(own: Input, text: str) -> np.ndarray:
 
 
 def carrier_of(dtype: DType) -> np.dtype | None:
-    """The dtype in which a file holds values, bit for bit as many, of one that NumPy lacks."""
+    """The dtype in which a file stores, bit for bit, values of a dtype that NumPy lacks."""
     if dtype.numpy_dtype.isbuiltin == 1:
         return None
     return np.dtype(np.float32 if dtype.is_differentiable else np.int8)
@@ -187,8 +187,8 @@ def _from_file(own: Input, path: Path) -> np.ndarray:
 
 
 def _refuse_file(path: Path, error: Exception) -> NoReturn:
-    """Says what a file is that NumPy does not read. NumPy's own advice is to allow pickles, which
-    run whatever code is in them."""
+    """Says what a file that NumPy cannot read is. NumPy's own advice is to allow pickles, which run
+    any code they contain."""
     with path.open("rb") as file:
         start = file.read(_LONGEST_START)
     fix = "write an array of numbers with np.save"
@@ -212,14 +212,14 @@ _TRUTH = {"true": True, "True": True, "false": False, "False": False}
 
 
 class _Literal(NamedTuple):
-    """Nested lists as an array has them; a number alone has the shape ()."""
+    """Nested lists as the elements and shape of an array; a single number has shape ()."""
 
     numbers: list[_Number]
     shape: tuple[int, ...]
 
 
 def _from_text(own: Input, text: str) -> np.ndarray:
-    """The array of a number, a truth value or nested lists of them. Raises Misuse."""
+    """The array for a number, a boolean or nested lists of them. Raises Misuse."""
     literal = _literal(own, text)
     wanted = own.type.dtype
     for number in literal.numbers:
@@ -231,8 +231,8 @@ def _from_text(own: Input, text: str) -> np.ndarray:
 
 
 def _literal(own: Input, text: str) -> _Literal:
-    """Reads JSON's numbers, truth values and lists, and Python's `nan`, `inf` and complex numbers,
-    for which JSON has no words: to JSON, which knows lists, each word is its number in the text."""
+    """Reads JSON's numbers, booleans and lists, and Python's `nan`, `inf` and complex numbers,
+    which JSON lacks: each word is replaced by its index in the text, and JSON parses the lists."""
     numbers: list[_Number] = []
 
     def numbered(word: re.Match[str]) -> str:
@@ -251,7 +251,7 @@ def _literal(own: Input, text: str) -> _Literal:
 
 
 def _number(word: str) -> _Number:
-    """Raises ValueError for a word that is not a number."""
+    """Parses a word. Raises ValueError if it is not a number."""
     if word in _TRUTH:
         return _TRUTH[word]
     if word[-1] in "jJ)":
@@ -283,7 +283,7 @@ _KINDS = {
 
 
 def _mixes(number: _Number, wanted: DType) -> bool:
-    """Whether a number may stand for a value of a dtype without a loss."""
+    """Whether a number may stand for a value of a dtype without loss."""
     if isinstance(number, bool) or wanted.is_bool:
         return isinstance(number, bool) and wanted.is_bool
     if isinstance(number, complex):
@@ -292,7 +292,7 @@ def _mixes(number: _Number, wanted: DType) -> bool:
 
 
 def _check_range(own: Input, numbers: Sequence[_Number]) -> None:
-    """Raises Misuse for a number that the dtype has not: NumPy would make infinity of it."""
+    """Raises Misuse for a number out of the dtype's range, which NumPy would make infinite."""
     dtype = own.type.dtype
     if dtype.is_bool:
         return
@@ -306,8 +306,8 @@ def _check_range(own: Input, numbers: Sequence[_Number]) -> None:
 
 
 def _overflows(number: float, dtype: DType) -> bool:
-    """Whether a number beyond the last one is not just rounded to it, as what NumPy prints of the
-    largest number is."""
+    """Whether a number beyond the largest one is not just rounded to it, as NumPy's printed form of
+    the largest number is."""
     if isinstance(number, int):
         return True
     with np.errstate(over="ignore"):

@@ -16,16 +16,16 @@ from tracegraph.commands.answers import Answer, Misuse
 from tracegraph.distribute.processes import ADDRESS, COUNT, INDEX, LAUNCHER
 from tracegraph.distribute.watch import LOST, port_of, reserved_port
 
-#: Signals that go on to every process.
+#: Signals forwarded to every process.
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-#: How long processes may take to end when one has died, in seconds, before they are killed.
+#: How long, in seconds, processes may take to end after one has died, before they are killed.
 _GRACE = 5.0
-#: How often they are looked at, in seconds.
+#: The interval at which processes are checked, in seconds.
 _LOOKS = 0.05
 
 
 def launch(options: argparse.Namespace) -> Answer:
-    """Starts the processes, and ends with the exit code of the first that fails."""
+    """Starts the processes, and exits with the code of the first that fails."""
     if options.processes < 1:
         raise Misuse(f"-n is {options.processes}", "start one process or more")
     if options.is_module:
@@ -43,17 +43,17 @@ def launch(options: argparse.Namespace) -> Answer:
 
 
 class _Group:
-    """The processes, and the threads that print what they say."""
+    """The processes, and the threads that print their output."""
 
     def __init__(self, command: Sequence[str], count: int, devices: int | None) -> None:
-        #: Keeps the port for the first process, which listens there in a moment.
+        #: Reserves the port for the first process, which will soon listen there.
         self._reserved = reserved_port("127.0.0.1")
         address = f"127.0.0.1:{port_of(self._reserved)}"
-        #: A pipe whose writing end closes with this process, however it ends.
+        #: A pipe whose writing end closes when this process ends, for whatever reason.
         self._alive, self._own_end = os.pipe()
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
-        #: Those that have ended, the first one first.
+        #: The processes that have ended, in order.
         self._ended: list[subprocess.Popen[str]] = []
         self._printers: list[threading.Thread] = []
         self._before = {x: signal.signal(x, self._forward) for x in _FORWARDED}
@@ -72,7 +72,7 @@ class _Group:
             text=True,
             errors="backslashreplace",
             pass_fds=(self._alive,),
-            start_new_session=True,  # a Ctrl-C of the terminal comes by way of us alone
+            start_new_session=True,  # so that a terminal's Ctrl-C reaches it only through us
         )
         self._processes.append(process)
         for pipe, stream in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -93,8 +93,8 @@ class _Group:
                 process.send_signal(number)
 
     def wait(self) -> int:
-        """Waits for all; when one has failed, the others may end by themselves for a while, and are
-        ended then. Returns the exit code of the one that failed first, or 0."""
+        """Waits for all processes. When one fails, the others may end by themselves for a while,
+        and are then ended. Returns the exit code of the first that failed, or 0."""
         try:
             while self._are_running() and not any(p.returncode for p in self._processes):
                 time.sleep(_LOOKS)
@@ -116,13 +116,13 @@ class _Group:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
         self.codes += [process.returncode for process in self._processes]
-        # Those who ended because of another one are not to blame.
+        # Processes that ended because of another one are not to blame.
         ended = [process.returncode for process in self._ended]
         failures = sorted(filter(None, ended), key=lambda code: code == LOST)
         return next((code if code > 0 else 128 - code for code in failures), 0)
 
     def _are_running(self) -> bool:
-        """Whether some have not ended. Notes the order in which they do."""
+        """Whether any process is still running. Notes the order in which they end."""
         running = [process for process in self._processes if process.poll() is None]
         self._ended += [x for x in self._processes if x not in running and x not in self._ended]
         return bool(running)
@@ -134,7 +134,7 @@ class _Group:
 
 
 def _device_flags(devices: int | None) -> dict[str, str]:
-    """What gives a process a number of CPU devices."""
+    """The environment that gives a process a number of CPU devices."""
     if devices is None:
         return {}
     flags = os.environ.get("XLA_FLAGS", "")

@@ -1,4 +1,4 @@
-"""The options of every command, and what becomes of an answer or an error."""
+"""The options of every command, and the handling of answers and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracegraph.errors import (
 )
 from tracegraph.views.outline import printable
 
-#: What the library raises for graphs and data that do not hold together.
+#: Errors of the library for inconsistent graphs and data.
 _ERRORS = (DTypeError, GradientError, LoadError, LoweringError, Mismatch, ShapeError, TraceError)
 
 _PATH = "a directory that tg.saved_model.save wrote, or a file with graphs as text"
@@ -48,13 +48,13 @@ launch: the exit code of a process that failed, 70 if it ended only because anot
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command and returns the exit code; nothing that a user does ends in a traceback."""
+    """Runs a command and returns the exit code; no user error ends in a traceback."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _answered(_parser().parse_args(given))
     except _Misread as misread:
         return _not_understood(misread, is_json=any(map(_asks_for_json, given)))
-    except SystemExit as exit:  # argparse: after --help and --version
+    except SystemExit as exit:  # raised by argparse after --help and --version
         return exit.code if isinstance(exit.code, int) else TROUBLE
     except _Unwritten as unwritten:
         _complain(f"tracegraph: the output cannot be written: {unwritten}")
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Unwritten(Exception):
-    """The standard output takes no more, and somebody still waits for it: the reason."""
+    """Standard output cannot be written, though somebody still waits for it: the reason."""
 
 
 class _Misread(Exception):
-    """Options that argparse does not understand; raised in place of its own exit, so that an error
-    about options is an answer like every other."""
+    """Options that argparse does not understand. Raised instead of argparse's own exit, so that an
+    error about options is an answer like any other."""
 
     def __init__(self, parser: argparse.ArgumentParser, fact: str) -> None:
         super().__init__(fact)
@@ -83,12 +83,12 @@ class _Parser(argparse.ArgumentParser):
         raise _Misread(self, message)
 
     def print_help(self, file: Any = None) -> None:
-        """Help is an answer like every other: argparse says nothing where it cannot be written."""
+        """Prints help as an answer like any other: argparse ignores a failure to write it."""
         _write(self.format_help().rstrip("\n"))
 
 
 class _Version(argparse.Action):
-    """Prints the version, by the same way as help."""
+    """Prints the version in the same way as help."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         _write(f"tracegraph {sys.modules['tracegraph'].__version__}")
@@ -106,7 +106,7 @@ def _not_understood(misread: _Misread, is_json: bool) -> int:
 
 
 def _asks_for_json(argument: str) -> bool:
-    """Whether it is --json, which argparse also takes cut short."""
+    """Whether it is --json, which argparse also accepts abbreviated."""
     return argument.startswith("--j") and "--json".startswith(argument)
 
 
@@ -128,7 +128,7 @@ def _answered(options: argparse.Namespace) -> int:
 
 
 def _told(error: Exception) -> str:
-    """What an error says, with the operands, but for the line of the call, which is ours here."""
+    """An error's message with the operands, but without the line of the call, which is ours."""
     if not hasattr(error, "fact"):
         return fact_of(error)
     lines = str(error).split("\n")
@@ -157,8 +157,8 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def _write(text: str) -> None:
-    """Prints, whatever the encoding of the output can hold. Raises _Unwritten if it takes nothing;
-    a reader who went away, as behind `| head`, has read enough."""
+    """Prints what the output's encoding can hold. Raises _Unwritten if nothing can be written; a
+    reader who went away, as behind `| head`, has read enough."""
     if sys.stdout is None:
         raise _Unwritten("it is closed")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -171,8 +171,8 @@ def _write(text: str) -> None:
 
 
 def _complain(text: str) -> None:
-    """Prints to the standard error, if anybody can read that."""
-    if sys.stderr is None:  # `print` would take the standard output in its place
+    """Prints to standard error, if it can be written."""
+    if sys.stderr is None:  # `print` would use standard output instead
         return
     try:
         print(text, file=sys.stderr, flush=True)
@@ -181,7 +181,7 @@ def _complain(text: str) -> None:
 
 
 def _let_go(stream: TextIO) -> None:
-    """Sends what a stream still holds to nowhere: Python tries to write it once more at the end."""
+    """Discards what a stream still buffers: Python would try to write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -232,7 +232,7 @@ def _command(
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    """The option behind the command; without it, what stands before the command holds."""
+    """Adds the option after the command; if absent, the option before the command counts."""
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for programs"
     )
@@ -319,7 +319,7 @@ def _add_diff(commands: Any) -> None:
     parser.add_argument(
         "--no-values", action="store_true", help="let the values of Variables differ"
     )
-    parser.set_defaults(unreadable=TROUBLE)  # 1 says that both were read, and differ
+    parser.set_defaults(unreadable=TROUBLE)  # 1 means that both were read, and differ
     _add_json(parser)
 
 

@@ -1,4 +1,4 @@
-"""`tracegraph run`: an entry on arrays from files and on numbers, its results as files."""
+"""`tracegraph run`: runs an entry on arrays from files and on numbers; results go to files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracegraph.eager.tensor_methods import host_array
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.variable import Variable
 
-#: Larger results stand in files only.
+#: Larger results are only written to files.
 _SHOWN_ELEMENTS = 1000
 
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> Answer:
     return Answer(_text(rows, options.outdir), data)
 
 
-# What comes out.
+# Results.
 
 
 def _row(name: str, array: np.ndarray, folder: Path | None, file: str) -> dict[str, Any]:
@@ -70,12 +70,12 @@ def _row(name: str, array: np.ndarray, folder: Path | None, file: str) -> dict[s
 
 def _save(array: np.ndarray, path: Path) -> None:
     with open(path, "wb") as file:
-        # Of what is not a file to it, NumPy does not hide why the disk takes no more.
+        # NumPy tells why a disk is full only for objects that it does not know as files.
         np.save(types.SimpleNamespace(write=file.write), array, allow_pickle=False)  # type: ignore[call-overload]
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: what is not finite is a string, a complex number a pair."""
+    """A value as JSON: numbers that are not finite become strings, complex ones pairs."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, complex):

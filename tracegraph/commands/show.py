@@ -1,4 +1,4 @@
-"""`tracegraph show`: what a path holds, or graphs of it in any form."""
+"""`tracegraph show`: the contents of a path, or its graphs in any form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracegraph.views.outline import outline, printable, shortened
 
 
 class Form(NamedTuple):
-    """A form of graphs: of `one` as text, of `several` as one text, and of one as `data`."""
+    """A form of graphs: `one` as text, `several` as one text, and one as `data`."""
 
     one: Callable[[Graph], str]
     several: Callable[[Sequence[Entry]], str]
@@ -46,7 +46,7 @@ def _summaries(entries: Sequence[Entry]) -> str:
 
 
 def _page(entries: Sequence[Entry]) -> str:
-    """A page of pages: that of one graph has its own security policy, and stays closed off."""
+    """A page of pages: the page of each graph has its own security policy, and stays isolated."""
     named = [(printable(entry.name), entry.graph) for entry in entries]
     return html_page(counted(len(named), "graph"), named)
 
@@ -55,7 +55,7 @@ def _outlines(entries: Sequence[Entry]) -> str:
     return json.dumps({entry.name: json_data(entry.graph) for entry in entries}, indent=1)
 
 
-#: The forms of graphs, by the names that --format takes.
+#: The forms of graphs, by their names for --format.
 FORMATS = {
     "text": Form(_text, lambda entries: module_text(_graphs(entries), locations=True), _text),
     "summary": Form(summary, _summaries, lambda graph: summary(graph).to_dict()),
@@ -67,10 +67,10 @@ FORMATS = {
     "json": Form(lambda graph: to_json(graph, indent=1), _outlines, json_data),
 }
 
-#: The parts of a graph, by the names that --part takes.
+#: The parts of a graph, by their names for --part.
 PARTS = {"forward": forward_part, "backward": backward_part}
 
-#: Longer lists of arguments and results are cut in the table.
+#: Longer lists of arguments and results are shortened in the table.
 _WIDEST = 72
 
 
@@ -91,7 +91,7 @@ def show(options: argparse.Namespace) -> Answer:
 
 
 def _of_entries(options: argparse.Namespace, entries: Sequence[Entry], format: str) -> Answer:
-    """One graph in a form, or all that were not told apart."""
+    """One graph in a form, or all that the options did not distinguish."""
     form = FORMATS[format]
     is_one = len(entries) == 1
     text = form.one(entries[0].graph) if is_one else form.several(entries)
@@ -114,7 +114,7 @@ def _content(data: Any) -> Any:
     return data.rstrip("\n") if isinstance(data, str) else data
 
 
-# What there is.
+# Listings.
 
 
 def entry_data(entry: Entry) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _node_count(graph: Graph) -> int:
 
 
 def listing_data(contents: Contents) -> dict[str, Any]:
-    """What a path holds as data."""
+    """The contents of a path as data."""
     data: dict[str, Any] = {"path": str(contents.path), "kind": contents.kind}
     if not isinstance(contents, SavedContents):
         return {**data, "entries": list(map(entry_data, contents.entries.values()))}
@@ -206,7 +206,7 @@ def _custom_text(data: dict[str, Any]) -> str:
 
 
 def listing_text(contents: Contents, data: dict[str, Any]) -> str:
-    """What a path holds, as tables."""
+    """The contents of a path as tables."""
     if not isinstance(contents, SavedContents):
         entries = data["entries"]
         head = f"{data['path']}: {counted(len(entries), 'graph')} as text, the entry last"

@@ -1,4 +1,4 @@
-"""`tracegraph verify`: whether files are as they were written, and graphs and derivatives right."""
+"""`tracegraph verify`: whether files are unchanged, and graphs and derivatives correct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracegraph.errors import DTypeError, LoadError, ShapeError, counted, fact_o
 from tracegraph.saved_model.options import FORMAT, VERSION
 from tracegraph.text.verifier import verify as verify_graph
 
-#: What `--json` has of what could not be read: its fields are those of every answer.
+#: The `--json` fields for a path that could not be read, the same as in every answer.
 UNREAD = {
     "is_right": False,
     "error": None,
@@ -52,9 +52,10 @@ def verify(options: argparse.Namespace) -> Answer:
 
 
 def _files(path: Path) -> Iterator[dict[str, Any]]:
-    """Each file that the manifest lists, compared with its checksum.
+    """Compares each file that the manifest lists with its checksum.
 
-    Raises LoadError for a manifest that cannot be read, and files that are missing or cut.
+    Raises LoadError for a manifest that cannot be read, and for files that are missing or
+    truncated.
     """
     reader = Reader(path)
     reader.check_format(FORMAT, VERSION)
@@ -68,7 +69,7 @@ def _files(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_tensors(contents: SavedContents) -> None:
-    """Reads every tensor once: each is compared with a checksum of its own. Raises LoadError."""
+    """Reads every tensor once, comparing it with its own checksum. Raises LoadError."""
     tensors = {
         name: TensorFile(contents.path / name, str(contents.path / name))
         for name in contents.files
@@ -101,7 +102,7 @@ def _graph_row(entry: Entry) -> dict[str, Any]:
 
 
 def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
-    """A check as data; the numbers are None where none were found, and `reason` says why."""
+    """A check as data; numbers that were not found are None, and `reason` says why."""
     is_tested = check.error is not None
     return {
         "entry": entry.name,
@@ -150,7 +151,7 @@ def _check_table(checks: list[tuple[Entry, Check]]) -> str:
 
 
 def _without_text(check: Check) -> str:
-    """What custom gradients were left out of the test: they ran, and no more is known of them."""
+    """The custom gradients left out of the test: they ran, but nothing more is known of them."""
     if not check.without:
         return ""
     return f", but for the custom gradient of {', '.join(check.without)}, which is yours to judge"

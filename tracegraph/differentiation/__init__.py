@@ -1,1 +1,1 @@
-"""What differentiates: tapes, accumulators, custom gradients, parallel loops."""
+"""Differentiation: tapes, accumulators, custom gradients, parallel loops."""

@@ -1,4 +1,4 @@
-"""ForwardAccumulator: tangents pushed forward while the block computes."""
+"""ForwardAccumulator: forward-mode tangents, computed along with the primal values."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ from tracegraph.state.variable import Variable
 
 
 class ForwardAccumulator:
-    """Computes Jacobian-vector products along with what its `with` block computes.
+    """Computes Jacobian-vector products alongside the computation in its `with` block.
 
-    - `primals`: tensors and Variables in any nested structure, where the derivative is taken.
-    - `tangents`: the direction, in the same structure, with the shapes and dtypes of the primals.
+    - `primals`: the tensors and Variables to differentiate with respect to, in any nested
+      structure.
+    - `tangents`: the direction, with the structure, shapes and dtypes of the primals.
 
-    Tangents are ordinary tensors: a tape, or an accumulator that was opened before, sees how they
-    are made, so that any nesting and any order follow.
+    Tangents are ordinary tensors: tapes, and accumulators opened earlier, record how they are
+    computed, so derivatives nest to any order.
 
-    Raises GradientError (a ValueError) for structures, shapes or dtypes that differ and for a
-    primal that is given twice.
+    Raises GradientError (a ValueError) if structures, shapes or dtypes differ, or if a primal
+    appears twice.
 
     >>> x = tg.constant([2.0, 3.0])
     >>> with tg.autodiff.ForwardAccumulator(x, tg.constant([1.0, 0.0])) as accumulator:
@@ -91,13 +92,13 @@ class ForwardAccumulator:
         self._builder.recorders.remove(self)
         self._is_recording = False
 
-    # What builders call.
+    # Called by builders.
 
     def record(self, node: Node) -> None:
-        """Makes the tangents of the outputs of `node`.
+        """Computes the tangents of the outputs of `node`.
 
-        Tapes see how, and accumulators that were opened before; of those that are opened later
-        the tangents are not values.
+        Tapes, and accumulators opened earlier, record how; accumulators opened later do not see
+        the tangents.
         """
         if not self.depends_on(node.inputs):
             return
@@ -115,7 +116,7 @@ class ForwardAccumulator:
             builder.recorders = recorders
 
     def depends_on(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether one of the tensors has a tangent."""
+        """Whether any of the tensors has a tangent."""
         return any(x in self._tangents for x in tensors)
 
     def access(self, variable: Variable) -> None:
@@ -125,30 +126,30 @@ class ForwardAccumulator:
     has_left = False
 
     def assign(self, handle: Tensor, assignment: Assignment) -> None:
-        """State takes no tangent along."""
+        """An assignment carries no tangent into the Variable."""
 
     def decide(self, outcome: bool) -> None:
         """A decision has no tangent."""
 
     def leave(self, tensor: Tensor, how: str) -> None:
-        """What goes to NumPy takes no tangent along."""
+        """A value that goes to NumPy loses its tangent."""
 
     def arrive(self, tensor: Tensor) -> None:
-        """What comes from NumPy has no tangent."""
+        """A value that comes from NumPy has no tangent."""
 
-    # What users call.
+    # Called by users.
 
     def jvp(
         self,
         primals: Any,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
     ) -> Any:
-        """The tangents of `primals`, packed like them: the Jacobian of each times the direction.
+        """The tangents of `primals`, in the same structure: each Jacobian times the direction.
 
-        What does not depend on the primals of the accumulator has None, or zeros if
+        A tensor that does not depend on the accumulator's primals gets None, or zeros if
         `unconnected_gradients` is "zero". Works inside the block and after it.
 
-        Raises TypeError for what is neither a tensor nor a Variable.
+        Raises TypeError for anything but a tensor or a Variable.
         """
         unconnected = as_unconnected(unconnected_gradients)
         leaves = nest.flatten(primals)
@@ -173,8 +174,8 @@ class ForwardAccumulator:
 
 
 def tangent_of(primal: Any, given: Any) -> Tensor:
-    """What was given as the tangent of a primal, as a tensor. Raises GradientError if its shape or
-    its dtype is another one, and TypeError for a primal that has no tangents."""
+    """The tangent given for a primal, as a tensor. Raises GradientError if its shape or dtype
+    differs from the primal's, and TypeError for a primal that has no tangents."""
     if not isinstance(primal, (Tensor, Variable)):
         fail(
             DTypeError,

@@ -86,15 +86,15 @@ class TracedAtCalls:
         return CallTrace("lambda_" if self._name == "<lambda>" else self._name)
 
     def _called(self, trace: Trace, arguments: _Arguments) -> Any:
-        """What the function returns for arguments of the trace."""
+        """The function's result for arguments that belong to the trace."""
         pairs = zip(arguments.tensors, arguments.tensor_names, strict=True)
         given = [trace.argument(x.type, name) for x, name in pairs]
         trace.actual = arguments.tensors
         return arguments.called(self._function, given)
 
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
-        """The body, how its results are packed, and the op that computes it. Where the body has
-        effects it calls the op itself, after those."""
+        """The body, the structure of its results, and the op that computes them. A body with
+        effects runs the effects first and then calls the op itself."""
         raise NotImplementedError
 
 
@@ -104,9 +104,9 @@ def _check_callable(function: Any) -> None:
 
 
 class CustomGradient(TracedAtCalls):
-    """A function with a gradient of its own; see `tg.custom_gradient`."""
+    """A function with a user-defined gradient; see `tg.custom_gradient`."""
 
-    #: What errors are about: the function, then the backward that it returned.
+    #: The subject of error messages: the function, then the backward function it returned.
     _rule_place: Source
 
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
@@ -136,7 +136,7 @@ class CustomGradient(TracedAtCalls):
         return _called_in(traced, halves, op), Results(structure, leaves), op
 
     def _split(self, returned: Any) -> tuple[Any, Callable[..., Any]]:
-        """The outputs and the backward function that the function returned."""
+        """The outputs and the backward function returned by the function."""
         self._rule_place = self._place
         is_pair = isinstance(returned, tuple) and len(returned) == 2 and callable(returned[1])
         if not is_pair:
@@ -157,7 +157,7 @@ class CustomGradient(TracedAtCalls):
         seeds: Sequence[Tensor | None],
         trainable: Sequence[Variable],
     ) -> tuple[list[Any], list[Any]]:
-        """What the backward function returns: gradients of the arguments, and of the variables."""
+        """What the backward function returns: gradients of the arguments and of the variables."""
         upstream = [full(0, y.type) if g is None else g for g, y in zip(seeds, outputs)]
         if not trainable or not _accepts_variables(backward):
             self._check_takes(backward, upstream, {})
@@ -191,8 +191,8 @@ class CustomGradient(TracedAtCalls):
             )
 
     def _check_pure(self, place: Source | None) -> None:
-        """Refuses an effect at a place: derivatives are graphs, which are called where and as often
-        as mathematics wants it."""
+        """Rejects a side effect: derivatives are graphs, which may be called anywhere and any
+        number of times."""
         if place is not None:
             fail(
                 GradientError,
@@ -210,7 +210,7 @@ class CustomGradient(TracedAtCalls):
         arguments: _Arguments,
         trainable: Sequence[Variable],
     ) -> dict[int, Tensor]:
-        """The gradients by the position of the graph's input that each belongs to."""
+        """The gradients, keyed by the position of the graph input that each belongs to."""
         aligned = arguments.aligned(found)
         if aligned is None:
             self._refuse(
@@ -239,7 +239,7 @@ class CustomGradient(TracedAtCalls):
         }
 
     def _gradient(self, given: Any, type: TensorType, source: str | Variable) -> Tensor:
-        """The gradient that was given for an argument of that name, or for a Variable."""
+        """The gradient given for the argument of that name, or for a Variable."""
         try:
             g = as_tensor(given, None if isinstance(given, (Tensor, Variable)) else type.dtype)
         except (DTypeError, ShapeError) as error:
@@ -264,7 +264,7 @@ def _name_of(source: str | Variable) -> str:
 
 
 class Recomputed(TracedAtCalls):
-    """A function whose intermediate values are computed anew for its gradient; see
+    """A function whose intermediate values are recomputed for its gradient; see
     `tg.recompute_grad`."""
 
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
@@ -278,25 +278,26 @@ class Recomputed(TracedAtCalls):
 
 
 def _called_in(traced: Traced, halves: Hoisted, op: Call) -> Traced:
-    """What was traced, with `op` computing the rest. Where there are effects, the graph calls it
-    after them, and else it is the body of the op."""
+    """The traced body, in which `op` computes everything but the effects. With effects, the graph
+    calls the op after them; without, the body is the op's own."""
     graph = halves.around(op) if halves.effects else op.body
     return dataclasses.replace(traced, graph=interned(graph))
 
 
 class _Arguments:
-    """The arguments of a call: tensors, which have gradients, and what the function gets as is."""
+    """The arguments of a call: tensors, which have gradients, and values passed as they are."""
 
     def __init__(
         self, function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         signature = Signature(function, name)
-        # Keywords of positional parameters count as those; defaults stay with the function.
+        # Keywords that name positional parameters count as positional; defaults stay with the
+        # function.
         args, self._kwargs = signature.bind_given(args, kwargs)
         self._leaves, self._structure = nest.flatten_structure((args, {}))
         self._places = [i for i, x in enumerate(self._leaves) if isinstance(x, _ARRAYS)]
         names = signature.leaf_names(self._structure)
-        #: The tensors that are passed by name alone, in the order of the signature.
+        #: The tensors passed only by name, in the order of the signature.
         ordered = dict.fromkeys((*signature.parameters.parameters, *self._kwargs))
         self._by_name = [x for x in ordered if isinstance(self._kwargs.get(x), Tensor)]
         last = [self._kwargs[name] for name in self._by_name]
@@ -305,8 +306,8 @@ class _Arguments:
         self._is_last_followed = any(x.depends_on(last) for x in current().recorders)
         everything = nest.flatten(list(args))
         numbers = [x for x in everything if _is_counted(x)]
-        #: How many arguments there are, as a backward function may count them: numbers and arrays,
-        #: or all; and the places of the tensors among those.
+        #: The number of arguments as a backward function may count them, numbers and arrays only or
+        #: all of them; and the positions of the tensors among those.
         self._counts = {
             len(leaves): [i for i, x in enumerate(leaves) if isinstance(x, _ARRAYS)]
             for leaves in (everything, numbers)
@@ -314,9 +315,9 @@ class _Arguments:
         self.count = len(numbers) + len(last)
 
     def aligned(self, found: Sequence[Any]) -> list[Any] | None:
-        """Those of the gradients that a backward function returned that belong to the tensors, or
-        None for another number of them. Those of tensors that are passed by name alone come last,
-        and may be left out where no tape follows them."""
+        """The gradients that belong to the tensors, out of those that a backward function returned;
+        None if there are too many or too few. Those of keyword-only tensors come last, and may be
+        omitted if no tape follows these tensors."""
         named = len(self._by_name)
         for count in (named,) if self._is_last_followed else (named, 0):
             first = len(found) - count
@@ -326,7 +327,7 @@ class _Arguments:
         return list(found) if len(found) == len(self.tensors) else None
 
     def called(self, function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
-        """What the function returns for these tensors."""
+        """The function's result for these tensors."""
         leaves, count = list(self._leaves), len(self._places)
         for place, x in zip(self._places, tensors[:count], strict=True):
             leaves[place] = x
@@ -340,12 +341,12 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def _is_counted(leaf: Any) -> bool:
-    """Whether a leaf of the arguments has a gradient, be it None."""
+    """Whether a leaf of the arguments has a gradient, even if it is None."""
     return isinstance(leaf, (*_ARRAYS, *_NUMBERS))
 
 
 class _Effects:
-    """What a trace has done to the world so far, but for drawing random numbers."""
+    """The side effects of a trace so far, other than drawing random numbers."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -353,13 +354,13 @@ class _Effects:
         self._token, self._assigned = trace.token, self._values()
 
     def _values(self) -> dict[int, Tensor | None]:
-        """The values that were assigned to Variables."""
+        """The values assigned to Variables."""
         states = {id(v): self._trace.states[id(v)] for v in self._trace.variables}
         random = {id(v) for v in self._trace.variables if v.is_random_state}
         return {k: x.value for k, x in states.items() if x.is_assigned and k not in random}
 
     def next_place(self) -> Source | None:
-        """Where the next effect came from, if there was one."""
+        """The source line of the next effect, if there was one."""
         trace = self._trace
         if trace.token is not self._token:
             new = trace.nodes[self._node_count :]
@@ -399,27 +400,27 @@ def custom_gradient(
     [Callable[Parameters, tuple[Result, Callable[..., Any]]]], Callable[Parameters, Result]
 ]: ...
 def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
-    """A decorator for a function that says itself what its gradient is.
+    """Decorates a function that defines its own gradient.
 
-    `f(*args)` returns `(outputs, grad)`: a structure of tensors, and a function
-    `grad(*upstream)` from one cotangent per output to one gradient per argument, in the order of
-    the signature, None where there is none. Where f reads trainable Variables, grad also takes
-    `variables=`, their list, and returns `(gradients, variable_gradients)`.
+    `f(*args)` returns `(outputs, grad)`: a structure of tensors, and a function `grad(*upstream)`
+    that takes one cotangent per output and returns one gradient per argument, in the order of the
+    signature, or None for no gradient. If f reads trainable Variables, grad also takes
+    `variables=`, a list of them, and returns `(gradients, variable_gradients)`.
 
-    The two are traced together, and become one node with a backward graph. What grad uses of f's
-    intermediate values it may use as they are. The one backward serves gradients of every order,
-    Jacobians, `tg.vectorized_map` and, where it is linear in the cotangents, forward mode.
+    f and grad are traced together into one node with a backward graph; grad may use f's
+    intermediate values directly. The same backward graph serves gradients of every order,
+    Jacobians, `tg.vectorized_map` and, if it is linear in the cotangents, forward mode.
 
-    - Of a dict that f returns, cotangents come in the order of sorted keys, as from
-      `tg.nest.flatten`. The gradient of an argument that is a dict is a dict of the same keys, in
-      any order, or its values one after another in the order of sorted keys.
-    - A gradient must have the shape and the dtype of its argument; one of an argument that is
-      not differentiable is ignored.
-    - A grad that takes no `variables` serves the arguments alone: the gradients of Variables that f
-      reads are None.
-    - Arguments that are not arrays are passed as they are; numbers are counted, with gradient None.
+    - If f returns a dict, cotangents come in the order of sorted keys, as from `tg.nest.flatten`.
+      The gradient of a dict argument is a dict with the same keys, in any order, or its values
+      one after another in the order of sorted keys.
+    - A gradient must have the shape and dtype of its argument; the gradient of a
+      non-differentiable argument is ignored.
+    - If grad does not take `variables`, the gradients of the Variables that f reads are None.
+    - Arguments that are not arrays are passed through unchanged; numbers count as arguments, with
+      gradient None.
 
-    Raises GradientError (a ValueError) for what does not fit, with the line of the function.
+    Raises GradientError (a ValueError) for mismatches, naming the line of the function.
 
     >>> @tg.custom_gradient
     ... def clip_gradient(x):
@@ -436,11 +437,11 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
 
 
 def recompute_grad(f: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`f` as a function that keeps none of its intermediate values for its gradient.
+    """Wraps `f` so that it keeps no intermediate values for its gradient.
 
-    They are computed again when the gradient needs them, which saves memory and costs one more
-    evaluation of f. Gradients flow to arguments, Variables and whatever else f uses, and every
-    order and mode of derivative works.
+    They are recomputed when the gradient needs them, which saves memory at the cost of one more
+    evaluation of f. Gradients flow to arguments, Variables and anything else f uses, in every
+    order and mode.
 
     >>> layer = tg.recompute_grad(lambda x: tg.sin(tg.exp(x)))
     >>> float(tg.grad(layer)(0.0))
@@ -450,10 +451,10 @@ def recompute_grad(f: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
 
 def grad_pass_through(f: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`f` with the gradient of the identity: the cotangent passes straight through.
+    """Wraps `f` with the gradient of the identity: the cotangent passes straight through.
 
-    Its result must have the shape and dtype of its first argument; other arguments and the
-    Variables that f reads have no gradient.
+    The result must have the shape and dtype of the first argument. Other arguments, and Variables
+    that f reads, have no gradient.
 
     >>> step = tg.grad_pass_through(tg.sign)
     >>> float(tg.grad(step)(3.0))

@@ -1,4 +1,4 @@
-"""Gradients of tensors by tensors of the same function, without a tape."""
+"""Gradients between tensors of the same function, without a tape."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The sum of the derivatives of `ys` by each of `xs`, inside of a `tg.function`.
+    """The sum of the derivatives of `ys` with respect to each of `xs`, inside a `tg.function`.
 
     - `ys`, `xs`: a tensor or a Variable, or a list of them.
-    - `grad_ys`: cotangents of the ys; None, or None among them, means ones.
-    - `stop_gradients`: tensors that are taken for constants: nothing passes through them to what
-      they are made of.
-    - `unconnected_gradients`: "none" gives None where nothing connects them, "zero" gives zeros.
-    - `gate_gradients`, `aggregation_method`: accepted, and without effect.
+    - `grad_ys`: cotangents of the ys; None, or a None entry, means ones.
+    - `stop_gradients`: tensors to treat as constants: no gradient flows through them to the
+      tensors they are computed from.
+    - `unconnected_gradients`: "none" gives None for an x on which no y depends, "zero" gives zeros.
+    - `gate_gradients`, `aggregation_method`: accepted but ignored.
 
     Returns a list with one tensor, or None, for each of `xs`. Raises RuntimeError at top level,
-    where `tg.GradientTape` records what is to be differentiated.
+    where `tg.GradientTape` takes its place.
 
     >>> @tg.function
     ... def slope(x):
@@ -82,10 +82,10 @@ def hessians(
     aggregation_method: object = None,
     name: str = "hessians",
 ) -> list[Any]:
-    """The second derivatives of the sum of `ys` by each of `xs`, inside of a `tg.function`.
+    """The second derivatives of the sum of `ys` with respect to each of `xs`, in a `tg.function`.
 
-    Returns a list with one tensor for each of `xs`, of its shape twice. Arguments and errors are
-    those of `gradients`.
+    Returns a list with one tensor for each x, of shape `x.shape + x.shape`. Arguments and errors
+    are those of `gradients`.
 
     >>> @tg.function
     ... def curvature(x):
@@ -99,7 +99,7 @@ def hessians(
     found: list[Any] = []
     for x, slope in zip(sources, gradients(ys, sources), strict=True):
         matrix = None if slope is None else jacobian(tuple(trace.nodes), slope, [x])[0]
-        if matrix is None:  # what is linear has no second derivative
+        if matrix is None:  # a linear function has no second derivative
             matrix = zeros_like_leaf(x, x.type.shape)
         found.append(matrix)
     return found
@@ -118,7 +118,7 @@ def _found(
 
 
 def _tensors(nested: Any, trace: Trace, refuse: Callable[[Any], None]) -> list[Tensor]:
-    """What stands in the trace for each tensor or Variable; `refuse` is for what is neither."""
+    """The trace's tensor for each tensor or Variable; `refuse` handles anything else."""
     leaves = _leaves(nested)
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, Variable)):
@@ -127,7 +127,7 @@ def _tensors(nested: Any, trace: Trace, refuse: Callable[[Any], None]) -> list[T
 
 
 def _leaves(nested: Any) -> list[Any]:
-    """What stands in a list, where None counts, or the one thing that is not a list."""
+    """The items of a list, including None, or the single value if it is not a list."""
     return nest.flatten_structure(nested, none_is_leaf=True)[0]
 
 

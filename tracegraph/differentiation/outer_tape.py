@@ -1,8 +1,8 @@
-"""What a tape recorded before it was entered again inside a trace, in terms of that trace.
+"""The record of a tape that is re-entered inside a trace, translated into that trace.
 
-A tape that was open at top level, or in an outer trace, may be entered inside a function that is
-being traced. What it has recorded outside still counts: the trace captures tensors from there, and
-derivatives go on through what made them.
+A tape that is open at top level, or in an outer trace, may be entered again inside a function that
+is being traced. What it recorded outside still counts: the trace captures tensors from there, and
+derivatives continue through the nodes that computed them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
-#: A node, and what its inputs and outputs are outside of the trace.
+#: A node, with the inputs and outputs it has outside the trace.
 _Row: TypeAlias = tuple[Node, list[Tensor], list[Tensor]]
 
 
 class OuterTape:
-    """The record of a tape outside of a trace. `record` is what the tape was, and `nodes`,
-    `tracked`, `variables` and `outside` are what it knew."""
+    """The record of a tape outside a trace: `record` is that of the tape, and `nodes`, `tracked`,
+    `variables` and `outside` are its contents."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class OuterTape:
         self._variables = variables
         self._outside = outside
         self._trace = trace
-        #: How many of the captures of the trace were looked at.
+        #: How many captures of the trace have been examined.
         self._seen = 0
-        #: What the trace captured of what is followed outside.
+        #: The trace's captures of tensors that are followed outside.
         self._ends: list[Tensor] = []
         self._are_arguments_new = True
 
     def has_watched(self, variable: Variable) -> bool:
-        """Whether the tape watched a Variable outside. One that is an argument of the trace is then
-        the only one that the trace serves: what was computed of it outside counts too."""
+        """Whether the tape watched a Variable outside. If that Variable is an argument of the
+        trace, the trace then serves it alone: what was computed from it outside counts too."""
         if variable.is_stand_in and self.has_watched(variable.given()):
             variable.actual()
             return True
@@ -56,8 +56,8 @@ class OuterTape:
         )
 
     def new_captures(self) -> Iterator[Tensor]:
-        """The inputs of the trace that stand for what is followed outside, and are new. Arguments
-        count as sources: what they are computed from is another matter for each call."""
+        """The new inputs of the trace that stand for tensors followed outside. Arguments count as
+        sources: each call computes them from something else."""
         if self._are_arguments_new:
             self._are_arguments_new = False
             pairs = zip(self._trace.actual or (), self._trace.arguments)
@@ -75,8 +75,8 @@ class OuterTape:
         )
 
     def nodes_from(self, sources: Sequence[Tensor]) -> list[Node]:
-        """What was computed outside on the way from sources, tensors of the trace, to what the
-        trace captured, as nodes of the trace."""
+        """The nodes outside that lie between sources, which are tensors of the trace, and the
+        trace's captures, as nodes of the trace."""
         self._refuse_arguments_among(sources)
         variables = self._all_variables()
         used = {id(v) for v in self._trace.variables}
@@ -96,8 +96,8 @@ class OuterTape:
         ]
 
     def _computed_of(self, reached: set[Tensor]) -> list[_Row]:
-        """The nodes outside that depend on some of the tensors `reached`, which grows by their
-        outputs."""
+        """The nodes outside that depend on any of the tensors `reached`, to which their outputs are
+        added."""
         below = []
         for row in self._rows():
             if not reached.isdisjoint(row[1]):
@@ -106,8 +106,8 @@ class OuterTape:
         return below
 
     def _refuse_arguments_among(self, sources: Sequence[Tensor]) -> None:
-        """Refuses an argument of which something was computed outside that the trace captured: the
-        trace serves other arguments too, to which that has no relation."""
+        """Rejects an argument if the trace captured something computed from it outside: the trace
+        serves other arguments too, and that value does not depend on those."""
         given = dict(zip(self._trace.arguments, self._trace.actual or ()))
         for source in sources:
             reached = {given[source]} if source in given else set()
@@ -124,13 +124,13 @@ class OuterTape:
                 )
 
     def _all_variables(self) -> list[Variable]:
-        """The Variables that were watched outside."""
+        """The Variables that the tape watched outside."""
         outer = [] if self._outside is None else self._outside._all_variables()
         return [*outer, *self._variables.values()]
 
     def _rows(self) -> Iterator[_Row]:
-        """The nodes outside, with what their inputs and outputs are at top level, or in the trace
-        that made them."""
+        """The nodes outside, with their inputs and outputs at top level or in the trace that
+        created them."""
         if self._outside is not None:
             yield from self._outside._rows()
         builder = self.record["_builder"]

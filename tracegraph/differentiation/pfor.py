@@ -1,7 +1,7 @@
 """Parallel for: a Python function traced for one iteration, then run for all of them at once.
 
-Only what depends on the iteration gets a loop axis; what does not is computed once. The nodes are
-appended to whatever is being built, so gradients, functions and other loops go around it freely.
+Only values that depend on the iteration get a loop axis; all others are computed once. The nodes
+are appended to the graph being built, so gradients, functions and other loops compose freely.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def parallel_for(
     count: Any,
     caller: str = "pfor",
 ) -> Any:
-    """`function` of the elements of each iteration, its results stacked along a new first axis.
+    """Calls `function` on the elements of each iteration; stacks the results on a new first axis.
 
-    `elements` are tensors with a first axis of size `count`; `function` is given the list of what
-    one iteration has of them, and returns a structure of tensors and None. Errors about what it
-    returns name the `caller`, which the user called.
+    `elements` are tensors with a first axis of size `count`. `function` takes the list of one
+    iteration's elements, and returns a structure of tensors and None. Errors about its results name
+    the `caller`, the function that the user called.
     """
     builder = current()
     if not builder.is_top_level:
@@ -51,7 +51,7 @@ def parallel_for(
 
 
 def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count: Any) -> Any:
-    """The packed results of all iterations, whose nodes are appended to what is being built."""
+    """The packed results of all iterations; their nodes are appended to the graph being built."""
     _refuse_assignments(traced)
     trace, shows_state = prepare_effects(traced)
     env: dict[Tensor, tuple[Tensor, bool]] = {}
@@ -76,7 +76,7 @@ def _stacked(outputs: Sequence[tuple[Tensor, bool]], count: Any) -> list[Tensor]
 
 
 def _as_one_body(traced: Traced, elements: Sequence[Tensor], count: Any) -> Traced:
-    """All iterations as a body of its own: at top level effects are made at once."""
+    """All iterations as a separate body, for top level, where effects happen immediately."""
     _refuse_assignments(traced)
     assigned = {id(traced.variables[i]) for i in traced.assigned}
     with Builder("parallel_for") as builder:
@@ -118,7 +118,7 @@ def _traced(
             result = function([trace.argument(type, None) for type in types])
             leaves, structure = result_leaves(result, f"the function of {caller}", here())
             traced = trace.traced([y for y in leaves if y is not None])
-        if trace.created and trace.outer.is_top_level:  # once more, now that the Variables exist
+        if trace.created and trace.outer.is_top_level:  # again, now that the Variables exist
             return run(is_first=False)
         return traced, Results(structure, leaves)
 
@@ -138,7 +138,7 @@ def _refuse_assignments(traced: Traced) -> None:
 
 
 def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool]:
-    """The value of a variable in the iterations, and whether each has its own: that of a random
+    """A variable's value in the iterations, and whether each has its own: the state of a random
     generator is split among them."""
     value = variable.read_value()
     if not any(traced.variables[i] is variable for i in traced.assigned):
@@ -149,7 +149,7 @@ def _state(traced: Traced, variable: Variable, count: Any) -> tuple[Tensor, bool
 
 
 def _split_state(value: Tensor, count: Any) -> tuple[Tensor, Tensor]:
-    """The state of a random generator behind the loop, and one for each iteration."""
+    """The state of a random generator after the loop, and one state for each iteration."""
     keys = RandomSplit(count + 1)(value)
     new = Reshape((2,))(Slice((0, 0), (1, 2), (1, 1))(keys))
     return new, Slice((1, 0), (count + 1, 2), (1, 1))(keys)
@@ -163,8 +163,8 @@ def _report_checks(traced: Traced, outputs: Sequence[tuple[Tensor, bool]]) -> No
 def _check_values(
     traced: Traced, outputs: Sequence[tuple[Tensor, bool]]
 ) -> Iterator[tuple[Tensor, ...]]:
-    """For each check its flag and operands. It holds if it does in all iterations, also where each
-    makes it by itself, as in a loop that some leave before others."""
+    """The flag and operands of each check. A check holds if it holds in all iterations, even where
+    each iteration performs it separately, as in a loop that some leave before others."""
     place = traced.first_check
     for report in traced.checks:
         (flag, is_apart), *operands = outputs[place : place + 1 + report.operand_count]

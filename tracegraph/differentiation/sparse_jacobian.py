@@ -1,4 +1,4 @@
-"""SparseJacobian: the entries of a Jacobian that can be nonzero, and where they stand."""
+"""SparseJacobian: the entries of a Jacobian that can be nonzero, and their positions."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from tracegraph.tracing.trace import Trace
 
 
 class SparseJacobian:
-    """A Jacobian as a sparse matrix, made by `tape.jacobian(y, x, sparse=True)`.
+    """A Jacobian as a sparse matrix, returned by `tape.jacobian(y, x, sparse=True)`.
 
-    Its rows are the elements of the target in row-major order, its columns those of the source.
+    Rows are the elements of the target in row-major order, columns those of the source.
 
     - `values`: a tensor of shape (nnz,), the entries, ordered by row and then by column;
-    - `rows`, `cols`: NumPy arrays of shape (nnz,), where each stands;
+    - `rows`, `cols`: NumPy arrays of shape (nnz,), the indices of each entry;
     - `shape`: (elements of the target, elements of the source);
-    - `nnz`: how many entries there are, counting those that happen to be zero;
-    - `colors`: how many products with the Jacobian were needed. Where most entries can be nonzero
-      they are as many as rows or columns, and the dense Jacobian is made.
+    - `nnz`: the number of entries, including those that happen to be zero;
+    - `colors`: how many products with the Jacobian it took. If most entries can be nonzero, this is
+      the number of rows or columns, and the dense Jacobian is computed.
 
-    `j @ x` and `x @ j` are products with vectors and matrices, `j.T` is the transposed matrix, and
-    `2 * j`, `j / 2` and `-j` are scaled ones: all of them on the entries alone.
+    `j @ x` and `x @ j` multiply by vectors and matrices, `j.T` transposes, and `2 * j`, `j / 2` and
+    `-j` scale: all of them work on the entries alone.
 
-    In a structure it holds one tensor, its values: functions return it, and take it.
+    As a nested structure it has one tensor, its values, so functions can take and return it.
 
     >>> @tg.function
     ... def slopes(x):
@@ -73,7 +73,7 @@ class SparseJacobian:
         return self.values.dtype
 
     def to_dense(self) -> Tensor:
-        """The Jacobian as `tape.jacobian` gives it: of the shape of the target and then the source.
+        """The dense Jacobian, as from `tape.jacobian`: the target's shape followed by the source's.
 
         >>> x = tg.constant([1.0, 2.0])
         >>> with tg.GradientTape() as tape:
@@ -96,7 +96,7 @@ class SparseJacobian:
 
     @property
     def T(self) -> SparseJacobian:
-        """The transposed matrix, with its entries in the order of its own rows."""
+        """The transposed matrix, with its entries in its own row order."""
         sparsity, target_shape, source_shape = self._rest
         order = constant(_index(sparsity.order_by_column, self.nnz))
         values = Gather(0, 0)(self.values, order)
@@ -128,13 +128,13 @@ class SparseJacobian:
         return turned(self.T @ turned(x))
 
     def __mul__(self, other: Any) -> SparseJacobian:
-        """Every entry times one number: a Python number, or a tensor without axes."""
+        """Every entry times a scalar: a Python number, or a tensor without axes."""
         return SparseJacobian(self.values * self._scale(other), *self._rest)  # type: ignore[operator]
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> SparseJacobian:
-        """Every entry divided by one number."""
+        """Every entry divided by a scalar."""
         return SparseJacobian(self.values / self._scale(other), *self._rest)  # type: ignore[operator]
 
     def __neg__(self) -> SparseJacobian:
@@ -148,7 +148,7 @@ class SparseJacobian:
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
-        """Products with an array on the left, as NumPy calls them; there is no other function."""
+        """Products with an array on the left, as NumPy calls them; no other ufunc is supported."""
         reflected = {np.matmul: self.__rmatmul__, np.multiply: self.__rmul__}.get(ufunc)
         if reflected is None or method != "__call__" or keywords or len(inputs) != 2:
             return self.__array__()
@@ -187,7 +187,7 @@ class SparseJacobian:
 
 @functools.cache
 def _open_in_structures() -> None:
-    """Makes the values of sparse Jacobians leaves; the rest belongs to the structure."""
+    """Registers sparse Jacobians as nests: the values are leaves, the rest is structure."""
     nest.tree_util().register_pytree_node(
         SparseJacobian,
         lambda matrix: ((matrix.values,), matrix._rest),
@@ -196,7 +196,7 @@ def _open_in_structures() -> None:
 
 
 def _repacked(values: Any, rest: tuple[Any, ...]) -> SparseJacobian:
-    """The matrix with other values. A loop stacks them, and there is no stack of matrices."""
+    """The matrix with other values. A loop stacks them, but matrices cannot be stacked."""
     if isinstance(values, Tensor) and len(values.type.shape) != 1:
         fail(
             ShapeError,
@@ -209,10 +209,10 @@ def _repacked(values: Any, rest: tuple[Any, ...]) -> SparseJacobian:
 
 
 def known_value(tensor: Tensor) -> np.ndarray | None:
-    """The value of a tensor that is made, or that a function being traced captures.
+    """The value of a tensor that is computed already, or that a function being traced captures.
 
-    Floating numbers that come of a Variable are not known: they are others in the next step, whose
-    zeros would make another pattern, and another program.
+    Floating-point values derived from a Variable do not count: the next step changes them, and
+    different zeros would mean another pattern and another program.
     """
     node = tensor.node
     if node is not None and isinstance(node.builder, Trace):
@@ -228,5 +228,5 @@ def _index(places: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _column(indices: Tensor) -> Tensor:
-    """Indices as vectors of one number each."""
+    """Indices as vectors of length 1."""
     return Reshape((*indices.type.shape, 1))(indices)

@@ -1,4 +1,4 @@
-"""GradientTape: TensorFlow's conventions around the gradient pass. They live here alone."""
+"""GradientTape: TensorFlow's conventions around the gradient pass, all of them in this module."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class UnconnectedGradients(enum.Enum):
-    """What a gradient is where target and source are not connected: None, zeros, or an error."""
+    """The gradient where target and source are not connected: None, zeros, or an error."""
 
     NONE = "none"
     ZERO = "zero"
@@ -70,18 +70,18 @@ class UnconnectedGradients(enum.Enum):
 
 
 def _explaining() -> Any:
-    """The module that explains a None, imported when somebody asks."""
+    """The module that explains a None, imported on first use."""
     return opened("tracegraph.explanation.explain")
 
 
 class GradientTape:
-    """Records what is computed inside its `with` block, to differentiate it afterwards.
+    """Records the operations inside its `with` block so they can be differentiated afterwards.
 
-    - `persistent`: whether `gradient` may be called several times.
-    - `watch_accessed_variables`: whether trainable Variables are watched when they are read.
+    - `persistent`: whether `gradient` may be called more than once.
+    - `watch_accessed_variables`: whether trainable Variables are watched automatically when read.
 
-    A tape records the nodes of one thread and one trace. Gradients are ordinary tensors: another
-    tape that is open records how they are made, so any order follows.
+    A tape records one thread and one trace. Gradients are ordinary tensors: any other open tape
+    records how they are computed, so derivatives of any order work.
 
     >>> x = tg.Variable(3.0)
     >>> with tg.GradientTape() as tape:
@@ -98,25 +98,25 @@ class GradientTape:
         self._builder: Builder | None = None
         self._is_recording = False
         self._is_used = False
-        #: The block that was entered last.
+        #: The block that was entered most recently.
         self._entered: Context | None = None
-        #: What was recorded before the tape was entered in the trace that it is in now.
+        #: The record from before the tape was entered in its present trace.
         self._outside: OuterTape | None = None
         self._forget()
 
     def _forget(self) -> None:
         self._history = History()
-        #: Whether values went to NumPy or to Python.
+        #: Whether any values went to NumPy or to Python.
         self.has_left = False
-        #: Whether a gradient was None, so that somebody may ask why.
+        #: Whether any gradient was None, so that the user may ask why.
         self._is_incomplete = False
         self._nodes: list[Node] = []
-        #: What depends on a watched tensor, and the watched tensors themselves.
+        #: The watched tensors, and everything that depends on them.
         self._tracked: set[Tensor] = set()
         self._variables: dict[int, Variable] = {}
-        #: Operands of recorded nodes: as long as the tape has them, their values are held.
+        #: Operands of recorded nodes; the tape keeps their values alive.
         self._operands: list[Tensor] = []
-        #: Nodes from outside, as nodes of the trace, which stand before those of the trace.
+        #: Nodes from outside, as nodes of the trace; they precede the trace's own.
         self._inherited: list[Node] = []
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class GradientTape:
         raise AssertionError("a block begins once")
 
     def _entry(self) -> Context:
-        """The context of the block that is open, or else of the next one."""
+        """The context of the open block, or of the next one if none is open."""
         entry = self._entered
         if entry is not None:
             state = inspect.getgeneratorstate(entry.generator)
@@ -169,7 +169,7 @@ class GradientTape:
                 self._history.stop("left")
 
     def _prepare(self, builder: Builder) -> None:
-        """Goes on with the record that counts in a builder, or begins a new one."""
+        """Resumes the record that applies in a builder, or starts a new one."""
         if builder.is_top_level:
             TOP_LEVEL_TAPES.open()
         self._come_back()
@@ -183,11 +183,11 @@ class GradientTape:
             self._is_used = False
 
     def _is_followed_in(self, builder: Builder) -> bool:
-        """Whether what is recorded counts in a builder: in a trace inside of that it is of."""
+        """Whether the record applies in a builder: in its own, or in a trace inside that."""
         return bool(self._tracked) and self._is_within(builder)
 
     def _go_inside(self, trace: Any) -> None:
-        """Begins a record for a trace, which goes on from the one there is."""
+        """Starts a record for a trace, which extends the present one."""
         record = {name: value for name, value in vars(self).items() if name != "_entered"}
         outside = OuterTape(
             record, self._nodes, self._tracked, self._variables, self._outside, trace
@@ -196,19 +196,19 @@ class GradientTape:
         self._outside, self._builder = outside, trace
 
     def _come_back(self) -> None:
-        """Goes back to the record that counts here, where the tape was entered inside a trace."""
+        """Returns to the record that applies here if the tape was entered inside a trace."""
         if self._is_recording:
             return
         while self._outside is not None and not self._is_within(current()):
             vars(self).update(self._outside.record)
 
     def _follow_captures(self) -> None:
-        """Follows what the trace has captured of what was followed outside."""
+        """Follows the trace's captures of tensors that were followed outside."""
         if self._outside is not None:
             self._tracked.update(self._outside.new_captures())
 
     def _inherit(self, sources: Sequence[Tensor]) -> None:
-        """Takes in what was computed outside between the sources and what the trace captured."""
+        """Adds the nodes outside that lie between the sources and the trace's captures."""
         if self._outside is not None:
             self._follow_captures()
             inherited = self._outside.nodes_from(sources)
@@ -228,7 +228,7 @@ class GradientTape:
         self._builder.recorders.remove(self)
         self._history.stop(cause)
 
-    # What builders call.
+    # Called by builders.
 
     def record(self, node: Node) -> None:
         """Keeps `node` if it depends on something watched."""
@@ -244,18 +244,18 @@ class GradientTape:
             self._history.pass_by(node)
 
     def depends_on(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether one of the tensors depends on something watched."""
+        """Whether any of the tensors depends on something watched."""
         self._follow_captures()
         return not self._tracked.isdisjoint(tensors)
 
     def leave(self, tensor: Tensor, how: str) -> None:
-        """A value goes to NumPy or to Python: from now on numbers that come from there matter."""
-        if how != BOOL:  # which computes nothing, and is told as a decision
+        """A value goes to NumPy or to Python; from now on, values coming from there matter."""
+        if how != BOOL:  # computes nothing, and is reported as a decision
             self._history.leave(tensor)
             self.has_left = True
 
     def decide(self, outcome: bool) -> None:
-        """A Python `if` or the like asked for the truth of a tensor."""
+        """A Python `if` or similar needs the truth value of a tensor."""
         self._history.decide(outcome)
 
     def arrive(self, tensor: Tensor) -> None:
@@ -263,7 +263,7 @@ class GradientTape:
         self._history.arrive(tensor)
 
     def assign(self, handle: Tensor, assignment: Assignment) -> None:
-        """A Variable gets a value at top level, where no node says so."""
+        """A Variable is assigned at top level, where no node records it."""
         self._history.assign(handle, assignment)
 
     def access(self, variable: Variable) -> None:
@@ -279,14 +279,14 @@ class GradientTape:
             if variable.dtype.is_differentiable:
                 self._tracked.add(variable.handle_in(self._builder))
 
-    # What users call.
+    # Called by users.
 
     @api_boundary
     def watch(self, tensor: Nest) -> None:
         """Watches a tensor, a Variable, or a nested structure of them, from now on.
 
-        Raises GradientError (a ValueError) for anything else, RuntimeError for a tape that was
-        never entered. A tensor of integers cannot be watched: a UserWarning names its dtype.
+        Raises GradientError (a ValueError) for anything else, RuntimeError if the tape was never
+        entered. An integer tensor cannot be watched: a UserWarning names its dtype.
         """
         if self._builder is None:
             self._refuse_never_entered()
@@ -308,7 +308,7 @@ class GradientTape:
                 self._tracked.add(leaf_tensor(leaf, self._builder))
 
     def _check_sees_each_node(self) -> None:
-        """Refuses to leave out a part of a body, which is one node to this tape."""
+        """Rejects pausing inside a body, which is a single node to this tape."""
         builder = current()
         if builder is not self._builder and not builder.is_top_level:
             fail(
@@ -320,10 +320,10 @@ class GradientTape:
 
     @context
     def stop_recording(self) -> Generator[None, None, None]:
-        """A context in which nothing is recorded.
+        """A context in which the tape records nothing.
 
-        Raises RuntimeError for a tape that was never entered and in the body of a branch, a loop or
-        a function that is traced inside of the block of the tape, ValueError for one that was left.
+        Raises RuntimeError if the tape was never entered, or in the body of a branch, a loop or a
+        function traced inside the tape's block; ValueError if the block has ended.
         """
         if self._builder is None:
             fail(
@@ -338,12 +338,12 @@ class GradientTape:
             yield
         finally:
             self._is_recording = True
-            if self not in self._builder.recorders:  # an interrupt may have fallen into the stop
+            if self not in self._builder.recorders:  # an interrupt may have hit the stop
                 self._builder.recorders.append(self)
             self._history.start(self._builder)
 
     def reset(self) -> None:
-        """Forgets all that was recorded and watched. Raises ValueError outside of the block."""
+        """Discards everything recorded and watched. Raises ValueError outside the block."""
         if self._builder is None:
             self._refuse_never_entered()
         self._check_recording()
@@ -362,7 +362,7 @@ class GradientTape:
             )
 
     def watched_variables(self) -> tuple[Variable, ...]:
-        """The Variables that are watched, in the order of their creation."""
+        """The watched Variables, in order of creation."""
         self._come_back()
         return tuple(sorted(self._variables.values(), key=lambda variable: variable.number))
 
@@ -450,10 +450,10 @@ class GradientTape:
         output_gradients: Nest = None,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradient of `target` with respect to `sources`, packed like `sources`.
+        """The gradient of `target` with respect to `sources`, in the structure of `sources`.
 
-        - `target`: a tensor, a Variable, or a nested structure of them, which are summed, as are
-          the elements of each.
+        - `target`: a tensor, a Variable, or a nested structure of them; the gradient is that of the
+          sum of all their elements.
         - `sources`: tensors and Variables in any nested structure. The gradient with respect to
           each has its shape and dtype.
         - `output_gradients`: cotangents in the structure of `target`; None means ones.
@@ -462,13 +462,13 @@ class GradientTape:
 
         Complex: the result is the cotangent times the conjugate of the derivative.
 
-        To a checker each gradient is a Tensor. Code that expects None says so with
-        `unconnected_gradients="none"`: each is `Tensor | None` then.
+        For type checkers each gradient is a Tensor. Code that expects None passes
+        `unconnected_gradients="none"`, which makes it `Tensor | None`.
 
-        Raises RuntimeError for the second use of a tape that is not persistent and for one that
-        was never entered, LookupError for an op without a gradient on the path, TypeError for
-        sources that are not tensors, and GradientError (a ValueError) for cotangents that do
-        not fit.
+        Raises RuntimeError if a tape that is not persistent is used twice or the tape was never
+        entered, LookupError for an op without a gradient on the path, TypeError for sources that
+        are not tensors, and GradientError (a ValueError) for cotangents that do not match the
+        target.
         """
         self._check_usable()
         unconnected = as_unconnected(unconnected_gradients, can_raise=True)
@@ -525,22 +525,22 @@ class GradientTape:
         mode: str | None = None,
         sparse: bool = False,
     ) -> Any:
-        """The Jacobian of `target` with respect to `sources`, packed like `sources`.
+        """The Jacobian of `target` with respect to `sources`, in the structure of `sources`.
 
-        Each has the shape of the target followed by that of the source: entry [i..., j...] is the
-        derivative of target[i...] by source[j...].
+        The shape of each is the target's followed by the source's: entry [i..., j...] is the
+        derivative of target[i...] with respect to source[j...].
 
         - `target`: one tensor or Variable; `sources`: any nested structure of them.
         - `unconnected_gradients`: "none" gives None where target and source are not connected,
           "zero" gives zeros, "raise" raises a GradientError that says why, as `explain` does.
-        - `mode`: "reverse", "forward", or None for the one that costs less, as the sizes tell.
-        - `chunk_size`: rows, or columns, that are computed at once; it bounds the memory. By
-          default as many as fit, with the result, in a GiB.
-        - `parallel_iterations` is another name for `chunk_size`, and without
-          `experimental_use_pfor` it is 1.
-        - `sparse`: gives `tg.SparseJacobian`s. Where entries can be nonzero follows from the
-          graph; columns and rows that do not meet share a product, so that a banded Jacobian
-          costs as many products as the band is wide, whatever its size.
+        - `mode`: "reverse", "forward", or None to choose the cheaper one by the sizes.
+        - `chunk_size`: how many rows or columns to compute at once, which bounds the memory. By
+          default as many as fit, with the result, in 1 GiB.
+        - `parallel_iterations`: another name for `chunk_size`; without `experimental_use_pfor` it
+          is 1.
+        - `sparse`: whether to return `tg.SparseJacobian`s. The graph tells which entries can be
+          nonzero; rows or columns that do not overlap share a product, so a banded Jacobian takes
+          as many products as its bandwidth, whatever its size.
 
         Raises what `gradient` raises, and GradientError (a ValueError) for a chunk size that is not
         a positive integer.
@@ -638,12 +638,12 @@ class GradientTape:
     ) -> Tensor:
         """The Jacobian of each row target[b] with respect to the row source[b].
 
-        Its shape is (b, *target.shape[1:], *source.shape[1:]). Zeros where target and source are
-        not connected, or a GradientError if `unconnected_gradients` is "raise". Other arguments
-        are those of `jacobian`.
+        The shape is (b, *target.shape[1:], *source.shape[1:]). It is zero where target and source
+        are not connected, or a GradientError if `unconnected_gradients` is "raise". Other
+        arguments are those of `jacobian`.
 
-        Raises GradientError (a ValueError) where the first sizes differ, where a rank is below 2,
-        and where a row of the target depends on another row of the source.
+        Raises GradientError (a ValueError) if the first sizes differ, if a rank is below 2, or if
+        a row of the target depends on another row of the source.
 
         >>> x = tg.constant([[1.0, 2.0], [3.0, 4.0]])
         >>> with tg.GradientTape() as tape:
@@ -681,7 +681,7 @@ class GradientTape:
     def pushed_forward(
         self, targets: Sequence[Any], sources: Sequence[Any], tangents: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The derivatives of the targets in the direction in which `tangents` move the sources."""
+        """The derivatives of the targets along the direction `tangents` of the sources."""
         self._check_usable()
         ys, xs = [self._target(y) for y in targets], [self._source(x) for x in sources]
         with self._use():
@@ -690,7 +690,7 @@ class GradientTape:
 
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
-        """A context for the one use of a tape that is not persistent, which ends its recording."""
+        """A context for using the tape. It ends a non-persistent tape, which has one use."""
         if self._is_recording and not self._persistent:
             self._stop("used")
         yield
@@ -710,7 +710,7 @@ class GradientTape:
         xs: list[Tensor],
         derive: Callable[[list[Tensor], list[Tensor]], list[Tensor | None]],
     ) -> list[Tensor | None]:
-        """What `derive` makes between targets and sources; None for sources that are not watched.
+        """The result of `derive` for targets and sources; None for sources that are not watched.
 
         A target is connected to itself, watched or not; a Variable, read or not.
         """
@@ -728,8 +728,8 @@ class GradientTape:
         return by_leaf
 
     def _is_own(self, x: Tensor, ys: list[Tensor]) -> bool:
-        """Whether a tensor that is not watched is a target by itself: where another target was
-        recorded with it, what it has to do with that is not known, and there is no gradient."""
+        """Whether an unwatched tensor is itself a target. If another target was recorded along with
+        it, their relation is unknown, and there is no gradient."""
         if all(x is not y for y in ys):
             return False
         is_alone = self._tracked.isdisjoint(ys)
@@ -741,18 +741,18 @@ class GradientTape:
     def explain(self, target: Nest, source: Nest) -> Explanation:
         """Why the gradient of `target` with respect to `source` is None.
 
-        `str()` of the answer names the reason, the line and the repair; `reason`, `file`, `line`
-        and `path`, the lines from the source up to the break, are there by themselves. If the two
-        are connected, it says so; and why the gradient is 0 where it is so since the run did not
-        take a branch of the graph, or ran a loop 0 times.
+        `str()` of the result names the reason, the line and the fix; `reason`, `file`, `line` and
+        `path` (the lines from the source to the break) are also attributes. If the two are
+        connected, the result says so, and explains a gradient of 0 that is due to a branch not
+        taken or a loop that ran 0 times.
 
         - `target`: a tensor, a Variable, or a nested structure of them.
         - `source`: one tensor or Variable.
 
-        Works before `gradient` and after it, also where that used the tape up.
+        Works before and after `gradient`, even if that used up the tape.
 
-        Raises RuntimeError for a tape that was never entered and for one that is used up and
-        found every gradient, TypeError for what is not a tensor.
+        Raises RuntimeError if the tape was never entered, or is used up and found every gradient;
+        TypeError for anything but tensors.
 
         >>> x = tg.Variable(2.0, name="x")
         >>> with tg.GradientTape() as tape:
@@ -779,7 +779,7 @@ class GradientTape:
         )
 
     def _known(self) -> TapeRecord:
-        """What the tape knows, also where it is used up."""
+        """The tape's record, even after it is used up."""
         assert self._builder is not None
         record = _explaining().TapeRecord
         history, watches = self._history, self._watches_variables
@@ -801,7 +801,7 @@ class GradientTape:
         targets: Sequence[Any],
         sources: Sequence[Any],
     ) -> None:
-        """Raises GradientError for the first source that is not connected, if that was asked."""
+        """Raises GradientError for the first unconnected source, if the user asked for that."""
         if unconnected is UnconnectedGradients.RAISE:
             for g, source in zip(found, sources, strict=True):
                 if g is None:
@@ -810,7 +810,7 @@ class GradientTape:
     def _mark_gradients(
         self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
     ) -> None:
-        """Notes for which open tapes the gradients of a scalar have symmetric Jacobians."""
+        """Marks, in open tapes, the gradients of a scalar, whose Jacobians are symmetric."""
         tapes = [tape for tape in current().recorders if isinstance(tape, GradientTape)]
         for g, x in zip(gradients, xs, strict=True):
             if tapes and g is not None and not x.dtype.is_complex:
@@ -818,7 +818,7 @@ class GradientTape:
                 g._gradient_of = weakref.ref(x), weakref.WeakSet(whole)
 
     def _is_plain(self) -> bool:
-        """Whether what is derived may be one call: where another tape is open, it sees every
+        """Whether the derivative may be one call: if another tape is open, it must see every
         node."""
         builder = current()
         return builder.is_top_level and builder is self._builder and not builder.recorders
@@ -895,15 +895,15 @@ class GradientTape:
 
 
 class LeakedTapeError(GradientError, TraceError):
-    """A GradientError where TensorFlow raises TypeError: the tape belongs to a finished trace."""
+    """A GradientError, where TensorFlow raises TypeError: the tape belongs to a finished trace."""
 
 
 class SourceError(GradientError, TypeError):
-    """A GradientError where TensorFlow raises TypeError: a target or source is not a tensor."""
+    """A GradientError, where TensorFlow raises TypeError: a target or source is not a tensor."""
 
 
 def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:
-    """What stands for a tensor or a Variable in `builder`: its handle, or what captures it."""
+    """The tensor in `builder` for a tensor or a Variable: its handle, or its capture."""
     if isinstance(leaf, Variable):
         return leaf.handle_in(builder)
     if isinstance(builder, Trace):
@@ -915,7 +915,7 @@ def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:
 
 
 def structure_of(value: Any) -> nest.Structure:
-    """The structure of a nest, where None is a leaf."""
+    """The structure of a nest, counting None as a leaf."""
     return nest.flatten_structure(value, none_is_leaf=True)[1]
 
 
@@ -963,7 +963,7 @@ def cotangent_of(given: Any, y: Tensor) -> Tensor | None:
 
 
 def as_unconnected(value: Any, can_raise: bool = False) -> UnconnectedGradients:
-    """The choice that a user made; that of an error is for tapes, which know the reason."""
+    """The user's choice, checked; "raise" is only for tapes, which know the reason."""
     try:
         choice = UnconnectedGradients(value)
     except ValueError:
@@ -1009,7 +1009,7 @@ def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str |
 
 
 def _has_symmetric_jacobian(tape: GradientTape, y: Tensor, x: Tensor) -> bool:
-    """Whether y is known to be the gradient by x of a scalar that the tape has seen."""
+    """Whether y is known to be the gradient, with respect to x, of a scalar the tape has seen."""
     try:
         source, tapes = y._gradient_of
     except AttributeError:

@@ -1,4 +1,4 @@
-"""`tg.distribute`: several devices, which divide programs and values among them.
+"""`tg.distribute`: several devices, over which programs and values are sharded.
 
 >>> mesh = tg.distribute.Mesh({"data": 1})
 >>> x = tg.distribute.with_layout(tg.ones([4, 2]), tg.distribute.Layout(mesh, ["data", None]))

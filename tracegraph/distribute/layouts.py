@@ -1,4 +1,4 @@
-"""Layouts of tensors: the op that states one."""
+"""Layouts of tensors: the op that sets one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tracegraph.typing import LayoutLike, TensorLike
 
 
 def with_layout(x: TensorLike, layout: LayoutLike) -> Tensor:
-    """x, divided among the devices of a mesh: its value is the same, and so is the layout of what
-    is derived by it.
+    """Shards x over the devices of a mesh. The value is unchanged; derivatives with respect to it
+    have the same layout.
 
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 

@@ -1,4 +1,4 @@
-"""Arrays of which each process has a part."""
+"""Arrays of which each process holds a part."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def _refuse_while_tracing() -> NoReturn:
 
 
 def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
-    """One tensor, of which each process gives the part that its own devices hold, such as its share
-    of a batch.
+    """Assembles one tensor, to which each process contributes the part on its own devices, such as
+    its share of a batch.
 
-    - `array`: the part of this process, which is copied. All parts have one shape; where the layout
-      does not divide an axis among processes, each gives all of it.
+    - `array`: the part of this process, which is copied. All parts have the same shape; for an axis
+      that the layout does not divide among processes, each passes all of it.
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 
-    With one process the part is all. Raises ShapeError (a ValueError) for a part of another rank,
-    and for a size that the devices of this process do not divide; TraceError (a TypeError) in a
-    function.
+    With one process, the part is the whole. Raises ShapeError (a ValueError) for a part of another
+    rank, and for a size that the devices of this process do not divide; TraceError (a TypeError)
+    inside a function.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()
@@ -56,7 +56,7 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
     try:
         buffer = backend.from_local(part, found.sharding)
     except InvalidArgumentError:
-        raise  # our own, of the mesh
+        raise  # one of our own errors, about the mesh
     except ValueError as error:
         fail(
             ShapeError,

@@ -14,9 +14,9 @@ from tracegraph.distribute.watch import Watch, meet, port_of, reserved_port
 from tracegraph.eager import backend
 from tracegraph.errors import DistributedError, SignatureError, fact_of, fail, shown
 
-#: What `python -m tracegraph launch` tells each process.
+#: Set by `python -m tracegraph launch` for each process.
 ADDRESS, COUNT, INDEX = "TRACEGRAPH_COORDINATOR", "TRACEGRAPH_PROCESSES", "TRACEGRAPH_PROCESS"
-#: The number of a pipe that it holds the other end of.
+#: The number of a pipe whose other end the launcher holds.
 LAUNCHER = "TRACEGRAPH_LAUNCHER"
 
 _LAST_PORT = 65535
@@ -34,21 +34,21 @@ def initialize(
 ) -> None:
     """Joins this process to others, so that a Mesh may have the devices of all of them.
 
-    Call it first, before anything is computed. Without arguments it reads what
-    `python -m tracegraph launch` says, or else what JAX finds in the environment of SLURM, Open MPI
-    or Kubernetes.
+    Call it first, before anything is computed. Without arguments it uses the settings of
+    `python -m tracegraph launch` or, failing that, what JAX finds in the environment of SLURM, Open
+    MPI or Kubernetes.
 
     - `coordinator_address`: the host and port of process 0, "10.0.0.1:1234".
-    - `num_processes`, `process_id`: how many there are, and the number of this one, from 0 on.
+    - `num_processes`, `process_id`: the number of processes, and the index of this one, from 0.
     - `local_device_ids`: the GPUs of this process; all of the machine by default.
-    - `timeout`: seconds in which all must have come, and in which all must call a function that
-      they run together.
-    - `effects_everywhere`: whether every process prints, and calls the Python functions that return
-      nothing; else process 0 alone does. Functions that return something run in every process.
+    - `timeout`: seconds within which all processes must connect, and within which all must call a
+      function that they run together.
+    - `effects_everywhere`: whether every process prints and calls Python functions that return
+      nothing, rather than process 0 alone. Functions that return something run in every process.
 
-    If a process is lost, all others end with the exit code 70 and one message, wherever they are.
-    Raises DistributedError (a RuntimeError) for a coordinator or a process that does not come in
-    time, and where something was computed before.
+    If a process is lost, all others exit with code 70 and one message, wherever they are.
+    Raises DistributedError (a RuntimeError) if a coordinator or a process does not connect in time,
+    or if something was computed before.
 
     >>> tg.distribute.initialize("127.0.0.1:0", num_processes=1, process_id=0)
     """

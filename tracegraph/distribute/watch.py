@@ -1,9 +1,10 @@
-"""Processes that know of each other: all begin, or none does; and if one is lost, all end.
+"""Processes that watch each other: all start, or none; and if one is lost, all exit.
 
-Before JAX's own service begins, every process connects to the first one, by plain sockets. Who does
-not come within the timeout is told by its number. The connections stay open: the system closes
-those of a process that dies, at once, and whoever waits for its data in a collective would wait for
-ever, inside of C. So a thread waits for that, says what happened, and ends the process.
+Before JAX's own service starts, every process connects to the first one over plain sockets. A
+process that does not connect within the timeout is reported by number. The connections stay open:
+if a process dies, the system closes its connections at once, while processes that wait for its
+data in a collective would wait forever, inside C. So a thread watches for that, reports what
+happened, and exits the process.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Any, NoReturn
 from tracegraph.core.source import here, line_of_thread
 from tracegraph.errors import DistributedError, fail, message
 
-#: The exit code of a process that ends because another one was lost.
+#: The exit code of a process that exits because another one was lost.
 LOST = 70
-#: How often a process tries to reach the first one, in seconds.
+#: The interval between attempts to reach the first process, in seconds.
 _RETRY = 0.05
-#: How long a process that another one's error ends may still tell its own, in seconds; and how long
-#: one whose exchange broke waits to hear of a process that was lost.
+#: How long a process that exits because of another's error may still report its own, in seconds;
+#: and how long one whose exchange broke waits for news of a lost process.
 _LAST_WORDS = 2.0
-#: How long a process that has connected may take to say which one it is, in seconds.
+#: How long a process that has connected may take to identify itself, in seconds.
 _INTRODUCTION = 5.0
 #: In a timeout each process tells so often that it is there, and at least every so many seconds.
 _ROUNDS, _LONGEST_ROUND = 8, 5.0
@@ -40,7 +41,7 @@ _OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
 
 class Peer:
-    """A connection to another process, over which lines of JSON go."""
+    """A connection to another process, which carries lines of JSON."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -49,7 +50,7 @@ class Peer:
         self._sending = threading.Lock()
 
     def tell(self, **words: Any) -> bool:
-        """Sends a line; whether somebody took it."""
+        """Sends a line; returns whether it was accepted."""
         try:
             with self._sending:
                 self._connection.sendall(f"{json.dumps(words)}\n".encode())
@@ -58,11 +59,11 @@ class Peer:
         return True
 
     def hear(self) -> dict[str, Any] | None:
-        """The next line; None when the other side is gone."""
+        """The next line; None if the other side is gone."""
         try:
             line = self._lines.readline()
             return json.loads(line) if line.endswith("\n") else None
-        # Reset by a process that was killed, or nothing came in time; or this is no peer at all.
+        # Reset because the process was killed, or timed out; or it is not a peer at all.
         except (OSError, ValueError):
             return None
 
@@ -75,8 +76,8 @@ class Peer:
 
 
 class _Exit(SystemExit):
-    """What `sys.exit` raises in a process that others know of. Where nobody catches it, Python asks
-    for the code with no frame below: then it is what the program ends with."""
+    """The exception of `sys.exit` in a process that others watch. If nobody catches it, Python asks
+    for the code with no frame below, and exits the program with it."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]
@@ -85,7 +86,7 @@ class _Exit(SystemExit):
         return super().code
 
 
-#: What the program gave to the `sys.exit` that ends it.
+#: The argument of the `sys.exit` that ends the program.
 _uncaught: list[Any] = []
 
 
@@ -94,14 +95,14 @@ def _exit(status: Any = None, /) -> NoReturn:
 
 
 class Watch:
-    """The connections of this process: of the first one to all others, of the others to it."""
+    """The connections of this process: from the first one to all others, or from one to it."""
 
     def __init__(self, index: int, count: int, peers: dict[int, Peer], timeout: float) -> None:
         self.index, self.count, self.peers = index, count, peers
         self._timeout = timeout
-        #: The exit code of an error that ends this process; 0 without one.
+        #: The exit code for an error that ends this process; 0 without one.
         self._error_code = 0
-        #: The process that said that an error ends it, before this one had any.
+        #: The process that reported an error before this one had any.
         self._failed_first: int | None = None
         #: When each of them was heard last.
         self._heard = dict.fromkeys(peers, time.monotonic())
@@ -112,7 +113,7 @@ class Watch:
         self._is_leaving = False
         #: Whether all have said it, as the first process tells the others.
         self._all_have_left = False
-        #: Whoever has it ends this process.
+        #: Held by the thread that ends this process.
         self._ending = threading.Lock()
         for number, peer in peers.items():
             thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
@@ -189,15 +190,15 @@ class Watch:
         self.end(text)
 
     def _note_end_of(self, number: int) -> None:
-        """Called where a process has come to the end of its program."""
+        """Called when a process has reached the end of its program."""
         self._left[number] = time.monotonic()
-        if self.index == 0:  # the others are connected to the first one alone
+        if self.index == 0:  # the others are connected only to the first one
             for other in self.peers.keys() - {number}:
                 self.peers[other].tell(left=number)
 
     def end_with_launcher(self, pipe: int) -> None:
-        """Ends the process when nobody holds the other end of a pipe any more, as after a kill of
-        who has started it."""
+        """Exits the process when the other end of a pipe is closed, as when the launcher that
+        holds it is killed."""
 
         def listen() -> None:
             os.read(pipe, 1)  # nobody writes
@@ -207,7 +208,7 @@ class Watch:
         threading.Thread(target=listen, daemon=True).start()
 
     def has_ended(self) -> int | None:
-        """A process that has come to the end of its program, and runs no other any more."""
+        """A process that has reached the end of its program, and no longer runs any other."""
         long_ago = time.monotonic() - _LAST_WORDS  # it may have run the last one with us
         return next((number for number, since in self._left.items() if since < long_ago), None)
 
@@ -221,18 +222,19 @@ class Watch:
         )
 
     def _text(self, fact: str, fix: str) -> str:
-        """A message with the line at which the program is."""
+        """A message with the line that the program has reached."""
         place = line_of_thread(threading.main_thread().ident)
         return f"tracegraph: {message(fact, source=place, fix=fix)}\n"
 
     def end(self, text: str, lost: int | None = None, has_failed: bool = False) -> NoReturn:
-        """Tells everybody and ends this process. It may be inside of C, where nothing is raised."""
-        self._ending.acquire()  # and never released: one reason is told
-        with contextlib.suppress(OSError):  # whoever read it may be gone
+        """Tells all others and exits this process, which may be inside C, where nothing can
+        raise."""
+        self._ending.acquire()  # and never released: only one reason is reported
+        with contextlib.suppress(OSError):  # the reader may be gone
             sys.stdout.flush()
             sys.stderr.write(text)
             sys.stderr.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what fails from now on is its consequence
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # later failures are consequences
         self._tell_loss(self.index if lost is None else lost, has_failed)
         os._exit(LOST)
 
@@ -242,8 +244,8 @@ class Watch:
         self._end_last()
 
     def _end_last(self) -> None:
-        """Lets the first process wait for the end of the others: JAX's service ends with it, which
-        would end them without a word."""
+        """Makes the first process wait for the others to exit: JAX's service dies with it, which
+        would end them without a message."""
         deadline = time.monotonic() + 2 * _LAST_WORDS
         while self.index == 0 and len(self._gone) < len(self.peers):
             if time.monotonic() > deadline:
@@ -251,14 +253,14 @@ class Watch:
             time.sleep(_RETRY)
 
     def leave_together(self) -> None:
-        """Says that this process leaves, and waits until all have said so. Then it may end in any
-        way, and is not called lost."""
+        """Announces that this process leaves, and waits until all have done so. After that it may
+        exit in any way without being reported as lost."""
         self.leave()
         self._end_last()
 
     def leave(self) -> None:
-        """Called when the interpreter ends. After an error the others must not wait for this
-        process, nor this one for them."""
+        """Called at interpreter exit. After an error, the others must not wait for this process,
+        nor it for them."""
         code = self._error_code or _status(_uncaught)
         if code:
             self._ending.acquire()
@@ -312,13 +314,13 @@ def _place_inside_of_jax() -> tuple[Any, int] | None:
 
 
 def _status(codes: list[Any]) -> int:
-    """The exit code of what `sys.exit` was given, as Python makes it; 0 where it was not called."""
+    """The exit code for the argument of `sys.exit`, as in Python; 0 if it was not called."""
     given = codes[-1] if codes else None
     return 0 if given is None else given & 0xFF if isinstance(given, int) else 1
 
 
 def reserved_port(host: str) -> socket.socket:
-    """A socket with a port that is free, and is given to nobody while the socket is open: only who
+    """A socket bound to a free port, which nobody else gets while it is open: only a process that
     asks for this very port, and is ready to share it, can listen there."""
     found = socket.socket()
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -334,9 +336,9 @@ def port_of(reserved: socket.socket) -> int:
 def meet(
     address: str, count: int, index: int, timeout: float, own_port: int, is_reserved: bool
 ) -> tuple[Watch, int]:
-    """Waits until all processes are there. Returns the connections, and the port of JAX's service,
-    which is `own_port` of the first process; `is_reserved` says that somebody keeps the address
-    free. Raises DistributedError where a process does not come."""
+    """Waits until all processes have connected. Returns the connections, and the port of JAX's
+    service, which is `own_port` of the first process; `is_reserved` says that somebody reserves the
+    address. Raises DistributedError if a process does not connect."""
     host, _, port = address.rpartition(":")
     if index == 0:
         with _listening((host, int(port)), is_reserved) as server:

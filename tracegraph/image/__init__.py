@@ -11,13 +11,13 @@ from tracegraph.image.measuring import *
 from tracegraph.image.randomly import *
 from tracegraph.image.resizing import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [*boxes.__all__, *colour.__all__, *geometry.__all__]
     __all__ += measuring.__all__
     __all__ += randomly.__all__
     __all__ += resizing.__all__
 
-# Modules are not public names.
+# Submodules are not public names.
 del boxes, colour, geometry, measuring, randomly, resizing
 
 publish(__name__)

@@ -1,4 +1,4 @@
-"""Boxes in images: of those that overlap, the best are selected."""
+"""Boxes in images: selecting the best of those that overlap."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def non_max_suppression(
     score_threshold: float = -math.inf,
     name: str | None = None,
 ) -> Tensor:
-    """The int32 positions of the best boxes, of which no two overlap by more than `iou_threshold`.
+    """The int32 positions of the best boxes, no two of which overlap by more than `iou_threshold`.
 
-    - `boxes`: [boxes, 4], each two corners (y1, x1, y2, x2); `scores`: [boxes].
-    - `max_output_size`: how many are selected at most; a box whose score is not above
-      `score_threshold` never is.
-    - The overlap of two boxes is the area that they share by the area of both.
+    - `boxes`: [boxes, 4], each as two corners (y1, x1, y2, x2); `scores`: [boxes].
+    - `max_output_size`: how many boxes to select at most; a box whose score is not above
+      `score_threshold` is never selected.
+    - The overlap of two boxes is the area of their intersection over that of their union.
 
-    Their number depends on values: in a function it is a size that each run finds. Raises
+    The number of results depends on values: in a function it is a size found at run time. Raises
     ShapeError for shapes that do not fit.
 
     >>> boxes = [[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 1.9], [3.0, 3.0, 4.0, 4.0]]
@@ -61,13 +61,13 @@ def non_max_suppression_padded(
     canonicalized_coordinates: bool = False,
     tile_size: int = 512,
 ) -> tuple[Tensor, Tensor]:
-    """`non_max_suppression` with results of one size: the positions [..., max_output_size], with 0
-    where there are none, and their number [...].
+    """`non_max_suppression` with results of fixed size: the positions [..., max_output_size],
+    padded with 0, and their number [...].
 
     - `boxes`: [..., boxes, 4]; `scores`: [..., boxes].
-    - `pad_to_max_output_size`: with False, and one stack of boxes, what is padded is cut off, as
+    - `pad_to_max_output_size`: if False, and for a single set of boxes, the padding is cut off, as
       in `non_max_suppression`.
-    - `sorted_input`, `canonicalized_coordinates`, `tile_size`: accepted, and without effect.
+    - `sorted_input`, `canonicalized_coordinates`, `tile_size`: accepted but have no effect.
 
     Raises ShapeError for shapes that do not fit.
 
@@ -122,7 +122,7 @@ def _selected(
 
 
 def _threshold(op: str, what: str, value: Any, like: Tensor, **bounds: float) -> Any:
-    """A number, or a scalar tensor, whose value need not be known."""
+    """A number, or a scalar tensor, whose value may be unknown."""
     if not is_tensor(value):
         return float(as_number(op, what, value, **bounds))
     limit = as_tensor(value)
@@ -132,13 +132,13 @@ def _threshold(op: str, what: str, value: Any, like: Tensor, **bounds: float) ->
 
 
 def _kept(hides: Tensor, is_good: Tensor) -> Tensor:
-    """Which boxes, the best first, are good and hidden by none that is kept. `hides` is
+    """Which boxes, best first, are good and not suppressed by one that is kept. `hides` is
     [stacks, boxes, boxes]."""
     count = is_good.type.shape[1]
     place = range_of(count)
 
     def step(kept: Tensor, row: tuple[Tensor, Tensor]) -> Tensor:
-        own, number = row  # what box `number` hides
+        own, number = row  # the boxes that box `number` suppresses
         is_own = one_hot(number, count, True, False, dtype="bool")
         is_there = reduce_any(logical_and(kept, is_own), axis=1, keepdims=True)
         is_later = greater(place, number)
@@ -148,8 +148,8 @@ def _kept(hides: Tensor, is_good: Tensor) -> Tensor:
 
 
 def _overlaps(boxes: Tensor) -> Tensor:
-    """For each two boxes of [stacks, boxes, 4], the shared area by that of both; of a box without
-    area, 0."""
+    """The intersection over union of every two boxes of [stacks, boxes, 4]; 0 for boxes without
+    area."""
     y1, x1, y2, x2 = (reshape(cut(boxes, 2, k, k + 1), boxes.type.shape[:2]) for k in range(4))
     sides = [(minimum(a, b), maximum(a, b)) for a, b in ((y1, y2), (x1, x2))]
     height, width = (subtract(high, low) for low, high in sides)

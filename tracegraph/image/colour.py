@@ -1,4 +1,4 @@
-"""Colours: other data types, other spaces, and brightness, contrast, hue and saturation."""
+"""Colours: dtypes, colour spaces, and brightness, contrast, hue and saturation."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tracegraph.typing import DTypeLike, TensorLike
 def convert_image_dtype(
     image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
-    """Images of another data type: the largest integer of a type is 1 of floating numbers.
+    """Converts images to another dtype; the largest value of an integer dtype becomes 1.0.
 
-    - `saturate`: whether what is beyond the range of an integer type becomes its limit.
+    - `saturate`: whether to clip values to the range of an integer dtype.
 
-    Raises DTypeError for truth values and complex numbers.
+    Raises DTypeError for bool and complex images.
 
     >>> tg.image.convert_image_dtype(tg.constant([0, 255], tg.uint8), tg.float32).numpy()
     array([0., 1.], dtype=float32)
@@ -49,7 +49,7 @@ def convert_image_dtype(
 
 
 def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
-    """image + delta; integers are taken from 0 to 1 for it, and kept in their range.
+    """image + delta; integers are scaled to [0, 1] for it, and clipped to their range.
 
     >>> tg.image.adjust_brightness([[[0.5]]], 0.25).numpy().item()
     0.75
@@ -64,7 +64,7 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """(x - mean) * contrast_factor + mean, with the mean of each channel of each image; integers
-    are taken from 0 to 1 for it, and kept in their range.
+    are scaled to [0, 1] for it, and clipped to their range.
 
     This op has no derivative: `GradientTape.gradient` raises a LookupError that names its line.
     Register one with `tg.RegisterGradient("adjust_contrast")`.
@@ -84,7 +84,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
 
 
 def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1) -> Tensor:
-    """gain * image ** gamma; integers are taken from 0 to 1 for it, and kept in their range.
+    """gain * image ** gamma; integers are scaled to [0, 1] for it, and clipped to their range.
 
     Raises ValueError for a negative gamma.
 
@@ -103,9 +103,9 @@ def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1)
 
 
 def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) -> Tensor:
-    """RGB images whose hue is moved by `delta` of the whole circle, from -1 to 1.
+    """Rotates the hue of RGB images by `delta`, from -1 to 1, as a fraction of the full circle.
 
-    Raises ValueError for a delta outside of it.
+    Raises ValueError for a delta out of range.
 
     >>> tg.image.adjust_hue([[[1.0, 0.0, 0.0]]], 1 / 3).numpy().round(3)
     array([[[0., 1., 0.]]], dtype=float32)
@@ -122,7 +122,7 @@ def adjust_hue(image: TensorLike, delta: TensorLike, name: str | None = None) ->
 def adjust_saturation(
     image: TensorLike, saturation_factor: TensorLike, name: str | None = None
 ) -> Tensor:
-    """RGB images whose saturation is multiplied, and kept from 0 to 1.
+    """Multiplies the saturation of RGB images, and clips it to [0, 1].
 
     >>> tg.image.adjust_saturation([[[1.0, 0.5, 0.5]]], 0.0).numpy().tolist()
     [[[1.0, 1.0, 1.0]]]
@@ -135,9 +135,9 @@ def adjust_saturation(
 
 
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:
-    """RGB colours [..., 3], from 0 to 1, as hue, saturation and value, from 0 to 1.
+    """Converts RGB colours [..., 3], from 0 to 1, to hue, saturation and value, from 0 to 1.
 
-    The hue of grey is 0. Raises DTypeError for integers, ShapeError for another last axis.
+    The hue of grey is 0. Raises DTypeError for integers, ShapeError unless the last size is 3.
 
     >>> tg.image.rgb_to_hsv([0.0, 0.5, 0.0]).numpy().round(4)
     array([0.3333, 1.    , 0.5   ], dtype=float32)
@@ -169,7 +169,7 @@ def _hsv(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def hsv_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Hue, saturation and value, [..., 3] from 0 to 1, as RGB colours: undoes `rgb_to_hsv`.
+    """Converts hue, saturation and value, [..., 3] from 0 to 1, to RGB: inverse of `rgb_to_hsv`.
 
     >>> tg.image.hsv_to_rgb([1 / 3, 1.0, 0.5]).numpy().round(4)
     array([0. , 0.5, 0. ], dtype=float32)
@@ -191,7 +191,7 @@ def _rgb(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
 
 
 def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
-    """RGB images [..., 3] as [..., 1]: 0.2989 of red, 0.587 of green and 0.114 of blue.
+    """Converts RGB images [..., 3] to [..., 1]: 0.2989 red + 0.587 green + 0.114 blue.
 
     >>> tg.image.rgb_to_grayscale([[[1.0, 0.0, 0.0]]]).numpy().round(4).tolist()
     [[[0.298900...]]]
@@ -204,9 +204,9 @@ def rgb_to_grayscale(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
-    """Images [..., 1] as [..., 3], with three equal channels.
+    """Converts images [..., 1] to [..., 3], with three equal channels.
 
-    Raises ShapeError for another last axis.
+    Raises ShapeError unless the last size is 1.
 
     >>> tg.image.grayscale_to_rgb([[[0.5]]]).numpy().tolist()
     [[[0.5, 0.5, 0.5]]]
@@ -218,7 +218,7 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     return tile(x, [*[1] * (x.ndim - 1), 3])
 
 
-#: How each number of YIQ and of YUV is made of red, green and blue: one column for each; and back.
+#: YIQ and YUV as combinations of red, green and blue: one column each; and their inverses.
 _YIQ = [
     [0.299, 0.59590059, 0.2115],
     [0.587, -0.27455667, -0.52273617],
@@ -247,7 +247,7 @@ def _mixed(op: str, images: Any, matrix: list[list[float]]) -> Tensor:
 
 
 def rgb_to_yiq(images: TensorLike) -> Tensor:
-    """RGB colours [..., 3], from 0 to 1, as YIQ: brightness Y and two numbers of colour.
+    """Converts RGB colours [..., 3], from 0 to 1, to YIQ: luminance Y and two chroma values.
 
     >>> tg.image.rgb_to_yiq([1.0, 0.0, 0.0]).numpy().round(3)
     array([0.299, 0.596, 0.212], dtype=float32)
@@ -256,7 +256,7 @@ def rgb_to_yiq(images: TensorLike) -> Tensor:
 
 
 def yiq_to_rgb(images: TensorLike) -> Tensor:
-    """YIQ colours [..., 3] as RGB: undoes `rgb_to_yiq`.
+    """Converts YIQ colours [..., 3] to RGB: the inverse of `rgb_to_yiq`.
 
     >>> tg.image.yiq_to_rgb([1.0, 0.0, 0.0]).numpy()
     array([1., 1., 1.], dtype=float32)
@@ -265,7 +265,7 @@ def yiq_to_rgb(images: TensorLike) -> Tensor:
 
 
 def rgb_to_yuv(images: TensorLike) -> Tensor:
-    """RGB colours [..., 3], from 0 to 1, as YUV: brightness Y and two numbers of colour.
+    """Converts RGB colours [..., 3], from 0 to 1, to YUV: luminance Y and two chroma values.
 
     >>> tg.image.rgb_to_yuv([1.0, 0.0, 0.0]).numpy().round(3)
     array([ 0.299, -0.147,  0.615], dtype=float32)
@@ -274,7 +274,7 @@ def rgb_to_yuv(images: TensorLike) -> Tensor:
 
 
 def yuv_to_rgb(images: TensorLike) -> Tensor:
-    """YUV colours [..., 3] as RGB: undoes `rgb_to_yuv`.
+    """Converts YUV colours [..., 3] to RGB: the inverse of `rgb_to_yuv`.
 
     >>> tg.image.yuv_to_rgb([1.0, 0.0, 0.0]).numpy()
     array([1., 1., 1.], dtype=float32)

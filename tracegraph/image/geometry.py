@@ -1,4 +1,4 @@
-"""Images turned, cut, padded and divided into patches."""
+"""Flipping, rotating, cropping and padding images, and dividing them into patches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flip_up_down(image: TensorLike) -> Tensor:
 
 
 def transpose(image: TensorLike, name: str | None = None) -> Tensor:
-    """Images [..., height, width, channels] with height and width exchanged.
+    """Images [..., height, width, channels] with height and width swapped.
 
     >>> tg.image.transpose([[[1], [2]]]).numpy().tolist()
     [[[1]], [[2]]]
@@ -52,7 +52,7 @@ def transpose(image: TensorLike, name: str | None = None) -> Tensor:
 
 
 def rot90(image: TensorLike, k: int = 1, name: str | None = None) -> Tensor:
-    """Images [..., height, width, channels] turned by k times 90 degrees against the clock.
+    """Rotates images [..., height, width, channels] by k times 90 degrees counterclockwise.
 
     k must be known while tracing.
 
@@ -75,10 +75,9 @@ def crop_to_bounding_box(
     target_height: SizeLike,
     target_width: SizeLike,
 ) -> Tensor:
-    """The part of images [..., height, width, channels] that begins at the offsets, and has the
-    sizes that are given.
+    """Crops images [..., height, width, channels] to a box with the given offsets and sizes.
 
-    Raises ShapeError if it is not inside of the image.
+    Raises ShapeError unless the box is inside the image.
 
     >>> tg.image.crop_to_bounding_box(tg.ones([1, 4, 5, 3]), 1, 2, 3, 2).shape
     TensorShape([1, 3, 2, 3])
@@ -104,8 +103,8 @@ def pad_to_bounding_box(
     target_height: SizeLike,
     target_width: SizeLike,
 ) -> Tensor:
-    """Images [..., height, width, channels] in larger ones of zeros, in which they begin at the
-    offsets.
+    """Pads images [..., height, width, channels] with zeros to the given sizes; they start at the
+    given offsets.
 
     Raises ShapeError if they do not fit.
 
@@ -127,7 +126,7 @@ def pad_to_bounding_box(
 
 
 def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
-    """Two offsets and two sizes, none of which is negative."""
+    """Two offsets and two sizes, none of them negative."""
     names = ("offset_height", "offset_width", "target_height", "target_width")
     found = [as_count(op, name, number) for name, number in zip(names, numbers)]
     return found[:2], found[2:]
@@ -136,10 +135,10 @@ def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
 def resize_with_crop_or_pad(
     image: TensorLike, target_height: SizeLike, target_width: SizeLike
 ) -> Tensor:
-    """Images [..., height, width, channels] cut around their middle, or padded with zeros around
-    them, to the sizes that are given.
+    """Crops images [..., height, width, channels] around their centre, or pads them with zeros on
+    all sides, to the given sizes.
 
-    Raises ShapeError for a size that is not 1 or more.
+    Raises ShapeError for a size below 1.
 
     >>> tg.image.resize_with_crop_or_pad(tg.ones([4, 1, 1]), 2, 3).numpy()[..., 0]
     array([[0., 1., 0.],
@@ -169,10 +168,10 @@ def _known(op: str, x: Tensor, axis: int) -> int:
 
 
 def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
-    """The middle of images [..., height, width, channels], of `central_fraction` of their height
-    and width.
+    """Crops images [..., height, width, channels] to the centre, with `central_fraction` of their
+    height and width.
 
-    Raises ValueError for a fraction that is not above 0 and at most 1, where it is known.
+    Raises ValueError if the fraction, where known, is not above 0 and at most 1.
 
     >>> tg.image.central_crop(tg.ones([4, 8, 3]), 0.5).shape
     TensorShape([2, 4, 3])
@@ -196,7 +195,7 @@ def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
 
 
 def _central_of_run(op: str, x: Tensor, fraction: Tensor) -> Tensor:
-    """The middle of images, of a fraction that is known only when it runs."""
+    """The centre of images, by a fraction known only at run time."""
     for axis in (x.ndim - 3, x.ndim - 2):
         size = _known(op, x, axis)
         margin = multiply(subtract(1.0, fraction), size / 2)
@@ -213,11 +212,11 @@ def extract_patches(
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """All patches of [examples, height, width, channels], the elements of each along the last axis.
+    """All patches of [examples, height, width, channels], each flattened along the last axis.
 
-    - `sizes`, `strides`, `rates`: four ints each, of which the first and the last are 1: the sizes
-      of a patch, the steps between patches, and those between its elements.
-    - `padding`: "VALID", or "SAME" for patches that reach over the edge, where there are zeros.
+    - `sizes`, `strides`, `rates`: four ints each, the first and the last being 1: the sizes of a
+      patch, the steps between patches, and those between its elements.
+    - `padding`: "VALID", or "SAME" for patches that extend past the edge, with zeros there.
 
     >>> x = tg.reshape(tg.range(9), [1, 3, 3, 1])
     >>> tg.image.extract_patches(x, [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], "VALID")[0, 0].numpy()

@@ -1,4 +1,4 @@
-"""Images compared and measured: noise, structure, edges, variation."""
+"""Comparing and measuring images: noise, structure, edges, variation."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from tracegraph.typing import TensorLike
 
 
 def per_image_standardization(image: TensorLike) -> Tensor:
-    """Each image [..., height, width, channels] less its mean, by its standard deviation.
+    """Subtracts the mean of each image [..., height, width, channels], and divides by its
+    deviation.
 
-    The deviation counts as 1 / sqrt(elements) at least, so that an image of one colour is 0.
-    Returns float32, or the wider or narrower floating type of the image.
+    The standard deviation counts as at least 1 / sqrt(elements), so that a constant image becomes
+    0. Returns float32, or the image's own floating dtype.
 
     >>> tg.image.per_image_standardization([[[1.0], [3.0]]]).numpy().tolist()
     [[[-1.0], [1.0]]]
@@ -55,8 +56,8 @@ def per_image_standardization(image: TensorLike) -> Tensor:
 
 
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
-    """The sum of the absolute differences of neighbours, of each of [examples, height, width,
-    channels] or of one image.
+    """The sum of the absolute differences of neighbours, for each image of [examples, height,
+    width, channels] or for one image.
 
     >>> tg.image.total_variation([[[1.0], [3.0]], [[1.0], [2.0]]]).numpy()
     np.float32(4.0)
@@ -68,13 +69,13 @@ def total_variation(images: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _steps(x: Tensor, axis: int) -> Tensor:
-    """Each element less the one before it along an axis."""
+    """The differences of neighbouring elements along an axis."""
     size = x.type.shape[axis]
     return subtract(cut(x, axis, 1, size), cut(x, axis, 0, size - 1))
 
 
 def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
-    """The differences to the next row, and to the next column, of [examples, height, width,
+    """The differences to the next row and to the next column of [examples, height, width,
     channels]; those of the last row and column are 0.
 
     >>> dy, dx = tg.image.image_gradients(tg.reshape([1.0, 2.0, 4.0, 8.0], [1, 2, 2, 1]))
@@ -88,8 +89,9 @@ def image_gradients(image: TensorLike) -> tuple[Tensor, Tensor]:
 
 
 def sobel_edges(image: TensorLike) -> Tensor:
-    """The differences along height and width, smoothed across: [examples, height, width, channels,
-    2] of [examples, height, width, channels], whose edges are mirrored.
+    """Sobel edges: differences along height and width, smoothed in the other direction. Returns
+    [examples, height, width, channels, 2] for [examples, height, width, channels]; edges are
+    mirrored.
 
     >>> tg.image.sobel_edges(tg.reshape(tg.range(9.0), [1, 3, 3, 1]))[0, 1, 1, 0].numpy()
     array([24.,  8.], dtype=float32)
@@ -105,7 +107,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
 
 
 def _weighted(x: Tensor, axis: int, weights: Sequence[int]) -> Tensor:
-    """The weighted sum of so many neighbours along an axis."""
+    """The weighted sum of neighbours along an axis, one for each weight."""
     size = x.type.shape[axis] - len(weights) + 1  # type: ignore[operator]
     total = None
     for place, weight in enumerate(weights):
@@ -120,7 +122,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
     """The peak signal-to-noise ratio of pairs of images [..., height, width, channels], in
     decibels: 10 log10(max_val ** 2 / mean((a - b) ** 2)).
 
-    - `max_val`: the largest value that the images may have, as 255 for uint8.
+    - `max_val`: the largest possible value of the images, such as 255 for uint8.
 
     Returns float32 [...]. Raises ShapeError if the shapes differ.
 
@@ -134,7 +136,7 @@ def psnr(a: TensorLike, b: TensorLike, max_val: TensorLike, name: str | None = N
 
 
 def _pair(op: str, a: Any, b: Any, max_val: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Two stacks of images, and the largest value, as float32 of the range from 0 to 1."""
+    """Two stacks of images, and the largest value, as float32 scaled to [0, 1]."""
     x, y = as_operands(op, a, b)
     x, y = as_images(op, x), as_images(op, y)
     if same_shape(x.type.shape, y.type.shape) is None:
@@ -159,16 +161,16 @@ def ssim(
     k2: float = 0.03,
     return_index_map: bool = False,
 ) -> Tensor:
-    """The structural similarity of pairs of images [..., height, width, channels]: the mean over
-    windows, and over channels, of a product of two measures, 1 for images that are the same.
+    """The structural similarity of pairs of images [..., height, width, channels]: the mean, over
+    windows and channels, of a product of two measures, which is 1 for identical images.
 
-    - `max_val`: the largest value that the images may have, as 255 for uint8.
-    - `filter_size`, `filter_sigma`: the size and the deviation of the windows, which are Gaussian.
-    - `k1`, `k2`: what keeps the quotients of the two measures, of brightness and of contrast, from
-      0 / 0: (k * max_val) ** 2.
-    - `return_index_map`: returns the map of all windows in place of the mean.
+    - `max_val`: the largest possible value of the images, such as 255 for uint8.
+    - `filter_size`, `filter_sigma`: the size and standard deviation of the Gaussian windows.
+    - `k1`, `k2`: constants that keep the measures of brightness and of contrast from being 0 / 0:
+      (k * max_val) ** 2 is added.
+    - `return_index_map`: whether to return the map over all windows instead of the mean.
 
-    Returns float32 [...]. Raises ShapeError if shapes differ, or images are smaller than windows.
+    Returns float32 [...]. Raises ShapeError if shapes differ, or images are smaller than a window.
 
     >>> image = tg.reshape(tg.range(256.0), [16, 16, 1])
     >>> tg.image.ssim(image, image, max_val=255.0).numpy()
@@ -198,10 +200,10 @@ def ssim_multiscale(
     k1: float = 0.01,
     k2: float = 0.03,
 ) -> Tensor:
-    """`ssim` over several scales, each half as large as the one before: the product of the measures
-    of contrast, and of the whole at the smallest, each to a power.
+    """`ssim` over several scales, each half the size of the previous one: the product of powers of
+    the contrast measures, and of the full measure at the smallest scale.
 
-    Measures below 0 count as 0. Raises ShapeError if the smallest images are smaller than windows.
+    Measures below 0 count as 0. Raises ShapeError if the smallest images are smaller than a window.
 
     >>> image = tg.reshape(tg.range(1024.0), [32, 32, 1])
     >>> tg.image.ssim_multiscale(image, image, 1024.0, (0.5, 0.5)).numpy()
@@ -223,7 +225,7 @@ def ssim_multiscale(
 
 
 def _halved(x: Tensor) -> Tensor:
-    """Means of squares of four pixels; a row or column that is left over is doubled."""
+    """Means over squares of four pixels; an odd row or column at the end is repeated."""
     lead, (height, width, channels) = x.type.shape[:-3], x.type.shape[-3:]
     flat = reshape(x, [-1, height, width, channels])
     odd = [[0, size % 2] for size in (height, width)]
@@ -259,7 +261,7 @@ class _Gaussian:
 def _similarities(
     x: Tensor, y: Tensor, largest: Tensor, mean: Callable[[Tensor], Tensor], k1: float, k2: float
 ) -> tuple[Tensor, Tensor]:
-    """The similarities of brightness, and of contrast and structure, at each window."""
+    """The brightness measure, and the contrast and structure measure, of each window."""
     scales = (as_number("ssim", what, k) for what, k in (("k1", k1), ("k2", k2)))
     first, second = (pow(multiply(largest, float(k)), 2.0) for k in scales)
     by_x, by_y = mean(x), mean(y)

@@ -1,4 +1,4 @@
-"""What functions of images ask of their arguments."""
+"""Checks of the arguments of image functions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tracegraph.operands.conversion import as_tensor, cast_to
 
 
 def as_images(op: str, value: Any, ranks: tuple[int, ...] = ()) -> Tensor:
-    """[..., height, width, channels]. Raises ShapeError for fewer axes, or for others than
-    `ranks`."""
+    """[..., height, width, channels]. Raises ShapeError for fewer axes, or for a rank that is not
+    in `ranks`."""
     x = as_tensor(value)
     rank = rank_of(op, x)
     if rank < 3 or (ranks and rank not in ranks):
@@ -28,7 +28,7 @@ def as_images(op: str, value: Any, ranks: tuple[int, ...] = ()) -> Tensor:
 
 
 def as_colours(op: str, value: Any) -> Tensor:
-    """[..., 3] of floating numbers. Raises ShapeError for another last axis, DTypeError for
+    """[..., 3] of floating dtype. Raises ShapeError unless the last size is 3, DTypeError for
     integers."""
     x = as_tensor(value)
     if not rank_of(op, x) or same_size(x.type.shape[-1], 3) is None:
@@ -44,12 +44,12 @@ def as_colours(op: str, value: Any) -> Tensor:
 
 
 def as_floating(x: Tensor) -> Tensor:
-    """Floating images as they are, and integers from 0 to 1."""
+    """Floating images unchanged, and integers scaled to [0, 1]."""
     return x if x.dtype.is_floating else converted("convert_image_dtype", x, float32, False)
 
 
 def converted(op: str, x: Tensor, dtype: Any, saturate: bool) -> Tensor:
-    """Images of another type, where the largest integer of a type is 1 of floating numbers."""
+    """Images of another dtype, where the largest value of an integer dtype corresponds to 1.0."""
     kind = as_dtype(dtype)
     for one in (x.dtype, kind):
         if not (one.is_floating or one.is_integer):
@@ -68,7 +68,7 @@ def converted(op: str, x: Tensor, dtype: Any, saturate: bool) -> Tensor:
 
 
 def _rescaled(x: Tensor, kind: DType, cast: Any) -> Tensor:
-    """Integers by a power of two, which leaves the range of neither type."""
+    """Rescales integers by a power of two, which stays in the range of both dtypes."""
     own, other = int(x.dtype.max) + 1, int(kind.max) + 1
     if own > other:
         return cast(floordiv(x, own // other), kind)

@@ -1,5 +1,5 @@
-"""Images changed at random: with numbers from a generator, or, `stateless_*`, as a function of a
-seed, which is two integers."""
+"""Random changes to images, drawn from a generator or, for `stateless_*`, as a function of a seed
+of two integers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _drawing_from(seed: Any) -> _Draw:
 
 
 def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_left_right` of an image, or of each of several, with a probability of one half.
+    """`flip_left_right` with probability one half, independently for each image.
 
     >>> tg.image.random_flip_left_right(tg.ones([2, 4, 4, 3])).shape
     TensorShape([2, 4, 4, 3])
@@ -49,7 +49,7 @@ def random_flip_left_right(image: TensorLike, seed: int | None = None) -> Tensor
 
 
 def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
-    """`flip_up_down` of an image, or of each of several, with a probability of one half.
+    """`flip_up_down` with probability one half, independently for each image.
 
     >>> tg.image.random_flip_up_down(tg.ones([4, 4, 3])).shape
     TensorShape([4, 4, 3])
@@ -58,7 +58,7 @@ def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
 
 
 def stateless_random_flip_left_right(image: TensorLike, seed: TensorLike) -> Tensor:
-    """`random_flip_left_right` as a function of a seed, which is two integers.
+    """`random_flip_left_right` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_flip_left_right([[[1], [2]]], seed=[1, 2]).shape
     TensorShape([1, 2, 1])
@@ -67,7 +67,7 @@ def stateless_random_flip_left_right(image: TensorLike, seed: TensorLike) -> Ten
 
 
 def stateless_random_flip_up_down(image: TensorLike, seed: TensorLike) -> Tensor:
-    """`random_flip_up_down` as a function of a seed, which is two integers.
+    """`random_flip_up_down` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_flip_up_down([[[1]], [[2]]], seed=[1, 2]).shape
     TensorShape([2, 1, 1])
@@ -83,7 +83,7 @@ def _flipped(op: str, image: Any, axis: int, draw: _Draw) -> Tensor:
 
 
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_brightness` by a random number from -max_delta to below max_delta.
+    """`adjust_brightness` by a random number in [-max_delta, max_delta).
 
     Raises ValueError for a negative max_delta.
 
@@ -94,7 +94,7 @@ def random_brightness(image: TensorLike, max_delta: float, seed: int | None = No
 
 
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: TensorLike) -> Tensor:
-    """`random_brightness` as a function of a seed, which is two integers.
+    """`random_brightness` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_brightness([[[0.5]]], 0.25, seed=[1, 2]).shape
     TensorShape([1, 1, 1])
@@ -110,7 +110,7 @@ def _brightened(op: str, image: Any, max_delta: Any, draw: _Draw) -> Tensor:
 def random_contrast(
     image: TensorLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
-    """`adjust_contrast` by a random factor from `lower` to below `upper`.
+    """`adjust_contrast` by a random factor in [lower, upper).
 
     Raises ValueError for a negative `lower`, and unless `upper` is above it.
 
@@ -124,7 +124,7 @@ def random_contrast(
 def stateless_random_contrast(
     image: TensorLike, lower: float, upper: float, seed: TensorLike
 ) -> Tensor:
-    """`random_contrast` as a function of a seed, which is two integers.
+    """`random_contrast` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_contrast([[[1.0], [1.0]]], 0.5, 2.0, seed=[1, 2]).shape
     TensorShape([1, 2, 1])
@@ -136,7 +136,7 @@ def stateless_random_contrast(
 def random_saturation(
     image: TensorLike, lower: float, upper: float, seed: int | None = None
 ) -> Tensor:
-    """`adjust_saturation` by a random factor from `lower` to below `upper`.
+    """`adjust_saturation` by a random factor in [lower, upper).
 
     Raises ValueError for a negative `lower`, and unless `upper` is above it.
 
@@ -150,7 +150,7 @@ def random_saturation(
 def stateless_random_saturation(
     image: TensorLike, lower: float, upper: float, seed: TensorLike
 ) -> Tensor:
-    """`random_saturation` as a function of a seed, which is two integers.
+    """`random_saturation` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_saturation([[[0.5, 0.5, 0.2]]], 0.5, 2.0, seed=[1, 2]).shape
     TensorShape([1, 1, 3])
@@ -169,9 +169,9 @@ def _factor(op: str, lower: Any, upper: Any, draw: _Draw) -> Tensor:
 
 
 def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
-    """`adjust_hue` by a random number from -max_delta to below max_delta.
+    """`adjust_hue` by a random number in [-max_delta, max_delta).
 
-    Raises ValueError for a max_delta that is not from 0 to 1/2.
+    Raises ValueError unless max_delta is from 0 to 1/2.
 
     >>> tg.image.random_hue([[[0.5, 0.5, 0.5]]], 0.5).numpy().tolist()
     [[[0.5, 0.5, 0.5]]]
@@ -180,7 +180,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> 
 
 
 def stateless_random_hue(image: TensorLike, max_delta: float, seed: TensorLike) -> Tensor:
-    """`random_hue` as a function of a seed, which is two integers.
+    """`random_hue` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_hue([[[0.5, 0.5, 0.2]]], 0.5, seed=[1, 2]).shape
     TensorShape([1, 1, 3])
@@ -196,9 +196,9 @@ def _hued(op: str, image: Any, max_delta: Any, draw: _Draw) -> Tensor:
 def random_crop(
     value: TensorLike, size: ShapeLike, seed: int | None = None, name: str | None = None
 ) -> Tensor:
-    """A part of a tensor of the sizes that are given, one for each axis, from a random place.
+    """A random slice of a tensor, with the given sizes, one per axis.
 
-    Raises ShapeError for a size that is larger than the tensor.
+    Raises ShapeError for a size larger than the tensor's.
 
     >>> tg.image.random_crop(tg.ones([5, 5, 3]), [2, 3, 3]).shape
     TensorShape([2, 3, 3])
@@ -209,7 +209,7 @@ def random_crop(
 def stateless_random_crop(
     value: TensorLike, size: ShapeLike, seed: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`random_crop` as a function of a seed, which is two integers.
+    """`random_crop` as a function of a seed of two integers.
 
     >>> tg.image.stateless_random_crop(tg.ones([5, 5, 3]), [2, 3, 3], seed=[1, 2]).shape
     TensorShape([2, 3, 3])

@@ -1,5 +1,5 @@
-"""Images of other sizes: each row and column of the result is a weighted sum of those that there
-are, so a resized image is a product with two matrices."""
+"""Resizing images: each row and column of the result is a weighted sum of the original ones, so
+resizing is a product with two matrices."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def resize(
     antialias: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Images [examples, height, width, channels], or one image, of another height and width.
+    """Resizes images [examples, height, width, channels], or one image.
 
     - `size`: the new height and width.
     - `method`: "bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian" or
       "mitchellcubic". The centres of pixels lie halfway between their edges.
-    - `antialias`: whether a smaller image is made of all elements that it stands for; "nearest" and
-      "area" have no use for it.
-    - `preserve_aspect_ratio`: makes the smaller of the two scales that of both axes.
+    - `antialias`: whether each pixel of a smaller image combines all pixels that it covers; ignored
+      by "nearest" and "area".
+    - `preserve_aspect_ratio`: whether to use the smaller of the two scales for both axes.
 
-    Returns float32, and the dtype of the images for "nearest". Raises ShapeError for what is not an
-    image and for a size that is not a pair, ValueError for another method.
+    Returns float32, or the dtype of the images for "nearest". Raises ShapeError for anything but
+    images and for a size that is not a pair, ValueError for an unknown method.
 
     >>> tg.image.resize([[[0.0], [4.0]]], [1, 4]).numpy()[0, :, 0]
     array([0., 1., 3., 4.], dtype=float32)
@@ -112,8 +112,8 @@ def resize_with_pad(
     method: str = ResizeMethod.BILINEAR,
     antialias: bool = False,
 ) -> Tensor:
-    """Images resized without a change of their proportions, in the middle of images of zeros of
-    the sizes that are given.
+    """Resizes images without changing their aspect ratio, and centres them on zeros of the given
+    sizes.
 
     Arguments and errors are those of `resize`; the sizes must be known.
 
@@ -149,7 +149,7 @@ def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Siz
 
 
 def _check_size(x: Tensor, target: Sequence[Size], dtype: DType) -> None:
-    """Refuses images that no machine holds, before the places of all their pixels are made."""
+    """Rejects images too large for any machine, before computing the positions of their pixels."""
     TensorType(dtype, (*x.type.shape[:-3], *target, x.type.shape[-1]))
 
 
@@ -158,14 +158,14 @@ def _number(size: Size, dtype: Any = float64) -> Tensor:
 
 
 def _nearest(own: Size, count: Size) -> Tensor:
-    """For each place the one whose pixel holds its centre: (2 i + 1) * own / (2 count)."""
+    """For each position, the one whose pixel contains its centre: (2 i + 1) * own / (2 count)."""
     places = add(multiply(range_of(count, dtype=int64), 2), 1)
     found = floordiv(multiply(places, _number(own, int64)), multiply(_number(count, int64), 2))
     return minimum(found, subtract(_number(own, int64), 1))
 
 
 def _weights(kind: str, own: Size, count: Size, is_smooth: bool) -> Tensor:
-    """The matrix [count, own] whose rows, which sum to 1, are the weights of the elements."""
+    """The matrix [count, own] whose rows are the weights of the elements and sum to 1."""
     scale = divide(_number(own), _number(count))
     place = expand_dims(range_of(count, dtype=float64), 1)
     element = expand_dims(range_of(own, dtype=float64), 0)
@@ -185,7 +185,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _cubic(b: float, c: float) -> Callable[[Tensor], Tensor]:
-    """The piecewise cubic kernels with two parameters: 0 and 1/2 are Keys', 1/3 and 1/3
+    """The two-parameter piecewise cubic kernels: 0 and 1/2 give Keys' kernel, 1/3 and 1/3
     Mitchell's."""
 
     def polynomial(x: Tensor, *coefficients: float) -> Tensor:
@@ -214,7 +214,7 @@ def _lanczos(radius: float) -> Callable[[Tensor], Tensor]:
 
 
 def _gaussian(x: Tensor) -> Tensor:
-    """A normal curve of deviation 1/2, to three of them."""
+    """A normal curve with standard deviation 1/2, cut off at three of them."""
     return where(less(x, 1.5), exp(multiply(multiply(x, x), -2.0)), 0.0)
 
 
@@ -238,14 +238,14 @@ def crop_and_resize(
     extrapolation_value: float = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Parts of images, each resized to `crop_size`: [boxes, crop height, crop width, channels].
+    """Crops boxes and resizes them to `crop_size`: [boxes, crop height, crop width, channels].
 
     - `image`: [examples, height, width, channels].
     - `boxes`: [boxes, 4], each (y1, x1, y2, x2), where 0 is the first row or column of pixels and 1
       the last one; `box_indices`: the example of each box.
-    - `method`: "bilinear" or "nearest"; outside of the image is `extrapolation_value`.
+    - `method`: "bilinear" or "nearest"; pixels outside the image are `extrapolation_value`.
 
-    Returns float32. The derivative by the boxes is there for "bilinear".
+    Returns float32. Differentiable with respect to the boxes for "bilinear".
     Raises ShapeError for shapes that do not fit.
 
     >>> image = tg.reshape(tg.range(9.0), [1, 3, 3, 1])
@@ -294,7 +294,7 @@ def _line(start: Tensor, end: Tensor, size: Size, count: Size) -> Tensor:
 
 
 def _pixels(x: Tensor, at: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """x[at[b], row[b, i], column[b, j]], of places that are moved into the image."""
+    """x[at[b], row[b, i], column[b, j]], with positions clamped to the image."""
     shape = (row.type.shape[0], row.type.shape[1], column.type.shape[1])
     parts = [reshape(cast_to(at, int32), [-1, 1, 1])]
     for k, (place, axis) in enumerate(((row, 2), (column, 1))):

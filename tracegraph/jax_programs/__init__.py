@@ -1,4 +1,4 @@
-"""Programs of JAX as graphs: `tg.from_jax`, and what is built on it for optax, flax and equinox."""
+"""JAX programs as graphs: `tg.from_jax`, and the bridges to optax, flax and equinox on top."""
 
 from tracegraph.jax_programs.programs import from_jax
 

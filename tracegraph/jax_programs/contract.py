@@ -1,4 +1,4 @@
-"""Products of JAX: contractions and convolutions."""
+"""JAX's products: contractions and convolutions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _dot_general(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _of_products(eqn: Equation, x: Tensor) -> Tensor:
-    """An operand in a type that holds sums of products: the type of the result, if it is wider."""
+    """An operand in a type that can hold sums of products: that of the result, if it is wider."""
     dtype = eqn.type.dtype
     if dtype.is_integer and dtype.size < 4:
         dtype = int32
@@ -81,7 +81,7 @@ def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _batch_into_channels(x: Tensor, groups: int) -> Tensor:
-    """x[groups * n, ..., c] as x[n, ..., groups * c]: each part of the examples is a group."""
+    """x[groups * n, ..., c] as x[n, ..., groups * c]: each part of the examples becomes a group."""
     n, *spatial, channels = x.type.shape
     rank = len(spatial)
     x = Reshape((groups, n // groups, *spatial, channels))(x)

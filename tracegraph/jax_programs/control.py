@@ -1,4 +1,4 @@
-"""Primitives of JAX that hold programs: calls, loops, branches, derivatives of their own."""
+"""JAX primitives that hold programs: calls, loops, branches, custom derivatives."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from tracegraph.ops.elementwise import SELECT, NotEqual, PreventGradient, StopGr
 from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.passes.simplify import simplify
 
-#: How often the rule of a function may use the function itself. Deeper, its derivative is that of
-#: what it computes: a graph is finite, and JAX derives a rule only when it is asked for.
+#: How deeply the rule of a function may use the function itself. Beyond that, the function's own
+#: computation is differentiated: a graph is finite, while JAX applies a rule only on demand.
 DEEPEST_RULE = 3
 
 
@@ -86,7 +86,7 @@ def _scan(eqn: Equation, *xs: Tensor) -> Any:
 
 
 def _with_rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """How many values of a scan have a row for each step: an axis more than in its body."""
+    """How many values of a scan have a row per step: one axis more than in its body."""
     pairs = zip(outside, inside, strict=True)
     return sum(len(x.aval.shape) > len(row.aval.shape) for x, row in pairs)
 
@@ -111,7 +111,7 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
         of_step, states = given[of_test:constants], given[constants:]
         if not test.outputs[0].ndim:
             return inline(step, (*of_step, *states))
-        # jax.vmap over loops that end apart: what has ended waits for the others as it is.
+        # From jax.vmap over loops of different lengths: finished rows stay as they are.
         running = goes_on(*given)
         entered = [_where(running, x, _without_derivative(x)) for x in states]
         made = inline(step, (*of_step, *entered))
@@ -125,7 +125,7 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
 
 
 def _where(rows: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The rows of x, along its first axes, where `rows` holds, else those of y."""
+    """The rows of x, along its first axes, where `rows` holds, and those of y elsewhere."""
     if x is y:
         return x
     return SELECT(broadcast_to(rows, x.type.shape, range(rows.ndim)), x, y)
@@ -143,7 +143,7 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
         return ()
     if len(branches) == 1:
         return inline(branches[0], xs)
-    if which.node is not None and isinstance(which.node.op, Constant):  # known, as a platform is
+    if which.node is not None and isinstance(which.node.op, Constant):  # known, like a platform
         number = int(which.node.op.value)
         return inline(branches[min(max(number, 0), len(branches) - 1)], xs)
     branches, sizes = with_sizes_given(branches)
@@ -161,13 +161,13 @@ def _custom(eqn: Equation, *xs: Tensor) -> Any:
     return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
 
 
-#: Those whose derivatives are the derivatives of what they are written in.
+#: Primitives that are differentiated by differentiating their expansion.
 _WRITTEN_OUT = ("CheckpointName", "Einsum", "Nonzero", "SearchSorted")
 
 
 @converts("call_hi_primitive")
 def _written_in_others(eqn: Equation, *xs: Tensor) -> Any:
-    """A primitive of jax 0.12 on, a class of its own that says how it is written in others."""
+    """A primitive of jax 0.12 or later: a class that defines its own expansion into others."""
     primitive = eqn.params["_prim"]
     name = type(primitive).__name__
 
@@ -182,7 +182,7 @@ def _written_in_others(eqn: Equation, *xs: Tensor) -> Any:
 
 @converts(OTHERS)
 def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
-    """What the function of a primitive computes, with the derivative that the primitive has."""
+    """The primitive's function as nodes, with the derivative that the primitive defines."""
     compute, params = computed_by(eqn.eqn.primitive), eqn.params
     assert compute is not None
     program = jax.make_jaxpr(lambda *xs: compute(*xs, **params))(*map(abstract, eqn.eqn.invars))
@@ -195,7 +195,7 @@ def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
 
 
 def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A call of a graph whose derivative is that of the equation."""
+    """Calls a graph whose derivative is that of the equation."""
     sources = [i for i in _differentiable(eqn.eqn.invars) if eqn.active[i]]
     open_rules = eqn.reader.open_rules
     is_plain = not sources or not _differentiable(eqn.eqn.outvars)
@@ -207,7 +207,7 @@ def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> t
     except Exception as error:
         if is_of_interrupt(error) or isinstance(error, NEEDS_SIZE):
             raise
-        # It may be run all the same, as long as nobody asks for the derivative.
+        # It may still be run, as long as nobody needs the derivative.
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
         given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
@@ -225,13 +225,13 @@ def _plain_call(body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _name_of(program: ClosedJaxpr) -> str:
-    """The name of the Python function that a program was made of."""
+    """The name of the Python function from which a program was traced."""
     info = getattr(program.jaxpr, "debug_info", None)
     return str(getattr(info, "func_name", "") or "custom")
 
 
 def _differentiable(variables: Sequence[Any]) -> list[int]:
-    """The places of the variables that have derivatives."""
+    """The positions of the differentiable variables."""
     return [
         i
         for i, x in enumerate(variables)
@@ -240,7 +240,7 @@ def _differentiable(variables: Sequence[Any]) -> list[int]:
 
 
 def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> Graph:
-    """The graph of the cotangents of the operands, as JAX derives it by the rule of the user."""
+    """The graph of the operands' cotangents, as JAX derives it with the user's rule."""
     variables, results = eqn.eqn.invars, eqn.eqn.outvars
     targets = _differentiable(results)
     run = function_of(eqn)
@@ -261,7 +261,7 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
     count = len(variables)
 
     def conjugated(*given: Tensor) -> Sequence[Tensor]:
-        """JAX's cotangents of complex numbers are the conjugates of ours."""
+        """Conjugates complex cotangents: JAX's are the conjugates of ours."""
         given = (*given[:count], *map(conjugate, given[count:]))
         found = eqn.reader.run(closed.jaxpr, eqn.reader.constants(closed), given)
         return [*map(conjugate, found)]
@@ -273,7 +273,7 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
 def function_of(eqn: Equation) -> Callable[..., list[Any]]:
     """An equation as a function of JAX arrays."""
     variables = eqn.eqn.invars
-    # A program names each input once, and numbers are not inputs.
+    # A program names each input once, and literals are not inputs.
     places = {x: i for i, x in enumerate(variables) if not isinstance(x, Literal)}
     program = eqn.jaxpr.replace(
         constvars=[],
@@ -288,7 +288,7 @@ def function_of(eqn: Equation) -> Callable[..., list[Any]]:
 
 @converts("platform_index")
 def _platform_index(eqn: Equation) -> Tensor:
-    """The number of the form for every device: a graph is one for all of them."""
+    """The index of the branch for any platform: one graph serves all of them."""
     platforms = list(eqn.params["platforms"])
     place = platforms.index(None) if None in platforms else 0
     return constant(place, int32)

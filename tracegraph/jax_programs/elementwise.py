@@ -1,4 +1,4 @@
-"""Primitives of JAX that work on each element by itself."""
+"""JAX primitives that work elementwise."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _square(eqn: Equation, x: Tensor) -> Tensor:
 @converts("one_minus_square")
 def _one_minus_square(eqn: Equation, x: Tensor) -> Tensor:
     one = full_like(x, 1)
-    product = ops.MUL(ops.ADD(one, x), ops.SUB(one, x))  # keeps its digits near 1
+    product = ops.MUL(ops.ADD(one, x), ops.SUB(one, x))  # accurate near 1
     if not x.dtype.is_floating:
         return product
     is_small = ops.LESS(ops.ABS(x), full_like(x, 0.5))  # where the product's slope would lose its
@@ -140,7 +140,7 @@ def _exp2(eqn: Equation, x: Tensor) -> Tensor:
 
 @converts("cbrt")
 def _cbrt(eqn: Equation, x: Tensor) -> Tensor:
-    # Of a negative number the power is nan, so it is taken of the absolute value.
+    # A power of a negative number is nan, so the absolute value is raised.
     size = ops.POW(JaxAbs()(x), full_like(x, 1 / 3))
     return ops.SELECT(ops.LESS(x, full_like(x, 0)), ops.NEG(size), size)
 
@@ -155,7 +155,7 @@ def _integer_pow(eqn: Equation, x: Tensor) -> Tensor:
 
 @converts("pow")
 def _pow(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
-    if y.dtype is not x.dtype:  # a whole number as exponent
+    if y.dtype is not x.dtype:  # an integer exponent
         y = ops.Cast(x.dtype)(y)
     return ops.POW(*eqn.broadcast(x, y))
 
@@ -182,7 +182,8 @@ def _at_most_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]
 
 
 def _as_ordered_bits(x: Any) -> Any:
-    """Integers in the total order of floating numbers: -nan, -inf, ..., -0, 0, ..., inf, nan."""
+    """Integers in the total order of floating-point numbers: -nan, -inf, ..., -0, 0, ..., inf,
+    nan."""
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     bits = lax.bitcast_convert_type(x, f"int{8 * x.dtype.itemsize}")
@@ -212,7 +213,7 @@ def _shift_right_logical(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _shifted(eqn: Equation, kind: str, *operands: Tensor) -> Tensor:
-    """The bits of x moved down, as those of an integer with a sign or of one without."""
+    """Shifts the bits of x right, as a signed or an unsigned integer."""
     x, y = eqn.broadcast(*operands)
     bits = as_dtype(f"{kind}{8 * x.dtype.size}")
     if x.dtype is bits:
@@ -260,7 +261,7 @@ def _selected(eqn: Equation, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @converts("clamp")
 def _clamp(eqn: Equation, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
-    # Written so that nothing has a derivative where x is at a bound, as JAX has it.
+    # Written so that the derivative is zero where x is at a bound, as in JAX.
     low, x, high = eqn.broadcast(low, x, high)
     inside = ops.AND(ops.GREATER(x, low), ops.LESS(x, high))
     kept = ops.SELECT(inside, x, ops.StopGradient()(x))

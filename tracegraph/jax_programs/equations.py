@@ -1,8 +1,8 @@
-"""From the equations of a program of JAX to nodes: the table of primitives, and what reads it.
+"""Converts the equations of a JAX program to nodes: the table of primitives, and its reader.
 
-A jaxpr is a list of equations, each an application of a primitive. For every primitive there is one
-function here that makes its nodes; what an equation holds beside operands, inner programs among
-them, that function finds in an `Equation`.
+A jaxpr is a list of equations, each of which applies a primitive. For every primitive there is one
+function here that creates its nodes. An `Equation` gives the function everything besides the
+operands, including inner programs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import unbound_names
 
-#: What makes the nodes of an equation: a function of it and of its operands.
+#: Creates the nodes of an equation, from the equation and its operands.
 Rule = Callable[..., Any]
-#: For each primitive, by its name.
+#: The rule of each primitive, by name.
 RULES: dict[str, Rule] = {}
 #: What is raised where a size that is open must be known.
 NEEDS_SIZE = jax.errors.InconclusiveDimensionOperation, SizeNeeded
@@ -42,7 +42,7 @@ OTHERS = "*"
 
 
 def converts(*names: str) -> Callable[[Rule], Rule]:
-    """Registers `rule(equation, *operands)` for primitives; it returns a tensor, or several."""
+    """Registers `rule(equation, *operands)` for primitives; it returns one or more tensors."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -54,15 +54,15 @@ def converts(*names: str) -> Callable[[Rule], Rule]:
 
 
 class Equation(NamedTuple):
-    """An equation, as the rule of its primitive sees it."""
+    """An equation, as passed to the rule of its primitive."""
 
     eqn: JaxprEqn
-    #: The program that it stands in.
+    #: The program that contains it.
     jaxpr: Jaxpr
     reader: Reader
-    #: Which operands are computed from the arguments of the program, as far as derivatives go.
+    #: Which operands depend differentiably on the arguments of the program.
     active: tuple[bool, ...] = ()
-    #: Whether it is done with one word of the keys of random numbers that it moves.
+    #: Whether it is applied to single words of random-number keys, which it only moves.
     of_words: bool = False
 
     @property
@@ -81,12 +81,12 @@ class Equation(NamedTuple):
 
     @property
     def type(self) -> TensorType:
-        """The type of the only result."""
+        """The type of the single result."""
         (type,) = self.types
         return type
 
     def broadcast(self, *xs: Tensor) -> list[Tensor]:
-        """The operands in the shape that they have together: scalars, and axes of size 1, meet any
+        """Broadcasts the operands to their common shape: scalars, and axes of size 1, match any
         size."""
         rank = max(x.ndim for x in xs)
         shapes = [x.type.shape for x in xs if x.ndim == rank]
@@ -96,13 +96,13 @@ class Equation(NamedTuple):
     def expanded(
         self, function: Callable[..., Any], *xs: Tensor, like: Sequence[Any] | None = None
     ) -> list[Tensor]:
-        """What a function of JAX makes of tensors, as the nodes of its own equations. They are
-        like the operands, or like other variables of the program."""
+        """Expands a JAX function of tensors into the nodes of its own equations. `like` gives
+        variables of the program with the types of the tensors; by default the operands."""
         closed = jax.make_jaxpr(function)(*map(abstract, like or self.eqn.invars))
         return self.reader.run(closed.jaxpr, self.reader.constants(closed), xs)
 
     def refuse(self, fact: str, fix: str) -> NoReturn:
-        """Raises TraceError for an equation, with the line of the program of JAX."""
+        """Raises TraceError for the equation, with its line in the JAX program."""
         fail(TraceError, f"from_jax: {fact}", source=here(), fix=fix)
 
 
@@ -111,11 +111,11 @@ def _is_of_no_values(aval: Any) -> bool:
 
 
 class Reader:
-    """Makes nodes of one program. Inner programs that are met again are one graph."""
+    """Converts one program to nodes. Inner programs that occur again share one graph."""
 
     def __init__(self) -> None:
         self._graphs: dict[Any, tuple[Any, Graph]] = {}
-        #: The names of the functions with derivatives of their own that are being read.
+        #: The names of the functions with custom derivatives that are being read.
         self.open_rules: list[str] = []
 
     def run(
@@ -125,8 +125,8 @@ class Reader:
         operands: Sequence[Tensor],
         active: Sequence[bool] | None = None,
     ) -> list[Tensor]:
-        """Appends the nodes of a program to what is being built; returns its results. `active` says
-        which operands have derivatives, all of them without it."""
+        """Appends the nodes of a program to the graph being built; returns its results. `active`
+        says which operands have derivatives; by default all."""
         env: dict[Any, Tensor] = {}
         flags = active or [True] * len(jaxpr.invars)
         reached = {x for x, flag in zip(jaxpr.invars, flags, strict=True) if flag}
@@ -134,7 +134,7 @@ class Reader:
         env.update(zip(jaxpr.invars, operands, strict=True))
         for eqn in jaxpr.eqns:
             if any(_is_of_no_values(x.aval) for x in eqn.outvars):
-                continue  # a tangent of integers: nothing computes with it
+                continue  # a tangent of integers: nothing uses it
             has = tuple(not isinstance(x, Literal) and x in reached for x in eqn.invars)
             with sourced(place_of(eqn)):
                 equation = Equation(eqn, jaxpr, self, has)
@@ -178,8 +178,8 @@ class Reader:
     def graph(
         self, name: str, program: ClosedJaxpr | Jaxpr, active: tuple[bool, ...] | None = None
     ) -> Graph:
-        """The graph of an inner program, made once; its constants are nodes of it."""
-        # In a rule the function that it belongs to has fewer rules below it than outside.
+        """The graph of an inner program, created once, with its constants as nodes."""
+        # Inside a rule, its own function may nest fewer rules than outside.
         key = id(program), active, tuple(self.open_rules)
         found = self._graphs.get(key)
         if found is None:
@@ -194,20 +194,20 @@ class Reader:
 
 
 def computed_by(primitive: Any) -> Callable[..., Any] | None:
-    """The function of JAX that computes a primitive of another library; None for JAX's own."""
+    """The function that computes a primitive of another library; None for JAX's own."""
     function = getattr(primitive, "impl", None)
     module = getattr(getattr(function, "func", function), "__module__", None) or "jax"
     return None if module.partition(".")[0] == "jax" else function
 
 
 def is_key_moved(eqn: JaxprEqn, rule: Rule) -> bool:
-    """Whether an equation moves keys of random numbers as if each were a number."""
+    """Whether an equation only moves random-number keys, treating each as a single number."""
     moves = rule.__module__.rpartition(".")[2] in ("elementwise", "index", "shape")
     return moves and any(is_key(x.aval) for x in (*eqn.invars, *eqn.outvars))
 
 
 def _by_words(rule: Rule, equation: Equation, operands: Sequence[Tensor]) -> list[Tensor]:
-    """What a rule makes of each word of the keys, put together again."""
+    """Applies a rule to each word of the keys, and reassembles the results."""
     keys = [is_key(x.aval) for x in equation.eqn.invars]
     count = next(x.type.shape[-1] for x, is_one in zip(operands, keys, strict=True) if is_one)
     equation = equation._replace(of_words=True)
@@ -235,8 +235,8 @@ def graph_of(
     body: Callable[..., Sequence[Tensor]],
     tidied: Callable[[Graph], Graph] = dead_code,
 ) -> Graph:
-    """The graph of what `body` makes of inputs of these types. What JAX has written stays as it is:
-    XLA rounds a program that is written in another way otherwise."""
+    """The graph of `body` applied to inputs of these types. The form that JAX chose is kept: XLA
+    would round a rewritten program differently."""
     with Builder(graph_name(name)) as builder:
         inputs = [builder.input(type) for type in types]
         outputs = builder.admit_all(tuple(body(*inputs)))
@@ -268,19 +268,19 @@ def _with_input(graph: Graph, new: Tensor) -> Graph:
 
 
 def graph_name(name: str) -> str:
-    """The name of a function of JAX as graphs have them."""
+    """The name of a JAX function as a valid graph name."""
     plain = "".join(letter if letter.isalnum() else "_" for letter in name).strip("_")
     return plain if plain.isidentifier() else f"jax_{plain}" if plain else "jax_program"
 
 
 def _value(env: Mapping[Any, Tensor], x: Any) -> Tensor:
-    """The tensor of a variable of a program, or of a number that stands in its place."""
+    """The tensor of a program's variable, or of a literal in its place."""
     return constant_of(x.val, x.aval) if isinstance(x, Literal) else env[x]
 
 
 def broadcast_to(x: Tensor, shape: Shape, axes: Sequence[int] | None = None) -> Tensor:
-    """x repeated along its axes of size 1 and along new ones. Its axes stand at `axes` of the
-    result; without these it is a scalar or has all of them."""
+    """Repeats x along its axes of size 1 and along new ones. Its axes become the axes `axes` of the
+    result; by default x is a scalar or has all of them."""
     places = axes if axes is not None else range(x.ndim)
     placed = zip(places, x.type.shape, strict=True)
     kept = [(axis, size) for axis, size in placed if size != 1 or shape[axis] == 1]
@@ -307,19 +307,19 @@ def constant_of(value: Any, aval: Any = None) -> Tensor:
 
 
 def _is_plain(dtype: Any) -> bool:
-    """Whether every value of a type is a Python number, bit for bit but for nan."""
+    """Whether every value of a type is a Python number, bit for bit except for nan."""
     return dtype.kind in ("floating", "integer")
 
 
 def abstract(x: Any) -> jax.ShapeDtypeStruct:
-    """What stands for a variable of a program where JAX traces."""
+    """The abstract value of a program's variable, for JAX to trace with."""
     aval = x.aval
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def type_of(aval: Any) -> TensorType:
-    """The type of the tensors that stand for what JAX knows by shape and dtype. Keys of random
-    numbers are arrays of their data. Raises DTypeError for types that are not here."""
+    """The type of the tensors for a JAX shape and dtype. Random-number keys are arrays of their
+    data. Raises DTypeError for dtypes that tensors do not support."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         if not jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
             _refuse_dtype(aval)
@@ -339,17 +339,17 @@ def _refuse_dtype(aval: Any) -> NoReturn:
 
 
 def is_key(aval: Any) -> bool:
-    """Whether a value is a key of random numbers."""
+    """Whether a value is a random-number key."""
     return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def sizes_of(shape: Sequence[Any]) -> tuple[Size, ...]:
-    """The sizes of a shape of JAX, of which some may be symbolic."""
+    """The sizes of a JAX shape, some of which may be symbolic."""
     return tuple(map(size_of, shape))
 
 
 def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
-    """Steps and counts of a program, which may be numbers of NumPy."""
+    """Steps and counts of a program as ints; they may be NumPy integers."""
     return tuple(map(int, values))
 
 
@@ -369,8 +369,8 @@ def size_of(size: Any) -> Size:
 
 
 def place_of(eqn: JaxprEqn) -> Source:
-    """The line of the program of JAX that made an equation, in the scope that it named; what we
-    asked JAX for on the way belongs to the equation that it was asked for."""
+    """The line of the JAX program that created an equation, in the scope it named. Equations that
+    we had JAX create on the way belong to the equation they were for."""
     info, outer = eqn.source_info, place_of_thread()
     scope = "/".join(filter(None, (outer.scope, str(info.name_stack))))
     frames = info.traceback.frames if info.traceback is not None else ()

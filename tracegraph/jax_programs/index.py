@@ -1,9 +1,9 @@
-"""JAX's gather and scatter as ours.
+"""JAX's gather and scatter in terms of our ops.
 
-JAX's describe where a window begins, in any axes and order, and how large it is. Ours take one
-element for each index vector, along neighbouring axes, and all of the others. So the axes are put
-into an order in which they are neighbours, and for a window that covers a part of an axis each of
-its places has an index vector of its own.
+JAX's ops say where a window starts, in any axes and order, and how large it is. Ours take one
+element per index vector, along adjacent axes, and everything along the others. So the axes are
+permuted to make the indexed ones adjacent, and if a window covers part of an axis, each of its
+positions gets its own index vector.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse, slice
 
 
 class Windows(NamedTuple):
-    """Where windows lie over a tensor: of each of its axes what JAX says about it."""
+    """Where windows lie over a tensor: JAX's description of each of its axes."""
 
     #: The shape of the tensor, and of a window.
     shape: Shape
     sizes: tuple[Size, ...]
-    #: The axes along which the index vectors count, in the order of their numbers.
+    #: The axes that the components of index vectors refer to, in order.
     indexed: tuple[int, ...]
-    #: Axes that the tensor shares with the indices, and those of the indices.
+    #: The tensor's batch axes, shared with the indices, and those of the indices.
     batch: tuple[int, ...]
     index_batch: tuple[int, ...]
-    #: Axes that a window does not have.
+    #: Axes that windows do not have.
     dropped: tuple[int, ...]
 
     @property
     def moving(self) -> list[int]:
-        """The axes that index vectors need: along the others a window covers everything."""
+        """The axes that need index vectors: along the others, windows cover everything."""
         return [
             axis
             for axis in range(len(self.shape))
@@ -77,22 +77,22 @@ class Windows(NamedTuple):
 
     @property
     def partial(self) -> list[int]:
-        """The axes of which a window has a part, and not one place."""
+        """The axes of which a window covers a part, rather than a single position."""
         return [axis for axis in self.moving if axis not in self.dropped]
 
     @property
     def may_reach_out(self) -> bool:
-        """Whether a window may have places in the tensor and others out of it."""
+        """Whether a window may lie partly inside and partly outside the tensor."""
         return bool(self.partial) or any(axis not in self.moving for axis in self.indexed)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The axes of the tensor as our ops want them: batch, indexed, the others."""
+        """The axes of the tensor in the order our ops need: batch, indexed, others."""
         return (*self.batch, *self.moving, *self.covered)
 
     def starts(self, indices: Tensor) -> tuple[dict[int, Tensor], list[Size]]:
-        """Where windows begin, by axis, with the axes of the indices that are batch axes first;
-        and their sizes without these. The index vectors stand along the last axis."""
+        """Where windows start, by axis, with the batch axes of the indices first; and the sizes
+        of their other axes. Index vectors lie along the last axis of `indices`."""
         rest = [k for k in range(indices.ndim - 1) if k not in self.index_batch]
         indices = Transpose((*self.index_batch, *rest, indices.ndim - 1))(indices)
         if indices.dtype not in (int32, int64):
@@ -105,12 +105,12 @@ class Windows(NamedTuple):
         return columns, [*shape[len(self.batch) :]]
 
     def last_start(self, axis: int, like: Tensor) -> Tensor:
-        """The last place along an axis where a window may begin, in the shape of `like`."""
+        """The last valid start of a window along an axis, in the shape of `like`."""
         last = size_value(self.shape[axis] - self.sizes[axis], like.dtype)
         return BroadcastTo(like.type.shape, ())(last) if like.type.shape != () else last
 
     def inside(self, columns: dict[int, Tensor]) -> Tensor | None:
-        """Which windows lie in the tensor as a whole; None where all do."""
+        """Which windows lie completely inside the tensor; None if no axis is indexed."""
         found = None
         for axis, start in columns.items():
             is_in = AND(
@@ -121,15 +121,15 @@ class Windows(NamedTuple):
         return found
 
     def clamped(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
-        """The starts, moved so that windows lie in the tensor."""
+        """The starts, clamped so that windows lie inside the tensor."""
         return {
             axis: MINIMUM(MAXIMUM(start, full_like(start, 0)), self.last_start(axis, start))
             for axis, start in columns.items()
         }
 
     def vectors(self, columns: dict[int, Tensor], like: Tensor) -> Tensor:
-        """An index vector for each place of each window: behind the axes of the indices come those
-        of the window that has a part of an axis."""
+        """An index vector for each position of each window: the axes of the indices are followed
+        by those of the window that cover part of an axis."""
         partial = self.partial
         block = (*like.type.shape, *(self.sizes[axis] for axis in partial))
         lead = tuple(range(like.ndim))
@@ -152,7 +152,7 @@ def _one_column(x: Tensor) -> Tensor:
 
 
 def _mode(eqn: Equation) -> str:
-    """What is done where windows reach out: "fill", "clip" or "promise_in_bounds"."""
+    """How to treat windows that reach outside: "fill", "clip" or "promise_in_bounds"."""
     text = str(eqn.params["mode"]).lower()
     return next((mode for mode in ("clip", "promise") if mode in text), "fill")
 
@@ -179,7 +179,7 @@ def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
     vectors = windows.vectors(starts, like)
     b = len(windows.batch)
     found = GatherNd(b, b)(Transpose(windows.order)(x), vectors)
-    # Now the axes are: batch, those of the indices, parts, and what windows cover.
+    # Now the axes are: batch, those of the indices, partial ones, and fully covered ones.
     placed = Transpose(_result_order(eqn, windows, counts, found.ndim))(found)
     is_same_outside = mode == "clip" or (mode == "promise" and not x.dtype.is_differentiable)
     is_in = None if is_same_outside else windows.inside(columns)
@@ -188,7 +188,7 @@ def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
     lead = _axes_of_indices(eqn, windows, placed.ndim)
     mask = BroadcastTo(placed.type.shape, _increasing(lead))(_in_order(is_in, lead))
     if mode == "promise":
-        # JAX reads the nearest window, and its gradient leaves out those that do not fit.
+        # JAX reads the nearest window, and its gradient skips windows that do not fit.
         return SELECT(mask, placed, StopGradient()(placed))
     return SELECT(mask, placed, full_like(placed, _fill_value(eqn, placed)))
 
@@ -213,7 +213,7 @@ def _fill_value(eqn: Equation, x: Tensor) -> Any:
 
 
 def _axes_of_indices(eqn: Equation, windows: Windows, rank: int) -> list[int]:
-    """The axes of a result that come of the axes of the indices, as `starts` orders these."""
+    """The axes of a result that come from the indices, in the order of `starts`."""
     offset = eqn.params["dimension_numbers"].offset_dims
     free = [axis for axis in range(rank) if axis not in offset]
     batch = windows.index_batch
@@ -222,14 +222,15 @@ def _axes_of_indices(eqn: Equation, windows: Windows, rank: int) -> list[int]:
 
 
 def _result_order(eqn: Equation, windows: Windows, counts: Sequence[Size], rank: int) -> Any:
-    """Which axis of what was gathered each axis of the result is."""
+    """For each axis of the result, the axis of the gathered tensor."""
     lead = _axes_of_indices(eqn, windows, rank)
     offset = eqn.params["dimension_numbers"].offset_dims
     return inverse((*lead, *_window_axes(windows, offset)))
 
 
 def _window_axes(windows: Windows, offset: Sequence[int]) -> list[int]:
-    """The axes of a result, or of updates, that come of windows: parts first, then the others."""
+    """The axes of a result, or of updates, that come from windows: partial ones, then the
+    others."""
     kept = [a for a in range(len(windows.shape)) if a not in (*windows.dropped, *windows.batch)]
     place = dict(zip(kept, offset, strict=True))
     return [place[axis] for axis in (*windows.partial, *windows.covered)]
@@ -240,7 +241,7 @@ def _increasing(axes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _in_order(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """x with its axes in the order in which they stand in a result."""
+    """x with its axes permuted to their order in a result."""
     order = tuple(int(k) for k in np.argsort(axes))
     return x if order == tuple(range(x.ndim)) else Transpose(order)(x)
 
@@ -249,7 +250,7 @@ _SCATTERS = {
     "scatter": ScatterUpdate,
     "scatter-add": ScatterAdd,
     "scatter_add": ScatterAdd,
-    "scatter-sub": ScatterAdd,  # of what is negated
+    "scatter-sub": ScatterAdd,  # of the negated updates
     "scatter_sub": ScatterAdd,
     "scatter_max": ScatterMax,
     "scatter_min": ScatterMin,
@@ -291,7 +292,7 @@ def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
     if _mode(eqn) == "clip":
         starts = windows.clamped(columns)
     elif windows.may_reach_out and (is_in := windows.inside(columns)) is not None:
-        # A window that does not fit is dropped as a whole: it begins behind the end.
+        # A window that does not fit is dropped as a whole, by a start past the end.
         if not windows.moving:
             eqn.refuse(
                 "a scatter of the whole tensor, dropped where it is shifted, has no counterpart",
@@ -313,7 +314,7 @@ def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
 
 
 def _check_update(eqn: Equation) -> None:
-    """Refuses a plain scatter that puts in something else than the updates."""
+    """Rejects a plain scatter that combines updates in another way than replacing."""
     program = eqn.params["update_jaxpr"]
     if eqn.name == "scatter" and program is not None and program.eqns:
         eqn.refuse(

@@ -1,4 +1,4 @@
-"""Primitives of JAX for matrices and Fourier transforms."""
+"""JAX primitives for matrices and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _cholesky(eqn: Equation, a: Tensor) -> Tensor:
 
 
 def _of_triangle(eqn: Equation, a: Tensor, lower: bool) -> Tensor:
-    """The Hermitian matrix with this triangle: JAX does not look at the other one."""
+    """The Hermitian matrix with this triangle: JAX ignores the other one."""
 
     def mirrored(a: Any) -> Any:
         rows, columns = (lax.broadcasted_iota(int, a.shape, a.ndim - k) for k in (2, 1))
@@ -57,7 +57,7 @@ def _lu(eqn: Equation, a: Tensor) -> Any:
 
 
 def _pivots(order: Any) -> Any:
-    """The exchanges of rows that give an order: step k exchanges row k and row pivots[k]."""
+    """The row exchanges that produce an order: step k exchanges rows k and pivots[k]."""
     lead, n = order.shape[:-1], order.shape[-1]
 
     def of_one(order: Any) -> Any:

@@ -1,7 +1,7 @@
-"""JAX's `custom_linear_solve`: x with A x = b, where programs say what A does and how it is solved.
+"""JAX's `custom_linear_solve`: x with A x = b, where programs define A and how to solve for x.
 
-The derivative is that of the equation and not of the way to solve it: A dx = db - dA x. Its
-transpose needs a solution with the transposed A, which is an equation of the same kind.
+The derivative is that of the equation, not of the solver: A dx = db - dA x. Its transpose needs a
+solution with the transposed A, which is an equation of the same kind.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tracegraph.ops.elementwise import NEG, PreventGradient
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.simplify import simplify
 
-#: The highest order of derivatives: each needs equations inside of those of the order before.
+#: The highest order of derivatives: each order nests further equations inside the previous one.
 HIGHEST_ORDER = 3
 
 
 class Solver(NamedTuple):
-    """The graphs of an equation, what A is made of first, and that of the transposed A second; and
-    how many operands each takes before the right-hand sides."""
+    """The graphs of an equation: products with A and with its transpose, solvers for both; and how
+    many operands each takes before the right-hand sides."""
 
     product: Graph
     transposed_product: Graph | None
@@ -36,7 +36,7 @@ class Solver(NamedTuple):
 
     @property
     def transposed(self) -> Solver | None:
-        """The equation with the transposed A."""
+        """The equation with A transposed."""
         if self.transposed_solve is None or self.transposed_product is None:
             return None
         m, v, s, t = self.counts
@@ -66,7 +66,7 @@ def _custom_linear_solve(eqn: Equation, *xs: Tensor) -> Any:
 
 
 def _solution(solver: Solver, operands: Sequence[Tensor], order: int) -> tuple[Tensor, ...]:
-    """The solutions, with derivatives of so many orders."""
+    """The solutions, with derivatives up to the given order."""
     types = [x.type for x in operands]
     if solver.transposed is None or order == 0:
         *_, of_solve, _, right = solver.parts(operands)
@@ -85,7 +85,7 @@ def _solution(solver: Solver, operands: Sequence[Tensor], order: int) -> tuple[T
 def _backward(
     solver: Solver, types: Sequence[TensorType], order: int
 ) -> tuple[Graph, tuple[int, ...]]:
-    """The graph of the cotangents, and of which operands they are."""
+    """The graph of the cotangents, and the operands they belong to."""
     transposed = solver.transposed
     assert transposed is not None
     first = sum(solver.counts)
@@ -95,7 +95,7 @@ def _backward(
     def pulled(*given: Tensor) -> Sequence[Tensor]:
         operands, gs = given[: len(types)], given[len(types) :]
         m, v, s, t, _ = solver.parts(operands)
-        # Cotangents are conjugates of those of JAX, so that the equation is that of the adjoint A.
+        # Our cotangents are conjugates of JAX's, so the equation is that of the adjoint A.
         seeds = map(conjugate, gs)
         by_right = [*map(conjugate, _solution(transposed, (*v, *m, *t, *s, *seeds), order - 1))]
         xs = _solution(solver, operands, order - 1)

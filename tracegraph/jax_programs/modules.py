@@ -1,4 +1,4 @@
-"""Modules of flax and equinox as Modules, whose parameters are Variables."""
+"""Modules of flax and equinox as Modules whose parameters are Variables."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tracegraph.state.variable import Variable
 
 
 class JaxModule(Module):
-    """A module of flax or equinox. `parameters` has its Variables by their paths.
+    """A flax or equinox module. `parameters` maps paths to its Variables.
 
-    A call takes what the module takes. It is a `tg.function`, so that it is saved with the Module;
-    arguments that are Python values are static.
+    Call it like the original module. The call is a `tg.function`, so it is saved with the Module;
+    Python values among the arguments are static.
     """
 
     _hidden = frozenset(["_run"])
@@ -52,27 +52,28 @@ def _variable(name: str, leaf: Any, is_trained: bool = True) -> Variable:
 
 
 def _of_collection(path: str, leaf: Any) -> Variable:
-    """The Variable of a path that begins with its collection."""
+    """The Variable at a path that begins with its collection."""
     collection, _, name = path.partition("/")
     return _variable(name, leaf, collection == "params")
 
 
 def from_flax(module: Any, variables: Any = None) -> JaxModule:
-    """A module of flax.linen with its variables, as a Module: `m(x)` is `module.apply(variables,
-    x)`. Of a module of flax.nnx, which holds its variables, `m(x)` is `module(x)`.
+    """Converts a flax.linen module and its variables to a Module: `m(x)` is
+    `module.apply(variables, x)`. For a flax.nnx module, which holds its own variables, `m(x)` is
+    `module(x)`.
 
-    - `variables`: what `module.init(key, x)` returns: collections, of which "params" is trainable.
-      They become Variables with their values, named after their paths, such as `hidden/kernel`.
+    - `variables`: the result of `module.init(key, x)`: collections, of which "params" is trainable.
+      They become Variables with the same values, named after their paths, such as `hidden/kernel`.
 
     A call takes the arguments of the module, and those of `apply`: `rngs={"dropout": key}`, with
     keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
     that collection are assigned; the result is that of the module alone. `mutable=True` stands for
     every collection, and False for none.
 
-    What a call of a module of nnx changes, as averages and counts, is assigned, and its `Param` are
-    trainable. Whether it trains is what it was told last, by `module.train()` or `module.eval()`.
+    For nnx, everything that a call changes, such as averages and counts, is assigned, and `Param`s
+    are trainable. The module trains or not as last set by `module.train()` or `module.eval()`.
 
-    Raises TraceError for what is not a module of flax, and for one of linen without variables.
+    Raises TraceError for anything but a flax module, and for a linen module without variables.
 
     >>> import jax, flax.linen as nn
     >>> dense = nn.Dense(2)
@@ -171,12 +172,12 @@ def _leaves_of_state(state: Any) -> list[tuple[str, Any, bool]]:
 
 
 def from_equinox(module: Any) -> JaxModule:
-    """A module of equinox as a Module: `m(x)` is `module(x)`.
+    """Converts an equinox module to a Module: `m(x)` is `module(x)`.
 
-    Its arrays become Variables, named after their paths, such as `layers/0/weight`; those of
-    floating numbers are trainable. Keys of random numbers are given as arrays of uint32.
+    Its arrays become Variables, named after their paths, such as `layers/0/weight`; floating-point
+    ones are trainable. Pass random-number keys as arrays of uint32.
 
-    Raises TraceError for what cannot be called.
+    Raises TraceError for an object that is not callable.
 
     >>> import jax, equinox as eqx
     >>> m = tg.Module.from_equinox(eqx.nn.Linear(3, 2, key=jax.random.key(0)))

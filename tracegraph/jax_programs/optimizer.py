@@ -1,4 +1,4 @@
-"""Transformations of gradients, as optax has them, as optimizers with their state in Variables."""
+"""Optimizers from optax's gradient transformations, with their state in Variables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tracegraph.typing import TensorLike
 
 
 class OptaxOptimizer(Module):
-    """An optimizer that does what a transformation of optax does; see
+    """An optimizer that does what an optax transformation does; see
     `tg.optimizers.from_optax`.
 
-    `optax_state` has its Variables by their paths, such as "0/mu/kernel"; it is made with the first
+    `optax_state` maps paths, such as "0/mu/kernel", to its Variables; it is created at the first
     step, or by `build`. `iterations` counts the calls of `apply_gradients`.
     """
 
@@ -60,8 +60,8 @@ class OptaxOptimizer(Module):
         return list(vars(self).items())
 
     def build(self, var_list: Iterable[Variable]) -> None:
-        """Makes the state for these variables now rather than at the first step. Raises
-        SignatureError (a ValueError) if there is one for others."""
+        """Creates the state for these variables now rather than at the first step. Raises
+        SignatureError (a ValueError) if there is already one for others."""
         self._names_of([v.actual() for v in as_list("build", "var_list", var_list)])
 
     def apply_gradients(
@@ -72,10 +72,10 @@ class OptaxOptimizer(Module):
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
-        The variables are those of the first step, each time. `extra` has what the transformation
-        takes besides, such as `value=loss`. Raises GradientError (a ValueError) if all gradients
-        are None, and SignatureError (a ValueError) for other variables than those of the first
-        step. Returns `iterations`.
+        Every call must pass the variables of the first step. `extra` holds the transformation's
+        further arguments, such as `value=loss`. Raises GradientError (a ValueError) if all
+        gradients are None, and SignatureError (a ValueError) for variables other than those of the
+        first step. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars)
         names = self._names_of([v.actual() for _, v in pairs])
@@ -95,7 +95,7 @@ class OptaxOptimizer(Module):
         return self.iterations.assign_add(1)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Variable]) -> None:
-        """Takes one step: `apply_gradients` of two lists."""
+        """Takes one step: `apply_gradients` with two lists."""
         self.apply_gradients(pairs_of(grads, trainable_variables))
 
     def minimize(
@@ -104,18 +104,18 @@ class OptaxOptimizer(Module):
         var_list: Iterable[Variable],
         tape: Any = None,
     ) -> Variable:
-        """Takes one step down: the gradients of `loss`, and `apply_gradients`.
+        """Takes one step: computes the gradients of `loss`, and calls `apply_gradients`.
 
-        - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
+        - `loss`: a function of no arguments that returns it, or a tensor computed inside `tape`.
 
-        Raises GradientError (a ValueError) for a computed loss without its tape.
+        Raises GradientError (a ValueError) for a loss tensor without its tape.
         """
         value, variables, tape = recorded_loss(loss, var_list, tape)
         gradients = tape.gradient(value, variables)
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def _names_of(self, variables: Sequence[Variable]) -> list[str]:
-        """The names of variables in the state, which is made if there is none."""
+        """The names of variables in the state, which is created if there is none."""
         references = [v.ref() for v in variables]
         _check_once(variables, references)
         if self._step is None:
@@ -134,7 +134,7 @@ class OptaxOptimizer(Module):
         return [self._references[reference] for reference in references]
 
     def _make_state(self, variables: Sequence[Variable]) -> None:
-        """Makes the Variables of the state, and the function that takes a step."""
+        """Creates the Variables of the state, and the function that takes a step."""
         names = [*self._references.values()]
         wide = any(v.dtype.size == 8 for v in variables)
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
@@ -162,7 +162,7 @@ def _check_once(variables: Sequence[Variable], references: Sequence[VariableRefe
 
 
 def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Callable[..., Any]:
-    """One step as a function of JAX: of gradients, the leaves of the state, and parameters."""
+    """One step as a JAX function of the gradients, the leaves of the state, and the parameters."""
 
     def step(gradients: Any, leaves: Any, parameters: Any, **extra: Any) -> Any:
         leaves = [
@@ -225,7 +225,7 @@ def _check_type(name: str, variable: Variable, value: Tensor) -> None:
 
 
 def _applied(parameter: Any, update: Any) -> Any:
-    """A parameter after its update, in its own type, as `optax.apply_updates` has it."""
+    """A parameter after its update, in its own dtype, as in `optax.apply_updates`."""
     return jnp.asarray(parameter + update).astype(parameter.dtype)
 
 
@@ -249,7 +249,7 @@ def _unique_names(variables: Sequence[Variable]) -> list[str]:
 
 
 def word_of(step: Any) -> str:
-    """A step of a path through a pytree, as a word."""
+    """A component of a path through a pytree, as a word."""
     for attribute in ("name", "key", "idx"):
         if hasattr(step, attribute):
             return str(getattr(step, attribute))
@@ -257,7 +257,7 @@ def word_of(step: Any) -> str:
 
 
 def _slot_name(words: Sequence[str], names: Sequence[str]) -> str:
-    """What a Variable of the state is called: after its field, and the variable it is kept for."""
+    """The name of a Variable of the state: from the variable it is kept for and its field."""
     fields = [word for word in words if word not in names and not word.isdigit()]
     owner = next((word for word in reversed(words) if word in names), None)
     field = fields[-1] if fields else "state"

@@ -1,4 +1,4 @@
-"""`from_jax`: functions of JAX as functions of tensors, traced once for each kind of arguments."""
+"""`from_jax`: JAX functions as functions of tensors, traced once per kind of arguments."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _FAMILIES = (
     *(contract, control, elementwise, index, linalg, linear_solve),
     *(random, reduce, shape, windows),
 )
-#: How many traces of one function are kept.
+#: How many traces of one function to keep.
 _MOST_PROGRAMS = 64
 
 
@@ -79,26 +79,26 @@ def from_jax(
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
 ) -> Callable[..., Any]:
-    """A function of JAX as one of tensors: its program becomes nodes of the graph.
+    """Converts a JAX function to a function of tensors, whose program becomes graph nodes.
 
-    - `fn`: a pure function of JAX. Its arguments and results are pytrees; their leaves are tensors,
-      Variables, arrays and numbers here, and the results have tensors as leaves.
-    - `static_argnums`, `static_argnames`: arguments that fn gets as they are. So it gets keyword
-      arguments that are Python numbers, strings, functions or None. Another value of one is
-      another trace.
+    - `fn`: a pure JAX function. Its arguments and results are pytrees. Here the leaves of arguments
+      are tensors, Variables, arrays and numbers; the leaves of results are tensors.
+    - `static_argnums`, `static_argnames`: arguments that fn gets unchanged, as it does keyword
+      arguments that are Python numbers, strings, functions or None. Each new value of one is a
+      new trace.
 
-    What is returned can be called wherever an op can: at top level, in a `tg.function`, under tapes
-    and in `tg.vectorized_map`. It makes one `call` node, whose graph has the lines of the program
-    of JAX, and derivatives of any order in both modes: those that JAX has, by the rules of
-    `jax.custom_vjp` and `jax.custom_jvp` too. A saved model holds the graph and needs no fn.
+    Call the result wherever an op can be called: at top level, in a `tg.function`, under tapes and
+    in `tg.vectorized_map`. It is one `call` node, whose graph keeps the line numbers of the JAX
+    program. It has derivatives of any order in both modes: those of JAX, including `jax.custom_vjp`
+    and `jax.custom_jvp` rules. A saved model holds the graph and does not need fn.
 
-    Keys of random numbers are arrays of two uint32; the numbers are those of JAX. Sizes that are
-    open stay so where JAX's symbolic shapes allow it; elsewhere fn is traced for each size. If an
-    argument has 64 bits, fn is traced as with `jax_enable_x64`.
+    Random-number keys are arrays of two uint32; the random numbers are JAX's. Open sizes stay open
+    if JAX's symbolic shapes allow it; otherwise fn is traced for each size. If an argument has 64
+    bits, fn is traced with `jax_enable_x64`.
 
-    Raises TraceError for an argument that is not an array, for a primitive that has no counterpart,
-    with its name and line, and where fn needs a value that is not known; DTypeError for data types
-    that tensors do not have.
+    Raises TraceError for an argument that is not an array, for a primitive without a counterpart
+    (naming it and its line), and if fn needs a concrete value while it is traced; DTypeError for
+    dtypes that tensors do not support.
 
     >>> import jax.numpy as jnp
     >>> x = tg.Variable([1.0, 2.0])
@@ -113,7 +113,7 @@ def from_jax(
 
 
 class JaxFunction:
-    """A function of JAX that is called with tensors; see `tg.from_jax`."""
+    """A JAX function that takes tensors; see `tg.from_jax`."""
 
     def __init__(self, fn: Callable[..., Any], numbers: Any, names: Any) -> None:
         self._function = fn
@@ -123,7 +123,7 @@ class JaxFunction:
         self._programs: LRUCache[Any, Program] = LRUCache(_MOST_PROGRAMS)
         with contextlib.suppress(AttributeError, TypeError):  # a callable object may have no name
             functools.update_wrapper(self, fn, updated=())
-        with contextlib.suppress(TypeError, ValueError):  # of a built-in nothing is known
+        with contextlib.suppress(TypeError, ValueError):  # built-ins may have no signature
             self.__signature__ = _as_given(inspect.signature(fn))
 
     def __repr__(self) -> str:
@@ -142,8 +142,9 @@ class JaxFunction:
 
 
 def _as_given(signature: inspect.Signature) -> inspect.Signature:
-    """A signature in which what has a default is `*args` and `**kwargs`: who calls by it, as
-    `tg.function` does, fills in no default, and gives by name what was given by name."""
+    """A signature in which parameters with defaults become `*args` and `**kwargs`. A caller that
+    goes by it, such as `tg.function`, fills in no defaults, and passes by name what it got by
+    name."""
     kinds = inspect.Parameter
     variable = kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD
     every = [p for p in signature.parameters.values() if p.kind not in variable]
@@ -156,7 +157,7 @@ def _as_given(signature: inspect.Signature) -> inspect.Signature:
 
 
 class _Arguments:
-    """The arguments of a call: tensors, and what the function gets as it is."""
+    """The arguments of a call: tensors, and values passed to the function unchanged."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class _Arguments:
 
     @functools.cached_property
     def key(self) -> Any:
-        """Equal for calls that have the same trace."""
+        """Equal for calls that share a trace."""
         key = self.structure, self._static_key, tuple(self.stand_ins), jax.config.jax_enable_x64  # type: ignore[attr-defined]
         try:
             hash(key)
@@ -214,7 +215,7 @@ class _Arguments:
         return [every[i] for i in range(self._count)], {**by_name, **named}
 
     def abstract(self) -> list[jax.ShapeDtypeStruct]:
-        """What stands for the leaves where JAX traces, open sizes as symbolic ones."""
+        """The abstract values of the leaves, for JAX to trace with; open sizes are symbolic."""
         sizes: dict[Any, str] = {}
         for x in self.stand_ins:
             for size in x.type.shape:
@@ -227,12 +228,12 @@ class _Arguments:
 
 
 class _StandIn(NamedTuple):
-    """What a trace knows of a leaf."""
+    """A trace's information about a leaf."""
 
     type: TensorType
-    #: Whether it is a mere Python number, to which others do not adapt.
+    #: Whether it is a plain Python number, which adapts to other dtypes.
     is_weak: bool = False
-    #: The type of a key of random numbers, whose shape is that of the keys.
+    #: The dtype of random-number keys, whose shape is that of the array of keys.
     key_type: Any = None
 
     def abstract(self, sizes: dict[Any, Any]) -> jax.ShapeDtypeStruct:
@@ -252,19 +253,19 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether an argument that is given by name holds no array."""
+    """Whether a keyword argument contains no array."""
     leaves = jax.tree_util.tree_leaves(value, is_leaf=_is_leaf)
     return not any(hasattr(leaf, "dtype") for leaf in leaves)
 
 
 def _setting_key(value: Any) -> Any:
-    """Equal for settings of the same trace: a list of them has no hash."""
+    """Equal for settings that share a trace: a list of them would not be hashable."""
     leaves, structure = jax.tree_util.tree_flatten(value)
     return structure, tuple((type(leaf), attribute_key(leaf)) for leaf in leaves)
 
 
 def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
-    """A leaf as a tensor, and what stands for it."""
+    """A leaf as a tensor, and the stand-in for it."""
     if isinstance(leaf, _NUMBERS) and not isinstance(leaf, np.generic):
         dtype = as_dtype(jax.dtypes.canonicalize_dtype(type(leaf)))
         tensor = as_tensor(leaf, dtype)
@@ -281,7 +282,7 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
         )
     tensor = as_tensor(leaf)
     if isinstance(tensor.type.shape, ShapeVariable):
-        fail(  # a live function that meets this traces again with the rank
+        fail(  # a live function that catches this retraces with the rank
             ShapeError,
             f"{name}: the number of axes of an argument is not known: {tensor.type}",
             fix="give the rank in the TensorSpec, as TensorSpec([None, None])",
@@ -353,7 +354,7 @@ def _program(function: Callable[..., Any], call: _Arguments) -> Program:
 
 
 def _constant(value: Any) -> Tensor | None:
-    """A constant of a program as an input of its graph; None if it is small, and stands in it."""
+    """A constant of a program as an input of its graph; None if it is small enough to inline."""
     if not hasattr(value, "dtype") or is_key(value) or value.size <= LARGEST_CONSTANT:
         return None
     return as_tensor(np.asarray(value))
@@ -376,7 +377,7 @@ def _check_results(name: str, results: Any) -> None:
 
 
 def _check_no_leaks(name: str, closed: Any) -> None:
-    """Raises TraceError for a value that another trace of JAX has left behind."""
+    """Raises TraceError for a tracer that leaked from another JAX trace."""
     if any(isinstance(value, core.Tracer) for value in closed.consts):
         fail(TraceError, f"{name}: it uses a value that another trace of JAX made", fix=_NO_LEAKS)
 

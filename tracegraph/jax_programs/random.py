@@ -1,4 +1,4 @@
-"""JAX's random numbers, bit for bit. Keys are arrays of their data, of JAX's threefry generator."""
+"""JAX's random numbers, bit for bit. Keys are arrays of key data for JAX's threefry generator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _random_seed(eqn: Equation, seed: Tensor) -> Any:
     _check_threefry(eqn)
 
     def key_of(seed: Any) -> Any:
-        # The upper half of a seed of 64 bits, and the lower one.
+        # The upper and the lower half of a 64-bit seed.
         high = jnp.zeros(seed.shape, jnp.uint32)
         if seed.dtype.itemsize == 8:
             high = lax.shift_right_logical(seed, jnp.asarray(32, seed.dtype)).astype(jnp.uint32)

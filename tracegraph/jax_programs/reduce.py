@@ -1,4 +1,4 @@
-"""Primitives of JAX that combine elements: reductions, running totals, order."""
+"""JAX primitives that combine elements: reductions, running totals, sorting."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _sort(eqn: Equation, *xs: Tensor) -> Any:
 
 
 def _order(keys: Sequence[Tensor], axis: int) -> Tensor:
-    """The positions that sort by the first key, equal ones by the second, and so on."""
+    """The positions that sort by the first key, ties by the second, and so on."""
     *first, last = keys
     order = ArgSort(axis, False)(last)
     for key in reversed(first):

@@ -1,4 +1,4 @@
-"""Primitives of JAX that make, move, repeat and join elements."""
+"""JAX primitives that create, move, repeat and join elements."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _dynamic_update_slice(eqn: Equation, x: Tensor, update: Tensor, *starts: Ten
 
 
 def _alike(starts: Any) -> list[Tensor]:
-    """Starts of one type: the widest that there is."""
+    """Starts cast to one dtype: the widest among them."""
     if not starts:
         return []
     widest = max((start.dtype for start in starts), key=lambda dtype: (dtype.size, dtype.name))

@@ -1,7 +1,7 @@
-"""Primitives of JAX that slide a window over a tensor, but for convolutions.
+"""JAX primitives that slide a window over a tensor, except convolutions.
 
-Windows are combined axis by axis, from strided slices, one for each place along the axis. Of equal
-elements the first has the derivative of the extreme, as JAX's scatter to the selected one has it.
+Windows are combined axis by axis, from one strided slice per position along the axis. Among equal
+elements, the first gets the derivative of the extreme, as in JAX's scatter to the selected one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _highest(dtype: DType) -> Any:
     return np.inf if dtype.is_floating else dtype.max
 
 
-#: How the elements of a window are combined, and what padding adds to it.
+#: How the elements of a window are combined, and the padding value for it.
 _COMBINED: dict[str, tuple[Op, Callable[[DType], Any]]] = {
     "add": (ADD, lambda dtype: 0),
     "mul": (MUL, lambda dtype: 1),

@@ -1,4 +1,4 @@
-"""Layers, with Keras' names: Modules that make their variables when they are called first."""
+"""Layers, with Keras' names: Modules that create their variables on the first call."""
 
 from typing import TYPE_CHECKING
 
@@ -157,17 +157,17 @@ from tracegraph.layers.wrappers import (
     TimeDistributed as TimeDistributed,
 )
 
-# Modules are not public names.
+# Submodules are not public names.
 del activations, base, core, merging, noise, normalisation
 del sequences, sequential, shaping, windows, wrappers
 
-if not TYPE_CHECKING:  # to a checker, what is imported as itself is public
+if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
     __all__ = [
         name
         for name, value in globals().items()
         if getattr(value, "__module__", "").startswith(__name__)
     ]
-    # They are pickled, and shown, by the names that users import.
+    # They are pickled, and shown, under the names that users import.
     for _name in __all__:
         globals()[_name].__module__ = __name__
     del _name

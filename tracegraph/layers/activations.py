@@ -97,10 +97,10 @@ class LeakyReLU(Layer):
 class PReLU(Layer):
     """x where it is positive, else alpha * x, where alpha is learned (He and others 2015).
 
-    - `shared_axes`: the axes along which there is one alpha, such as [1, 2] for images; that of
-      the examples is shared anyhow.
+    - `shared_axes`: the axes along which alpha is shared, such as [1, 2] for images; it is always
+      shared among examples.
 
-    Raises ShapeError for an axis that there is not.
+    Raises ShapeError for an axis that does not exist.
 
     >>> tg.layers.PReLU("ones")([[-1.0, 2.0]]).numpy()
     array([[-1.,  2.]], dtype=float32)
@@ -155,7 +155,7 @@ class ELU(Layer):
 class Softmax(Layer):
     """e ** x / sum(e ** x) along `axis`, one or several, where `mask` is true.
 
-    What is masked gets 0, also where nothing is left.
+    Masked elements get 0, even in rows where all are masked.
 
     >>> tg.layers.Softmax()([1.0, 1.0, 5.0], mask=[True, True, False]).numpy()
     array([0.5, 0.5, 0. ], dtype=float32)
@@ -179,13 +179,13 @@ class Softmax(Layer):
 def masked_softmax(
     x: Tensor, axes: tuple[int, ...], mask: Any = None, may_be_empty: bool = True
 ) -> Tensor:
-    """softmax along `axes`, of where `mask`, which broadcasts to x, is true, and 0 elsewhere;
-    `may_be_empty` says that there may be rows where it is true nowhere."""
+    """softmax along `axes` over the elements where `mask` is true, and 0 elsewhere. `mask`
+    broadcasts to x; `may_be_empty` says that it may be false in a whole row."""
     if mask is None:
         return _softmax(x, axes)
     kept = as_tensor(mask)
     is_kept: Any = kept if kept.dtype.name == "bool" else greater(cast_to(kept, float32), 0.5)
-    # Not the infinity: a row without anything would be nan.
+    # Not infinity: a row masked completely would become nan.
     y = _softmax(where(is_kept, x, as_tensor(x.dtype.min / 2, x.dtype)), axes)
     return where(is_kept, y, as_tensor(0, y.dtype)) if may_be_empty else y
 

@@ -1,4 +1,4 @@
-"""The base class of layers, and what layers ask of their arguments."""
+"""The base class of layers, and checks of their arguments."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
         TensorLike,
     )
 
-#: What stands for inputs that are not given, where None is a value as any other.
+#: Marks missing inputs; None is a valid value.
 _MISSING: Any = object()
 
 
 class Layer(Module):
-    """A function with variables, which `build` makes when the layer is called first.
+    """A function with variables, which `build` creates on the first call.
 
     Subclasses define `build(input_shape)`, which calls `add_weight`, and `call(inputs)`. Variables
-    are listed in the order in which they were made.
+    are listed in order of creation.
 
-    - `dtype`: that of the variables, and of floating inputs when they come; float32 by default.
-    - `activity_regularizer`: a function of what the layer returns, or its name; see `losses`.
+    - `dtype`: the dtype of the variables, to which floating inputs are cast; float32 by default.
+    - `activity_regularizer`: a function of the layer's output, or its name; see `losses`.
     - `trainable`: True; see the attribute of this name.
     """
 
-    #: A regularizer of what the layer returns; see `losses`.
+    #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
 
     def __init__(
@@ -81,26 +81,26 @@ class Layer(Module):
             refuse_attribute(self, name, ("built", "dtype"))
 
     def build(self, input_shape: Any) -> None:
-        """Makes the variables."""
+        """Creates the variables."""
 
     @property
     def _makes_variables(self) -> bool:
-        """Whether the layer has a `build` of its own, which may make variables."""
+        """Whether the layer overrides `build`, which may create variables."""
         return type(self).build is not Layer.build
 
     def call(self, *inputs: Any, **arguments: Any) -> Any:
-        """The layer's function."""
+        """Computes the layer's outputs."""
         raise NotImplementedError
 
     def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Tensor:
-        """The layer's function of the inputs; lists, and whatever is floating, take the layer's
-        dtype. `training` goes to layers that take it."""
+        """Calls the layer; lists, and all floating inputs, are converted to its dtype. `training`
+        is passed on if the layer takes it."""
         if inputs is _MISSING or more:
             inputs = self._first_of(inputs, more, arguments)
         return self._called(inputs, more, arguments)
 
     def _first_of(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
-        """The inputs, which may be given by the first name that `call` has."""
+        """The inputs, which may be passed by the name of `call`'s first parameter."""
         parameters = parameters_of(self.call).values()
         names = [p.name for p in parameters if p.kind in SINGLE and p.kind is not p.KEYWORD_ONLY]
         fact = None
@@ -125,7 +125,7 @@ class Layer(Module):
         if arguments:
             arguments = {key: self._cast(value) for key, value in arguments.items()}
         if not self.built:
-            # A value made while tracing is not there when the next trace needs it.
+            # A value created while tracing would not exist when the next trace needs it.
             with at_top_level():
                 self._build_for(x, rest, arguments)
             self.built = True
@@ -150,7 +150,7 @@ class Layer(Module):
         return cast_to(x, self.dtype) if x.dtype.is_floating else x
 
     def _cast(self, value: Any) -> Any:
-        """The value with each floating tensor and array in it as a tensor of the layer's dtype."""
+        """The value with each floating tensor or array in it cast to the layer's dtype."""
         if value is None or isinstance(value, (bool, str)):
             return value
         return nest.map_structure(self._cast_leaf, value)
@@ -172,12 +172,12 @@ class Layer(Module):
         constraint: ConstraintLike = None,
         name: str | None = None,
     ) -> Variable:
-        """A new variable of the layer's dtype, with the initial value that `initializer` gives.
+        """Creates a variable of the layer's dtype, with the initial value from `initializer`.
 
         - `initializer`: a function of a shape and a dtype, or its name; by default
-          "glorot_uniform", and "zeros" where the dtype is not floating.
-        - `regularizer`: a function of the variable whose value `losses` lists, or its name.
-        - `constraint`: what optimizers apply to the value after an update, or its name.
+          "glorot_uniform", or "zeros" for a dtype that is not floating.
+        - `regularizer`: a function of the variable, whose value `losses` lists, or its name.
+        - `constraint`: a function that optimizers apply to the value after an update, or its name.
         """
         kind = self.dtype if dtype is None else as_dtype(dtype)
         if initializer is None:
@@ -191,11 +191,11 @@ class Layer(Module):
         return variable
 
     def add_loss(self, loss: TensorLike) -> None:
-        """Adds a scalar to `losses`, until the layer, or one around it, is called again."""
+        """Adds a scalar to `losses`, until the layer, or one that contains it, is called again."""
         added_losses.setdefault(self, []).append(as_tensor(loss))
 
     def _regularize(self, result: Any) -> None:
-        """Adds what the regularizer makes of each result, divided by the number of examples."""
+        """Adds the regularizer of each output as a loss, divided by the number of examples."""
         for leaf in nest.flatten(result):
             y = as_tensor(leaf)
             loss = self.activity_regularizer(y)
@@ -205,7 +205,7 @@ class Layer(Module):
     def _describe(
         self, weight: str, initializer: Any, regularizer: Any = None, constraint: Any = None
     ) -> None:
-        """Keeps what a weight is made with, under Keras' names: `kernel_initializer`, ..."""
+        """Stores the settings of a weight under Keras' names: `kernel_initializer`, ..."""
         setattr(self, f"{weight}_initializer", initializers.get(initializer))
         setattr(self, f"{weight}_regularizer", regularizers.get(regularizer))
         setattr(self, f"{weight}_constraint", constraints.get(constraint))
@@ -213,7 +213,7 @@ class Layer(Module):
     def _make(
         self, weight: str, shape: Sequence[int], name: str | None = None, initializer: Any = None
     ) -> Variable:
-        """The weight as `_describe` was told, but for another name or initial value."""
+        """Creates a weight from the settings in `_describe`, except for its name or initializer."""
         parts = (f"{weight}_{part}" for part in ("initializer", "regularizer", "constraint"))
         own, regularizer, constraint = (getattr(self, part) for part in parts)
         start = own if initializer is None else initializer
@@ -227,17 +227,17 @@ class Layer(Module):
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """The variables that tapes watch by themselves, as a list."""
+        """The variables that tapes watch automatically, as a list."""
         return list(self.trainable_variables)
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """The variables that tapes do not watch by themselves, as a list."""
+        """The variables that tapes do not watch automatically, as a list."""
         return list(self.non_trainable_variables)
 
     @property
     def trainable(self) -> bool:
-        """True: variables are trained by whoever takes gradients by them."""
+        """True: whoever takes gradients with respect to the variables may train them."""
         return True
 
     @trainable.setter
@@ -249,7 +249,7 @@ class Layer(Module):
         fail(SignatureError, fact, fix=fix)
 
     def count_params(self) -> int:
-        """How many numbers the variables hold together."""
+        """The total number of elements in the variables."""
         return parameter_count(self.variables)
 
     def get_weights(self) -> list[NDArray[Any]]:
@@ -257,9 +257,9 @@ class Layer(Module):
         return [variable.numpy() for variable in self.variables]
 
     def set_weights(self, weights: Sequence[TensorLike]) -> None:
-        """Gives each variable its value, in the order of `weights`.
+        """Assigns the variables, in the order of `weights`.
 
-        Raises ShapeError for another number of values than of variables, or for other shapes.
+        Raises ShapeError unless there is one value of the right shape for each variable.
         """
         values, own = as_list("set_weights", "weights", weights), self.variables
         if len(values) != len(own):
@@ -272,7 +272,7 @@ class Layer(Module):
         return list(vars(self).items())
 
     def __repr__(self) -> str:
-        """The class, its settings that are not defaults, and its variables:
+        """The class, its settings that differ from the defaults, and its variables:
         `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
         head = settings_text(self)
         if not self.built:
@@ -296,7 +296,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def _outermost(layer: Layer) -> Iterator[None]:
-    """A call of a layer: one that no other layer makes begins without the losses of the last."""
+    """A context for calling a layer. A call from outside any layer clears the previous losses."""
     was_inside, _thread.is_in_layer = _thread.is_in_layer, True
     if added_losses and not was_inside:
         for module in (layer, *layer.submodules):
@@ -312,33 +312,33 @@ def _has_tensors(inputs: Any) -> bool:
 
 
 def tree_shape(inputs: Any) -> Any:
-    """The shape of a tensor; a list or dict of shapes for several."""
+    """The shape of a tensor, or a list or dict of shapes for several."""
     if isinstance(inputs, dict):
         return {key: tree_shape(value) for key, value in inputs.items()}
     if isinstance(inputs, (list, tuple)):
         return [tree_shape(x) for x in inputs]
-    # The inputs may belong to a trace, outside of which this runs, so they are not touched.
+    # The inputs may belong to a trace, and this runs outside it, so do not operate on them.
     return inputs.shape if hasattr(inputs, "shape") else shape_of(as_tensor(inputs).type.shape)
 
 
 def takes(layer: Any, argument: str) -> bool:
-    """Whether a layer, or a function, has an argument of this name."""
+    """Whether a layer or a function has a parameter of this name."""
     function = layer.call if isinstance(layer, Layer) else layer
     return argument in parameters_of(function)
 
 
 def parameter_count(variables: Sequence[Variable]) -> int:
-    """How many numbers these variables hold together."""
+    """The total number of elements in these variables."""
     return sum(int(element_count(v.tensor_type.shape)) for v in variables)  # type: ignore[arg-type]
 
 
 def activation_of(activation: Any) -> Callable[[Any], Any] | None:
-    """The function of a name, or a function as it is; None for none."""
+    """The activation function for a name, or a function unchanged; None for None."""
     return None if activation is None else activations.get(activation)
 
 
 class Affine(Layer):
-    """A product with a kernel, a bias for each output, and an activation."""
+    """A product with a kernel, plus a bias for each output, then an activation."""
 
     def __init__(
         self,
@@ -358,7 +358,7 @@ class Affine(Layer):
             self.bias = self._make("bias", [size])
 
     def _finished(self, product: Tensor, is_channels_first: bool = False) -> Tensor:
-        """The product with the bias and the activation; channels are its last axis, or axis 1."""
+        """Adds the bias and applies the activation; channels are the last axis, or axis 1."""
         y = product
         if self.use_bias:
             axes_after = product.ndim - 2 if is_channels_first else 0
@@ -367,7 +367,7 @@ class Affine(Layer):
 
 
 def along_channels(value: Any, axes_after: int) -> Any:
-    """A vector along the channels, with an axis of size 1 for each axis after them."""
+    """A vector along the channel axis, with axes of size 1 for the axes after it."""
     return reshape(value, [-1, *(1,) * axes_after]) if axes_after else value
 
 
@@ -383,7 +383,7 @@ def positive(op: str, what: str, value: Any) -> int:
 
 
 def window(op: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[int, ...]:
-    """One int for each of `rank` axes, from one for all of them or from so many."""
+    """One int for each of `rank` axes, from a single int or one per axis."""
     numbers = as_sizes(op, what, value)
     if len(numbers) == 1:
         numbers = numbers * rank
@@ -395,7 +395,7 @@ def window(op: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[int
 
 
 def padding_of(op: str, padding: Any, *more: str) -> str:
-    """ "VALID" or "SAME", or one of `more`, in any case."""
+    """ "VALID" or "SAME", or one of `more`, case-insensitive."""
     kind = padding.lower() if isinstance(padding, str) else padding
     return as_choice(op, "padding", kind, ("valid", "same", *more)).upper()
 
@@ -407,7 +407,7 @@ def is_channels_first(op: str, data_format: Any) -> bool:
 
 
 def format_of(data_format: Any) -> str:
-    """What the functions of `tg.nn` call a data format."""
+    """The name of a data format in the functions of `tg.nn`."""
     return "NC..." if data_format == "channels_first" else "N...C"
 
 

@@ -31,10 +31,10 @@ class Dense(Affine):
     - `units`: the size of the last axis of the result.
     - `activation`: a function, or a name such as "relu".
     - `kernel_initializer`, `bias_initializer`: functions of shape and dtype, or names.
-    - `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`: what `losses` lists.
-    - `kernel_constraint`, `bias_constraint`: what optimizers apply after an update.
+    - `kernel_regularizer`, `bias_regularizer`, `activity_regularizer`: terms that `losses` lists.
+    - `kernel_constraint`, `bias_constraint`: functions that optimizers apply after an update.
 
-    Inputs have the shape [..., inputs], where the number of inputs must be known.
+    Inputs have shape [..., inputs]; the last size must be known.
 
     >>> tg.layers.Dense(3, activation="relu")(tg.ones([2, 4])).shape
     TensorShape([2, 3])
@@ -72,11 +72,11 @@ class EinsumDense(Layer):
     """activation(einsum(equation, x, kernel) + bias)
 
     - `equation`: such as "abc,cd->abd"; an ellipsis stands for further axes of the examples.
-    - `output_shape`: the sizes behind the first axis of the result; None where they are those of
-      the inputs. One int is the last size.
-    - `bias_axes`: the letters of the result along which the bias varies; none for no bias.
+    - `output_shape`: the sizes after the first axis of the result, with None for those of the
+      inputs. One int is the last size.
+    - `bias_axes`: the letters of the result along which the bias varies; None for no bias.
 
-    Raises ValueError for an equation that does not fit, or a size that nothing tells.
+    Raises ValueError for an invalid equation, or a size that cannot be inferred.
 
     >>> layer = tg.layers.EinsumDense("abc,cd->abd", output_shape=(None, 64), bias_axes="d")
     >>> layer(tg.ones([2, 3, 32])).shape
@@ -125,7 +125,7 @@ class EinsumDense(Layer):
             self.bias = self._make("bias", varying)
 
     def _sizes(self, input_shape: Any) -> dict[str, Any]:
-        """The size of each letter, those of the result where they are told."""
+        """The size of each letter; those of the result where they are given."""
         x, _, y = self._letters
         has_dots = "." in x
         rank = len(x) - has_dots
@@ -158,14 +158,14 @@ def _letters(equation: Any) -> tuple[str, str, str]:
 
 
 class Embedding(Layer):
-    """A row of a table for each integer.
+    """Looks up a row of a table for each integer.
 
-    - `input_dim`: how many rows; integers are below it. `output_dim`: the size of a row.
-    - `mask_zero`: whether `compute_mask` leaves out 0; see below.
-    - `weights`: the table, or a list of it, in the place of an initial value.
+    - `input_dim`: the number of rows; integers are below it. `output_dim`: the size of a row.
+    - `mask_zero`: whether `compute_mask` masks 0; see below.
+    - `weights`: the table, or a list that holds it, instead of an initializer.
 
-    Integers of the shape [...] give [..., output_dim]. Masks do not travel with tensors: give what
-    `compute_mask` returns to the layers that take a `mask`.
+    Integers of shape [...] give [..., output_dim]. Masks do not travel with tensors: pass the
+    result of `compute_mask` to the layers that take a `mask`.
 
     >>> layer = tg.layers.Embedding(10, 4, mask_zero=True)
     >>> layer([[3, 0]]).shape
@@ -214,9 +214,9 @@ class Embedding(Layer):
 
 
 class Lambda(Layer):
-    """A function without variables of its own.
+    """Wraps a function without variables of its own.
 
-    - `arguments`: keyword arguments of the function.
+    - `arguments`: keyword arguments for the function.
 
     >>> tg.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})([3.0]).numpy()
     array([9.], dtype=float32)
@@ -242,7 +242,7 @@ class Lambda(Layer):
 
 
 class Identity(Layer):
-    """What it is given.
+    """Returns its inputs unchanged.
 
     >>> tg.layers.Identity()([1.0]).numpy()
     array([1.], dtype=float32)
@@ -255,7 +255,7 @@ class Identity(Layer):
 class Rescaling(Layer):
     """x * scale + offset
 
-    - `scale`, `offset`: numbers, or one for each channel.
+    - `scale`, `offset`: numbers, or one per channel.
 
     >>> tg.layers.Rescaling(1 / 127.5, offset=-1.0)([[0.0, 255.0]]).numpy()
     array([[-1.,  1.]], dtype=float32)
@@ -270,7 +270,7 @@ class Rescaling(Layer):
     ) -> None:
         super().__init__(name, dtype)
         for factor in (scale, offset):
-            as_tensor(factor)  # refuses what is not a number where it is given
+            as_tensor(factor)  # raises here if it is not a number
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Tensor) -> Tensor:

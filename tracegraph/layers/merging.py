@@ -1,4 +1,4 @@
-"""Layers of several inputs: sums, products, extremes, and what joins them."""
+"""Layers that merge several inputs: sums, products, extremes, concatenation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tracegraph.typing import DTypeLike, Nest
 
 
 class _Merge(Layer):
-    """What makes one tensor of several, which broadcast."""
+    """Merges several tensors, which broadcast, into one."""
 
-    #: How many inputs there are at least, and at most.
+    #: The least and the greatest number of inputs.
     fewest, most = 1, 10**6
     combine: Callable[[Any, Any], Tensor]
 
@@ -40,7 +40,7 @@ class _Merge(Layer):
         return functools.reduce(type(self).combine, self._aligned(inputs))
 
     def _aligned(self, inputs: Any) -> list[Tensor]:
-        """The inputs with equally many axes: new ones stand behind that of the examples."""
+        """The inputs with equal ranks: new axes are inserted after the axis of examples."""
         tensors = [as_tensor(x) for x in inputs]
         ranks = [rank_of(type(self).__name__, x) for x in tensors]
         most = max(ranks)
@@ -54,8 +54,8 @@ class _Merge(Layer):
 class Add(_Merge):
     """The sum of a list of tensors.
 
-    Inputs with fewer axes get axes of size 1 behind that of the examples, and sizes broadcast.
-    Raises ShapeError if they do not, or for what is not a list.
+    Inputs of lower rank get axes of size 1 after the axis of examples, and sizes broadcast.
+    Raises ShapeError if they do not broadcast, or if the inputs are not a list.
 
     >>> tg.layers.Add()([[[1.0]], [[2.0]], [[3.0]]]).numpy()
     array([[6.]], dtype=float32)
@@ -99,7 +99,7 @@ class Average(_Merge):
 
 
 class Maximum(_Merge):
-    """The largest of a list of tensors, element by element; see `Add`.
+    """The elementwise maximum of a list of tensors; see `Add`.
 
     >>> tg.layers.Maximum()([[[1.0, 5.0]], [[2.0, 3.0]]]).numpy()
     array([[2., 5.]], dtype=float32)
@@ -109,7 +109,7 @@ class Maximum(_Merge):
 
 
 class Minimum(_Merge):
-    """The smallest of a list of tensors, element by element; see `Add`.
+    """The elementwise minimum of a list of tensors; see `Add`.
 
     >>> tg.layers.Minimum()([[[1.0, 5.0]], [[2.0, 3.0]]]).numpy()
     array([[1., 3.]], dtype=float32)
@@ -119,9 +119,9 @@ class Minimum(_Merge):
 
 
 class Concatenate(_Merge):
-    """A list of tensors one after the other along `axis`.
+    """Concatenates a list of tensors along `axis`.
 
-    Raises ShapeError if other sizes differ.
+    Raises ShapeError if the other sizes differ.
 
     >>> tg.layers.Concatenate()([[[1.0]], [[2.0, 3.0]]]).numpy()
     array([[1., 2., 3.]], dtype=float32)
@@ -143,8 +143,8 @@ class Concatenate(_Merge):
 class Dot(_Merge):
     """The product of two tensors, summed along one axis of each, for each example.
 
-    - `axes`: an axis of both, or one of each; not that of the examples, which is 0.
-    - `normalize`: whether vectors along these axes are scaled to the norm 1 before, which gives
+    - `axes`: an axis of both, or one of each; not axis 0, which holds the examples.
+    - `normalize`: whether to first scale the vectors along these axes to norm 1, which gives
       cosines.
 
     Raises ShapeError for axes that do not fit.
@@ -184,7 +184,7 @@ class Dot(_Merge):
 
 
 def _equation(ranks: list[int], axes: list[int]) -> str:
-    """Of "a", the examples, and "z", what is summed."""
+    """An einsum equation, where "a" is the axis of examples and "z" the one summed over."""
     letters = iter(string.ascii_lowercase[1:-1])
     terms = [
         "a" + "".join("z" if k == axis else next(letters) for k in range(1, rank))
@@ -194,7 +194,7 @@ def _equation(ranks: list[int], axes: list[int]) -> str:
 
 
 def _of_vectors(tensors: list[Tensor]) -> Tensor:
-    """[examples, 1]: two vectors for each example keep an axis."""
+    """[examples, 1]: the product of two vectors per example keeps an axis."""
     return expand_dims(einsum("az,az->a", *tensors), 1)
 
 
@@ -217,7 +217,7 @@ def subtract(inputs: Nest, **settings: Any) -> Tensor:
 
 
 def multiply(inputs: Nest, **settings: Any) -> Tensor:
-    """The product of a list of tensors, element by element: `tg.layers.Multiply(...)(inputs)`.
+    """The elementwise product of a list of tensors: `tg.layers.Multiply(...)(inputs)`.
 
     >>> tg.layers.multiply([[[3.0]], [[2.0]]]).numpy()
     array([[6.]], dtype=float32)
@@ -235,7 +235,7 @@ def average(inputs: Nest, **settings: Any) -> Tensor:
 
 
 def maximum(inputs: Nest, **settings: Any) -> Tensor:
-    """The largest of a list of tensors, element by element: `tg.layers.Maximum(...)(inputs)`.
+    """The elementwise maximum of a list of tensors: `tg.layers.Maximum(...)(inputs)`.
 
     >>> tg.layers.maximum([[[1.0]], [[2.0]]]).numpy()
     array([[2.]], dtype=float32)
@@ -244,7 +244,7 @@ def maximum(inputs: Nest, **settings: Any) -> Tensor:
 
 
 def minimum(inputs: Nest, **settings: Any) -> Tensor:
-    """The smallest of a list of tensors, element by element: `tg.layers.Minimum(...)(inputs)`.
+    """The elementwise minimum of a list of tensors: `tg.layers.Minimum(...)(inputs)`.
 
     >>> tg.layers.minimum([[[1.0]], [[2.0]]]).numpy()
     array([[1.]], dtype=float32)
@@ -253,7 +253,7 @@ def minimum(inputs: Nest, **settings: Any) -> Tensor:
 
 
 def concatenate(inputs: Nest, axis: int = -1, **settings: Any) -> Tensor:
-    """A list of tensors one after the other: `tg.layers.Concatenate(axis, ...)(inputs)`.
+    """Concatenates a list of tensors: `tg.layers.Concatenate(axis, ...)(inputs)`.
 
     >>> tg.layers.concatenate([[[1.0]], [[2.0, 3.0]]]).numpy()
     array([[1., 2., 3.]], dtype=float32)

@@ -1,4 +1,4 @@
-"""Layers that are random in training, and leave their inputs as they are otherwise."""
+"""Layers that are random in training, and otherwise return their inputs unchanged."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, ShapeLike
 
-#: What `selu` goes to on the left.
+#: The limit of `selu` at minus infinity.
 _LEAST = -1.6732632423543772 * 1.0507009873554805
 
 
 class Dropout(Layer):
-    """In training, elements are set to 0 with probability `rate`, others grow by 1 / (1 - rate)
-    (Srivastava and others 2014).
+    """In training, sets elements to 0 with probability `rate`, and scales the others by
+    1 / (1 - rate) (Srivastava and others 2014).
 
     - `noise_shape`, `seed`: as in `tg.nn.dropout`.
 
@@ -120,7 +120,7 @@ class SpatialDropout3D(SpatialDropout2D):
 
 
 class GaussianNoise(Layer):
-    """In training, normal numbers of the standard deviation `stddev` are added.
+    """In training, adds normal noise with standard deviation `stddev`.
 
     >>> tg.layers.GaussianNoise(0.1)([1.0]).numpy()
     array([1.], dtype=float32)
@@ -146,7 +146,7 @@ class GaussianNoise(Layer):
 
 
 class GaussianDropout(Layer):
-    """In training, elements are multiplied by normal numbers of mean 1 and variance
+    """In training, multiplies elements by normal noise with mean 1 and variance
     rate / (1 - rate) (Srivastava and others 2014).
 
     >>> tg.layers.GaussianDropout(0.5)([1.0]).numpy()
@@ -174,11 +174,12 @@ class GaussianDropout(Layer):
 
 
 class AlphaDropout(Layer):
-    """In training, elements take the least value of `selu`, -1.7581, with probability `rate`, and
-    all are scaled and moved so that numbers of mean 0 and variance 1 keep both (Klambauer and
-    others 2017).
+    """In training, sets elements to the minimum of `selu`, -1.7581, with probability `rate`, then
+    scales and shifts all so that inputs of mean 0 and variance 1 keep both (Klambauer and others
+    2017).
 
-    - `noise_shape`: the shape of what is chosen, which broadcasts; None in it is the input's size.
+    - `noise_shape`: the shape of the random mask, which broadcasts; None stands for the input's
+      size.
 
     >>> tg.layers.AlphaDropout(0.5)([1.0]).numpy()
     array([1.], dtype=float32)
@@ -209,8 +210,8 @@ class AlphaDropout(Layer):
 
 
 class ActivityRegularization(Layer):
-    """What it is given; l1 * sum(abs(x)) + l2 * sum(x ** 2), divided by the number of examples,
-    stands among `losses`.
+    """Returns its inputs unchanged, and adds l1 * sum(abs(x)) + l2 * sum(x ** 2), divided by the
+    number of examples, to `losses`.
 
     >>> layer = tg.layers.ActivityRegularization(l2=1.0)
     >>> y = layer([[1.0], [3.0]])

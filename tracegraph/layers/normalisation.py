@@ -1,4 +1,4 @@
-"""Layers that shift and scale what they are given to mean 0 and variance 1, or to norm 1."""
+"""Layers that normalize their inputs to mean 0 and variance 1, or to norm 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, Regula
 
 
 class _Normalization(Layer):
-    """What has a factor gamma and an offset beta for each element along its axes."""
+    """Has a scale gamma and an offset beta for each element along its axes."""
 
     def _set_scale_and_center(
         self, epsilon: Any, center: Any, scale: Any, beta: Sequence[Any], gamma: Sequence[Any]
@@ -50,7 +50,7 @@ class _Normalization(Layer):
             self.beta = self._make("beta", shape)
 
     def _parts(self) -> tuple[Any, Any]:
-        """beta and gamma, or None for what there is not."""
+        """beta and gamma; None for one that is not used."""
         return self.beta if self.center else None, self.gamma if self.scale else None
 
 
@@ -58,11 +58,11 @@ class BatchNormalization(_Normalization):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each channel along `axis` (Ioffe
     and Szegedy 2015).
 
-    In training mean and variance are those of the batch, and the moving ones are updated:
-    moving = moving * momentum + batch * (1 - momentum). Otherwise the moving ones are used.
+    In training, uses the mean and variance of the batch and updates the moving ones:
+    moving = moving * momentum + batch * (1 - momentum). Otherwise, uses the moving ones.
 
-    - `center`, `scale`: whether there are beta and gamma.
-    - `synchronized`: accepted, and without effect: there is one replica.
+    - `center`, `scale`: whether to use beta and gamma.
+    - `synchronized`: accepted but has no effect: there is one replica.
 
     >>> layer = tg.layers.BatchNormalization()
     >>> layer(tg.constant([[1.0], [3.0]]), training=True).numpy().round(2).tolist()
@@ -134,8 +134,8 @@ class LayerNormalization(_Normalization):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each example, along `axis` (Ba and
     others 2016).
 
-    - `axis`: one axis or several, whose sizes must be known; gamma and beta have these sizes.
-    - `center`, `scale`: whether there are beta and gamma.
+    - `axis`: one axis or several, whose sizes must be known; they are the shape of gamma and beta.
+    - `center`, `scale`: whether to use beta and gamma.
 
     >>> tg.layers.LayerNormalization(epsilon=0.0)([[1.0, 3.0]]).numpy()
     array([[-1.,  1.]], dtype=float32)
@@ -179,7 +179,7 @@ class LayerNormalization(_Normalization):
 
 
 def _on(part: Any, axes: tuple[int, ...], rank: int) -> Any:
-    """A weight whose axes are some axes of the inputs, with axes of size 1 between and behind."""
+    """A weight on some axes of the inputs, with axes of size 1 between and after them."""
     if axes == tuple(range(rank - len(axes), rank)):
         return part
     sizes = dict(zip(axes, as_tensor(part).type.shape))
@@ -190,11 +190,11 @@ class GroupNormalization(_Normalization):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, for each example and each of `groups`
     groups of channels (Wu and He 2018).
 
-    - `groups`: it divides the number of channels; -1 for as many groups as channels.
-    - `axis`: that of the channels.
-    - `center`, `scale`: whether there are beta and gamma.
+    - `groups`: must divide the number of channels; -1 for as many groups as channels.
+    - `axis`: the axis of channels.
+    - `center`, `scale`: whether to use beta and gamma.
 
-    Raises ShapeError for groups that do not divide the channels.
+    Raises ShapeError if `groups` does not divide the number of channels.
 
     >>> tg.layers.GroupNormalization(groups=2, epsilon=0.0)([[1.0, 3.0, 5.0, 9.0]]).numpy()
     array([[-1.,  1., -1.,  1.]], dtype=float32)
@@ -254,7 +254,7 @@ class GroupNormalization(_Normalization):
 class RMSNormalization(Layer):
     """x / sqrt(mean(x ** 2) + epsilon) * scale, along `axis` (Zhang and Sennrich 2019).
 
-    - `axis`: one axis or several, whose sizes must be known; the scale has these sizes.
+    - `axis`: one axis or several, whose sizes must be known; they are the shape of the scale.
 
     >>> tg.layers.RMSNormalization()([[3.0, 4.0]]).numpy().round(3)
     array([[0.849, 1.131]], dtype=float32)

@@ -1,4 +1,4 @@
-"""Layers one after the other, and what a table says of them."""
+"""Stacks of layers, and the table that summarizes one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tracegraph.typing import DTypeLike
 
 
 class Sequential(Layer):
-    """Layers one after the other; `training` goes to those that take it.
+    """Calls layers one after the other; `training` goes to those that take it.
 
-    - `layers`: layers, or functions of tensors. An `Input` at the beginning makes the variables
-      of all at once, as `build` does.
+    - `layers`: layers, or functions of tensors. A leading `Input` creates the variables of all
+      layers at once, as `build` does.
 
     >>> model = tg.layers.Sequential([tg.layers.Flatten(), tg.layers.Dense(2)])
     >>> model(tg.ones([3, 4, 4])).shape
@@ -34,7 +34,7 @@ class Sequential(Layer):
         super().__init__(name)
         self.layers: list[Any] = []
         self._input: TensorSpec | None = None
-        #: The shape of what each layer returned at the first call.
+        #: The shape of each layer's output at the first call.
         self._shapes: list[Any] = []
         if not isinstance(layers, Iterable):
             refuse_kind("Sequential", "layers is a list", layers, fix=_LAYERS)
@@ -43,7 +43,7 @@ class Sequential(Layer):
         self._build_known()
 
     def add(self, layer: Callable[..., Any] | TensorSpec) -> None:
-        """Appends a layer, any function of tensors, or, at the beginning, an `Input`."""
+        """Appends a layer, any function of tensors, or, as the first item, an `Input`."""
         self._append(layer)
         self._build_known()
 
@@ -64,7 +64,7 @@ class Sequential(Layer):
         announce(self)
 
     def pop(self) -> Any:
-        """Takes the last layer away, and returns it."""
+        """Removes the last layer and returns it."""
         self._shapes = []
         return self.layers.pop()
 
@@ -73,17 +73,18 @@ class Sequential(Layer):
             self._trace(self._input)
 
     def build(self, input_shape: Any) -> None:
-        """Makes the variables of all layers, for inputs of this shape; None for open sizes."""
+        """Creates the variables of all layers for inputs of this shape, with None for open
+        sizes."""
         self._trace(TensorSpec(input_shape, self.dtype))
 
     def _build_for(self, x: Any, more: Any, arguments: Any) -> None:
-        """The layers are built when they are called."""
+        """Does nothing: the layers are built when they are called."""
 
     def _trace(self, spec: TensorSpec) -> None:
         function(lambda inputs: self(inputs)).get_concrete_function(spec)
 
     def __repr__(self) -> str:
-        """The layers, a line for each, and how many parameters they have together."""
+        """The layers, one per line, and their total number of parameters."""
         head = f"{settings_text(self)} of {counted(len(self.layers), 'layer')}"
         count = parameter_count(self.variables)
         head += f", {count} parameters" if self.built else ", not built"
@@ -94,10 +95,10 @@ class Sequential(Layer):
         return "\n".join([f"<{head}", *rows]) + ">"
 
     def summary(self, print_fn: Callable[[str], Any] | None = None) -> None:
-        """Prints a table: each layer, the shape of what it returned at the first call, and how
-        many parameters it has.
+        """Prints a table with each layer, the shape of its output at the first call, and its number
+        of parameters.
 
-        - `print_fn`: what is called with each line in the place of `print`.
+        - `print_fn`: called with each line, instead of `print`.
 
         >>> model = tg.layers.Sequential([tg.layers.Dense(2, name="first"), tg.nn.relu])
         >>> model.build([None, 3])
@@ -144,12 +145,12 @@ def Input(
     batch_shape: Any = None,
     name: str | None = None,
 ) -> TensorSpec:
-    """The type of the inputs of a `Sequential`, of which it is the first item.
+    """The type of the inputs of a `Sequential`, given as its first item.
 
     - `shape`: the sizes of one example; None for open ones.
     - `batch_size`: the number of examples, or None for any.
     - `dtype`: float32 by default.
-    - `batch_shape`: both at once, in place of them: the number of examples and the sizes of one.
+    - `batch_shape`: replaces both: the number of examples, then the sizes of one example.
 
     >>> model = tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)])
     >>> [v.shape for v in model.variables]
@@ -161,7 +162,7 @@ def Input(
         fail(SignatureError, fact, fix="give either a shape or a batch_shape")
     sizes = [given] if isinstance(given, int) else [*given]
     whole = [batch_size, *sizes] if batch_shape is None else sizes
-    as_shape("Input", [size for size in whole if size is not None])  # refuses what is not a size
+    as_shape("Input", [size for size in whole if size is not None])  # rejects invalid sizes
     return TensorSpec(whole, float32 if dtype is None else dtype, name)
 
 
@@ -177,7 +178,7 @@ def _count(layer: Any) -> int:
 
 
 def _shape_text(shapes: Any) -> str:
-    """The shapes of a tensor, or of several; sizes that are open are None."""
+    """The shapes of one tensor or several; open sizes appear as None."""
     if isinstance(shapes, (list, tuple)) and not hasattr(shapes, "rank"):
         return ", ".join(map(_shape_text, shapes))
     sizes = [str(size) if isinstance(size, int) else "None" for size in shapes]

@@ -19,9 +19,9 @@ from tracegraph.typing import DTypeLike, Window
 
 
 class Flatten(Layer):
-    """All axes but the first joined into one.
+    """Flattens all axes but the first into one.
 
-    - `data_format`: with "channels_first", the channels become the last axis before.
+    - `data_format`: with "channels_first", the channels first become the last axis.
 
     Raises ShapeError for a scalar.
 
@@ -50,11 +50,11 @@ class Flatten(Layer):
 
 
 class Reshape(Layer):
-    """The elements of each example in another shape.
+    """Reshapes each example.
 
-    - `target_shape`: the sizes without that of the examples; one of them may be -1.
+    - `target_shape`: the shape of one example; one of its sizes may be -1.
 
-    Raises ShapeError if it does not hold as many elements.
+    Raises ShapeError if the number of elements differs.
 
     >>> tg.layers.Reshape((2, -1))(tg.ones([5, 6])).shape
     TensorShape([5, 2, 3])
@@ -78,9 +78,9 @@ class Reshape(Layer):
 
 
 class Permute(Layer):
-    """The axes of each example in another order.
+    """Permutes the axes of each example.
 
-    - `dims`: the axes in their new order; the first behind the examples is 1.
+    - `dims`: the axes in their new order; 1 is the first axis after the examples.
 
     Raises ValueError if `dims` does not name each axis once.
 
@@ -105,7 +105,7 @@ class Permute(Layer):
 
 
 class RepeatVector(Layer):
-    """[examples, features] `n` times along a new axis 1.
+    """Repeats [examples, features] `n` times along a new axis 1.
 
     >>> tg.layers.RepeatVector(3)(tg.ones([5, 2])).shape
     TensorShape([5, 3, 2])
@@ -120,9 +120,9 @@ class RepeatVector(Layer):
 
 
 class _Margins(Layer):
-    """What is added before and after each spatial axis, or cut off there."""
+    """Adds elements before and after each spatial axis, or removes them."""
 
-    #: How many spatial axes there are.
+    #: The number of spatial axes.
     rank = 0
 
     def _describe_margins(self, what: str, value: Any, data_format: Any) -> None:
@@ -132,7 +132,7 @@ class _Margins(Layer):
 
 
 def _pairs(op: str, what: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """A pair (before, after) for each axis: from one int, an int for each axis, or pairs."""
+    """A pair (before, after) for each axis, from one int, one int per axis, or pairs."""
     if not isinstance(value, (list, tuple)):
         value = [as_size(op, what, value)] * rank
     if rank == 1 and len(value) == 2 and all(isinstance(n, int) for n in value):
@@ -145,7 +145,7 @@ def _pairs(op: str, what: str, value: Any, rank: int) -> tuple[tuple[int, int], 
 
 
 class ZeroPadding1D(_Margins):
-    """Zeros before and after axis 1.
+    """Pads axis 1 with zeros on both ends.
 
     - `padding`: one int, or a pair (before, after).
 
@@ -174,9 +174,9 @@ class ZeroPadding1D(_Margins):
 
 
 class ZeroPadding2D(ZeroPadding1D):
-    """Zeros around images.
+    """Pads images with zeros.
 
-    - `padding`: one int, one for height and width each, or a pair (before, after) for each.
+    - `padding`: one int, one each for height and width, or a pair (before, after) for each.
     - `data_format`: "channels_first" for [examples, channels, height, width].
 
     >>> tg.layers.ZeroPadding2D(((0, 1), (2, 2)))(tg.ones([1, 3, 3, 2])).shape
@@ -187,7 +187,7 @@ class ZeroPadding2D(ZeroPadding1D):
 
 
 class ZeroPadding3D(ZeroPadding1D):
-    """Zeros around volumes; see `ZeroPadding2D`.
+    """Pads volumes with zeros; see `ZeroPadding2D`.
 
     >>> tg.layers.ZeroPadding3D(1)(tg.ones([1, 3, 3, 3, 2])).shape
     TensorShape([1, 5, 5, 5, 2])
@@ -197,9 +197,9 @@ class ZeroPadding3D(ZeroPadding1D):
 
 
 class Cropping2D(_Margins):
-    """Images without their margins.
+    """Crops the margins of images.
 
-    - `cropping`: one int, one for height and width each, or a pair (before, after) for each.
+    - `cropping`: one int, one each for height and width, or a pair (before, after) for each.
 
     Raises ShapeError if nothing would be left.
 
@@ -233,7 +233,7 @@ class Cropping2D(_Margins):
 
 
 class Cropping1D(Cropping2D):
-    """Sequences without their ends; see `Cropping2D`.
+    """Crops the ends of sequences; see `Cropping2D`.
 
     >>> tg.layers.Cropping1D(1)(tg.ones([1, 5, 2])).shape
     TensorShape([1, 3, 2])
@@ -251,7 +251,7 @@ class Cropping1D(Cropping2D):
 
 
 class Cropping3D(Cropping2D):
-    """Volumes without their margins; see `Cropping2D`.
+    """Crops the margins of volumes; see `Cropping2D`.
 
     >>> tg.layers.Cropping3D(1)(tg.ones([1, 3, 4, 5, 2])).shape
     TensorShape([1, 1, 2, 3, 2])
@@ -270,9 +270,9 @@ class Cropping3D(Cropping2D):
 
 
 class UpSampling2D(Layer):
-    """Each pixel repeated along height and width.
+    """Repeats each pixel along height and width.
 
-    - `size`: how often: one int, or one for height and width each.
+    - `size`: the number of repeats: one int, or one each for height and width.
     - `interpolation`: "nearest".
 
     >>> tg.layers.UpSampling2D(2)(tg.reshape([1.0, 2.0], [1, 1, 2, 1]))[0, ..., 0].numpy()
@@ -305,7 +305,7 @@ class UpSampling2D(Layer):
 
 
 class UpSampling1D(UpSampling2D):
-    """Each step of a sequence repeated.
+    """Repeats each step of a sequence.
 
     >>> tg.layers.UpSampling1D(2)(tg.ones([1, 3, 2])).shape
     TensorShape([1, 6, 2])
@@ -323,7 +323,7 @@ class UpSampling1D(UpSampling2D):
 
 
 class UpSampling3D(UpSampling2D):
-    """Each element of a volume repeated along depth, height and width.
+    """Repeats each element of a volume along depth, height and width.
 
     >>> tg.layers.UpSampling3D(2)(tg.ones([1, 1, 2, 3, 1])).shape
     TensorShape([1, 2, 4, 6, 1])

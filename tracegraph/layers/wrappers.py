@@ -1,4 +1,4 @@
-"""Layers around a layer: both directions of a sequence, and each step of it."""
+"""Layers that wrap a layer: run it in both directions of a sequence, or on each step."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
 class Bidirectional(Layer):
-    """A recurrent layer and a second one that goes backwards (Schuster and Paliwal 1997).
+    """Runs a recurrent layer forwards and a second one backwards (Schuster and Paliwal 1997).
 
-    - `layer`: a recurrent layer that was not called yet.
-    - `merge_mode`: how the two outputs become one: "concat", "sum", "mul", "ave", or None for a
+    - `layer`: a recurrent layer that has not been called yet.
+    - `merge_mode`: how to combine the two outputs: "concat", "sum", "mul", "ave", or None for a
       tuple of both.
     - `backward_layer`: the second layer; by default a copy of the first in the other direction.
 
@@ -83,12 +83,12 @@ class Bidirectional(Layer):
 
     @property
     def return_sequences(self) -> bool:
-        """Whether the outputs of all steps are returned."""
+        """Whether to return the outputs of all steps."""
         return self.forward_layer.return_sequences
 
     @property
     def return_state(self) -> bool:
-        """Whether the states behind the last steps are returned too."""
+        """Whether to return the states after the last steps too."""
         return self.forward_layer.return_state
 
     def build(self, input_shape: Any) -> None:
@@ -142,15 +142,16 @@ class Bidirectional(Layer):
 
 
 class SpectralNormalization(Layer):
-    """A layer whose kernel is divided by its largest singular value at each call in training
-    (Miyato and others 2018), which bounds how fast the layer's outputs change.
+    """Divides a layer's kernel by its largest singular value at each call in training (Miyato and
+    others 2018), which bounds how fast the layer's outputs change.
 
-    - `layer`: one with a `kernel` or `embeddings`; all axes but the last are one for the matrix.
-    - `power_iterations`: how many steps of the power iteration a call makes towards the singular
-      vectors; the one on the right is kept in the variable `vector_u`.
+    - `layer`: one with a `kernel` or `embeddings`, seen as a matrix whose rows combine all axes but
+      the last.
+    - `power_iterations`: how many steps of power iteration a call takes towards the singular
+      vectors; the right one is kept in the variable `vector_u`.
 
-    A kernel of zeros stays as it is. Raises SignatureError (a ValueError) for a layer that makes
-    neither.
+    A kernel of zeros stays unchanged. Raises SignatureError (a ValueError) for a layer that
+    creates neither.
 
     >>> layer = tg.layers.SpectralNormalization(tg.layers.Dense(3), power_iterations=50)
     >>> y = layer(tg.ones([2, 4]), training=True)
@@ -208,10 +209,10 @@ class SpectralNormalization(Layer):
 
 
 class TimeDistributed(Layer):
-    """A layer on each step of [examples, steps, ...].
+    """Applies a layer to each step of [examples, steps, ...].
 
-    Examples and steps become one axis for it, so a layer that mixes examples, as
-    `BatchNormalization` does in training, mixes the steps too.
+    The layer sees examples and steps as one axis, so a layer that mixes examples, as
+    `BatchNormalization` does in training, also mixes steps.
 
     >>> tg.layers.TimeDistributed(tg.layers.Dense(3))(tg.ones([2, 5, 4])).shape
     TensorShape([2, 5, 3])
@@ -240,6 +241,6 @@ class TimeDistributed(Layer):
 
 
 def _joined(x: Tensor) -> Tensor:
-    """x with its first two axes as one."""
+    """x with its first two axes merged."""
     sizes = sizes_of("TimeDistributed", x)
     return reshape(x, [element_count(sizes[:2]), *sizes[2:]])

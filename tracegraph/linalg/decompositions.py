@@ -1,7 +1,7 @@
 """Decompositions of matrices, and functions of them.
 
-Eigenvectors and singular vectors that belong to equal values are not determined, and what is
-computed of them has a derivative that is infinite or nan; those of the values themselves hold.
+Eigenvectors and singular vectors of equal values are not unique, and anything computed from them
+has an infinite or nan derivative; the derivatives of the values themselves are correct.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from tracegraph.typing import DTypeLike, TensorLike
 
 
 class Orthogonal(NamedTuple):
-    """What `tg.linalg.qr` returns."""
+    """The result of `tg.linalg.qr`."""
 
     q: Tensor
     r: Tensor
 
 
 def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Orthogonal:
-    """Matrices q with orthonormal columns, and upper triangular r, with input = q r.
+    """The QR decomposition: q with orthonormal columns, upper triangular r, and input = q r.
 
-    Of input[..., m, n] and k = min(m, n) the shapes are q[..., m, k] and r[..., k, n], or, if
+    For input[..., m, n] and k = min(m, n) the shapes are q[..., m, k] and r[..., k, n], or, if
     `full_matrices`, q[..., m, m] and r[..., m, n]. The columns of q that the input does not
-    determine have no derivative; asking for it is an error.
+    determine have no derivative; differentiating them is an error.
 
     >>> q, r = tg.linalg.qr([[3.0, 1.0], [4.0, 2.0]])
     >>> tg.abs(r).numpy().round(4)
@@ -61,25 +61,25 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
     is_full = as_flag("qr", "full_matrices", full_matrices)
     if not (known_int(m) and known_int(n) and m < n):
         return Orthogonal(*Qr(is_full and m != n)(x))
-    # The first columns determine q, and so the others of r.
+    # The first columns determine q, and so the other columns of r.
     last = x.ndim - 1
     q, r = Qr(False)(cut(x, last, 0, m))
     return Orthogonal(q, concat([r, MATMUL(adjoint_of(q), cut(x, last, m, n))], -1))
 
 
 class Factors(NamedTuple):
-    """What `tg.linalg.lu` returns."""
+    """The result of `tg.linalg.lu`."""
 
     lu: Tensor
     p: Tensor
 
 
 def lu(input: TensorLike, output_idx_type: DTypeLike = int32, name: str | None = None) -> Factors:
-    """Triangles l and u in one tensor, and a permutation p of the rows, with input[p] = l u.
+    """The LU decomposition: l and u in one tensor, and a row permutation p, with input[p] = l u.
 
-    The diagonal of the lower triangle l is 1 and not stored. The shapes are those of
-    input[..., n, n], and p[..., n] of the type `output_idx_type`, int32 or int64. What is made of
-    them: `tg.linalg.lu_solve`, `lu_matrix_inverse`, `lu_reconstruct`.
+    The lower triangle l has a diagonal of ones, which is not stored. The shapes are those of
+    input[..., n, n], and p[..., n] of dtype `output_idx_type`, int32 or int64. Use the factors with
+    `tg.linalg.lu_solve`, `lu_matrix_inverse` and `lu_reconstruct`.
 
     >>> lu, p = tg.linalg.lu([[0.0, 2.0], [4.0, 0.0]])
     >>> lu.numpy(), p.numpy()
@@ -114,15 +114,16 @@ def svd(
     compute_uv: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Real s, and u and v with orthonormal columns, with tensor = u diag(s) v^H.
+    """The singular value decomposition: tensor = u diag(s) v^H, with orthonormal columns of u and
+    v.
 
-    Of tensor[..., m, n] and k = min(m, n) the shapes are s[..., k], descending, u[..., m, k] and
-    v[..., n, k], or u[..., m, m] and v[..., n, n] if `full_matrices`.
+    For tensor[..., m, n] and k = min(m, n) the shapes are s[..., k], real and descending,
+    u[..., m, k] and v[..., n, k], or u[..., m, m] and v[..., n, n] if `full_matrices`.
 
-    - `compute_uv`: with False, s alone is returned.
+    - `compute_uv`: if False, returns only s.
 
-    The derivatives of u and v are infinite or nan where two singular values are equal, or one that
-    is not the last of a square matrix is 0. Those of s hold, but where it is 0.
+    The derivatives of u and v are infinite or nan if two singular values are equal, or if one is 0
+    that is not the last of a square matrix. The derivative of s is correct except where s is 0.
 
     >>> s, u, v = tg.linalg.svd([[0.0, 2.0], [3.0, 0.0]])
     >>> s.numpy()
@@ -143,8 +144,8 @@ def eigh(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues w[..., n], ascending, and eigenvectors v[..., :, i] of Hermitian matrices.
 
     Both have the dtype of the matrices, though eigenvalues are real. Only the lower triangle of
-    tensor[..., n, n] is read, and so only it has a derivative. Where two eigenvalues are equal,
-    that of the eigenvectors is infinite or nan.
+    tensor[..., n, n] is read, and so only it gets a derivative. If two eigenvalues are equal, the
+    derivative of the eigenvectors is infinite or nan.
 
     >>> w, v = tg.linalg.eigh([[2.0, 0.0], [1.0, 2.0]])
     >>> w.numpy().round(4)
@@ -165,7 +166,7 @@ def eigvalsh(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _hermitian(op: str, tensor: Any) -> Tensor:
-    """The matrices of which the lower triangles are given."""
+    """Hermitian matrices from their lower triangles."""
     x = matrices(op, tensor)
     if same_shape(x.type.shape[-2:-1], x.type.shape[-1:]) is None:
         refuse(op, f"the matrix {x.type} is not square", x, fix="give as many rows as columns")
@@ -175,9 +176,9 @@ def _hermitian(op: str, tensor: Any) -> Tensor:
 def eig(tensor: TensorLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Complex eigenvalues w[..., n], in no particular order, and eigenvectors v[..., :, i].
 
-    The tensor[..., n, n] may be real; w and v are complex64, or complex128 for what has double
-    precision. Each eigenvector has the norm 1, and its largest element is real; where that changes
-    sign or place, or two eigenvalues are equal, it has no derivative. JAX has this on CPUs only.
+    The tensor[..., n, n] may be real; w and v are complex64, or complex128 for double precision.
+    Each eigenvector has norm 1, and its largest element is real; where that changes sign or
+    position, or two eigenvalues are equal, it has no derivative. JAX supports this on CPUs only.
 
     >>> w, v = tg.linalg.eig([[0.0, -1.0], [1.0, 0.0]])
     >>> sorted(w.numpy().imag.tolist())
@@ -204,17 +205,17 @@ def eigh_tridiagonal(
     tol: TensorLike | None = None,
     name: str | None = None,
 ) -> Any:
-    """Eigenvalues of a Hermitian matrix with three diagonals, ascending; with vectors if asked.
+    """Eigenvalues of a Hermitian tridiagonal matrix, ascending, and optionally eigenvectors.
 
-    - `alpha`: the main diagonal [n], of which the real part counts.
-    - `beta`: the diagonal above it [n - 1], of which the one below it is the conjugate.
-    - `eigvals_only`: with False, the pair (w, v) is returned; see `tg.linalg.eigh`.
+    - `alpha`: the main diagonal [n], of which only the real part counts.
+    - `beta`: the diagonal above it [n - 1]; the one below is its conjugate.
+    - `eigvals_only`: if False, returns the pair (w, v); see `tg.linalg.eigh`.
     - `select`: "a" for all; "i" for those from `select_range[0]` to `select_range[1]`, counted from
       0, both included; "v" for those in the interval (select_range[0], select_range[1]], where
       the eigenvalues must be known while tracing.
-    - `tol`: eigenvalues are exact up to rounding in any case.
+    - `tol`: has no effect: eigenvalues are always exact up to rounding.
 
-    The matrix is filled, so n should not be above a few thousand. Raises ShapeError if the
+    The dense matrix is built, so n should not exceed a few thousand. Raises ShapeError if the
     diagonals or the range do not fit, ValueError for an unknown `select`.
 
     >>> tg.linalg.eigh_tridiagonal([2.0, 2.0], [1.0]).numpy().round(4)
@@ -244,7 +245,7 @@ def eigh_tridiagonal(
 
 
 def _selected(op: str, select: str, limits: Any, w: Tensor) -> Any:
-    """Which eigenvalues are meant, from the first up to, and without, the last."""
+    """The range of the selected eigenvalues: the first, and the end, which is excluded."""
     if select == "a":
         return None, None
     if not isinstance(limits, (list, tuple, np.ndarray)) or len(limits) != 2:
@@ -274,8 +275,8 @@ def expm(input: TensorLike, name: str | None = None) -> Tensor:
 def logm(input: TensorLike, name: str | None = None) -> Tensor:
     """The logarithm y of each complex matrix, with expm(y) = input.
 
-    The imaginary parts of its eigenvalues are in (-pi, pi]. A singular matrix has none: the
-    elements are infinite or nan. JAX has what it needs on CPUs only. Raises DTypeError for a real
+    The imaginary parts of its eigenvalues are in (-pi, pi]. A singular matrix has no logarithm: the
+    elements are infinite or nan. JAX supports this on CPUs only. Raises DTypeError for a real
     tensor.
 
     >>> tg.linalg.logm(tg.constant([[1.0, 1.0], [0.0, 1.0]], tg.complex64)).numpy().real.round(4)
@@ -288,10 +289,10 @@ def logm(input: TensorLike, name: str | None = None) -> Tensor:
 def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
     """The square root y of each matrix, with y y = input.
 
-    Of the roots that there are it is the one whose eigenvalues have no negative real part. Those of
-    a real matrix are real: where an eigenvalue is negative they are nan; convert it to a complex
-    type for another root. The derivative is infinite where an eigenvalue is 0. JAX has what it
-    needs on CPUs only.
+    It is the principal root, whose eigenvalues have no negative real part. The root of a real
+    matrix is real, and nan if an eigenvalue is negative; convert the matrix to a complex dtype for
+    another root. The derivative is infinite where an eigenvalue is 0. JAX supports this on CPUs
+    only.
 
     >>> tg.linalg.sqrtm([[4.0, 1.0], [0.0, 4.0]]).numpy()
     array([[2.  , 0.25],

@@ -71,7 +71,7 @@ def matvec(
 ) -> Tensor:
     """y[..., i] = sum_j a[..., i, j] * b[..., j]
 
-    `a_is_sparse` and `b_is_sparse` are hints of TensorFlow's, which change nothing.
+    `a_is_sparse` and `b_is_sparse` are hints for TensorFlow, with no effect here.
 
     >>> tg.linalg.matvec([[1, 2], [3, 4]], [1, 1]).numpy()
     array([3, 7], dtype=int32)
@@ -101,11 +101,12 @@ def diag(
 ) -> Tensor:
     """Matrices with the vectors diagonal[..., :] on a diagonal and `padding_value` elsewhere.
 
-    - `k`: which diagonal, an int: those above the main one are positive. Or a pair (lowest,
-      highest) for the diagonals between them: diagonal[..., i, :] is the i-th from the highest.
-    - `num_rows`, `num_cols`: the sizes; -1 is as few as will do, in square matrices if both are.
-    - `align`: on which side diagonals that are shorter than the longest stand in their rows, those
-      above the main one and those below it; see `tg.linalg.diag_part`, whose inverse this is.
+    - `k`: the diagonal, an int, positive above the main one; or a pair (lowest, highest) for the
+      diagonals between them, where diagonal[..., i, :] is the i-th from the highest.
+    - `num_rows`, `num_cols`: the sizes; -1 for the smallest possible, in square matrices if both
+      are.
+    - `align`: to which side of their rows diagonals shorter than the longest are aligned, above and
+      below the main one; see `tg.linalg.diag_part`, whose inverse this is.
 
     Raises ShapeError if the numbers of diagonals, rows and columns do not fit.
 
@@ -142,7 +143,7 @@ def diag(
 
 
 def _range_of_diagonals(op: str, k: Any, *operands: Tensor) -> tuple[Any, Any]:
-    """The lowest and the highest of the diagonals that are meant."""
+    """The lowest and the highest of the diagonals."""
     numbers = as_sizes(op, "k", k)
     if not 1 <= len(numbers) <= 2 or numbers[0] > numbers[-1]:
         fix = "give an int, or a pair (lowest, highest)"
@@ -151,7 +152,7 @@ def _range_of_diagonals(op: str, k: Any, *operands: Tensor) -> tuple[Any, Any]:
 
 
 def _margins(n: Any, k: Any, given: tuple[Any, Any], x: Tensor) -> list[tuple[Any, Any]]:
-    """How many rows stand before and after a block of n rows on diagonal k, and columns."""
+    """The numbers of rows and of columns before and after a block of n rows on diagonal k."""
     before = max(-k, 0), max(k, 0)
     sizes = _completed_sizes((n + before[0], n + before[1]), given, x, f"diagonal {k}")
     after = tuple(size - n - count for size, count in zip(sizes, before, strict=True))
@@ -161,8 +162,8 @@ def _margins(n: Any, k: Any, given: tuple[Any, Any], x: Tensor) -> list[tuple[An
 def _completed_sizes(
     fewest: tuple[Any, Any], given: tuple[Any, Any], x: Tensor, what: str
 ) -> tuple[Any, Any]:
-    """The numbers of rows and columns, where -1 is as few as will do. Raises ShapeError if one is
-    too small, or both are larger than they need be."""
+    """The numbers of rows and columns, with -1 replaced by the smallest possible. Raises ShapeError
+    if one is too small, or both are larger than necessary."""
     if given == (-1, -1):
         wider = fewest[0] - fewest[1]
         larger = fewest[0] if known_int(wider) and wider > 0 else fewest[1]
@@ -184,7 +185,7 @@ def _from_diagonals(
     sides: list[str],
     padding: Tensor,
 ) -> Tensor:
-    """Matrices of several diagonals x[..., i, :], and `padding` elsewhere."""
+    """Matrices with several diagonals x[..., i, :], and `padding` elsewhere."""
     low, high = k
     count = high - low + 1
     if x.ndim < 2 or x.type.shape[-2] != count:
@@ -201,13 +202,13 @@ def _from_diagonals(
 
 
 def _sides(op: str, align: Any) -> list[str]:
-    """Where diagonals above the main one stand in their rows, and where those below it do."""
+    """The alignment of the diagonals above the main one, and of those below it."""
     return as_choice(op, "align", align, _ALIGNMENTS).split("_")
 
 
 def _places(sizes: tuple[Any, Any], k: tuple[int, int], sides: list[str]) -> np.ndarray:
-    """For each element of a matrix the number that it has among the diagonals, which stand one
-    under the other from the highest to the lowest, or -1."""
+    """For each element of a matrix, its index in the rows of diagonals, from the highest to the
+    lowest, or -1."""
     low, high = k
     rows, columns = sizes
     longest = min(rows + min(high, 0), columns - max(low, 0))
@@ -239,9 +240,9 @@ def diag_part(
 
     - `k`: an int, or a pair (lowest, highest) for the diagonals between them, stacked along a new
       axis from the highest to the lowest.
-    - `padding_value`: what fills those that are shorter than the longest.
-    - `align`: on which side diagonals above and below the main one stand; "RIGHT_LEFT" fills the
-      former at the front and the latter at the end.
+    - `padding_value`: fills the diagonals that are shorter than the longest.
+    - `align`: the side to which diagonals above and below the main one are aligned; "RIGHT_LEFT"
+      pads the former at the start and the latter at the end.
 
     >>> tg.linalg.diag_part([[1, 2], [3, 4]]).numpy()
     array([1, 4], dtype=int32)
@@ -267,7 +268,7 @@ def diag_part(
     for number in range(high, low - 1, -1):
         one = _diagonal(x, number)
         missing = longest - one.type.shape[-1]
-        # The main diagonal stands where either side would have it on the right.
+        # The main diagonal is aligned right if either side would be.
         own = sides if number == 0 else sides[:1] if number > 0 else sides[1:]
         margin = (missing, 0) if "RIGHT" in own else (0, missing)
         margins = [*[(0, 0)] * (x.ndim - 2), margin]
@@ -296,12 +297,12 @@ def set_diag(
     k: TensorLike = 0,
     align: str = "RIGHT_LEFT",
 ) -> Tensor:
-    """Each matrix with another diagonal, which is as long as there is room for.
+    """Each matrix with a diagonal replaced; it must have the diagonal's full length.
 
-    - `k`: which diagonal, an int: those above the main one are positive. Or a pair (lowest,
-      highest) for the diagonals between them: diagonal[..., i, :] is the i-th from the highest.
-    - `align`: on which side diagonals that are shorter than the longest stand in their rows, those
-      above the main one and those below it; see `tg.linalg.diag_part`.
+    - `k`: the diagonal, an int, positive above the main one; or a pair (lowest, highest) for the
+      diagonals between them, where diagonal[..., i, :] is the i-th from the highest.
+    - `align`: to which side of their rows diagonals shorter than the longest are aligned, above and
+      below the main one; see `tg.linalg.diag_part`.
 
     Raises ShapeError if the diagonals do not fit the matrices.
 
@@ -334,7 +335,7 @@ def set_diag(
 
 
 def _with_main_diagonal(x: Tensor, new: Tensor) -> Tensor:
-    """Each matrix with another main diagonal; the sizes may be open."""
+    """Each matrix with its main diagonal replaced; the sizes may be open."""
     rank, shape = x.ndim, x.type.shape
     *lead, rows, columns = shape
     is_tall = known_int(rows) and known_int(columns) and rows > columns
@@ -345,7 +346,7 @@ def _with_main_diagonal(x: Tensor, new: Tensor) -> Tensor:
         refuse("set_diag", f"a diagonal {new.type} for {x.type}", x, new, fix=fix)
     if not (known_int(rows) and known_int(columns)):
         x = with_size(x, rank - 1, rows)
-    # The number that belongs on the diagonal, all along its row, or its column if they are fewer.
+    # The diagonal's number, repeated along its row, or along its column if there are fewer.
     wide = BroadcastTo(shape, (*range(rank - 2), rank - 1 if is_tall else rank - 2))(new)
     return SELECT(broadcast(eye(rows, columns, dtype=bool_), shape), wide, x)
 
@@ -353,9 +354,9 @@ def _with_main_diagonal(x: Tensor, new: Tensor) -> Tensor:
 def band_part(
     input: TensorLike, num_lower: TensorLike, num_upper: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Each matrix with 0 outside of a band: `num_lower` diagonals below and `num_upper` above.
+    """Each matrix with 0 outside a band: `num_lower` diagonals below and `num_upper` above.
 
-    A negative number keeps all of them. The numbers may be tensors.
+    A negative number keeps all diagonals on that side. The numbers may be tensors.
 
     >>> tg.linalg.band_part([[1, 2], [3, 4]], 0, -1).numpy()
     array([[1, 2],
@@ -381,7 +382,7 @@ def band_part(
 
 
 def cross(a: TensorLike, b: TensorLike, name: str | None = None) -> Tensor:
-    """The cross product of vectors of three along the last axis.
+    """The cross product of 3-vectors along the last axis.
 
     >>> tg.linalg.cross([1, 0, 0], [0, 1, 0]).numpy()
     array([0, 0, 1], dtype=int32)
@@ -408,7 +409,7 @@ def normalize(
 
 
 def _padding(value: Any, x: Tensor) -> Tensor:
-    """What fills the rest of x; the 0 that is the default is False among truth values."""
+    """The padding value for x; the default 0 becomes False for bools."""
     is_number = x.dtype is bool_ and type(value) is int
     return as_tensor(bool(value) if is_number else value, x.dtype)
 
@@ -427,7 +428,7 @@ def tensor_diag(diagonal: TensorLike, name: str | None = None) -> Tensor:
 
 
 def tensor_diag_part(input: TensorLike, name: str | None = None) -> Tensor:
-    """The diagonal y[i, j, ...] = x[i, j, ..., i, j, ...] of a tensor whose sizes come twice.
+    """The diagonal y[i, j, ...] = x[i, j, ..., i, j, ...] of a tensor whose shape repeats.
 
     >>> tg.linalg.tensor_diag_part([[1, 2], [3, 4]]).numpy()
     array([1, 4], dtype=int32)

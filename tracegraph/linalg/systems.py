@@ -42,7 +42,7 @@ from tracegraph.typing import TensorLike
 def solve(
     matrix: TensorLike, rhs: TensorLike, adjoint: bool = False, name: str | None = None
 ) -> Tensor:
-    """The columns y with matrix y = rhs, or with matrix^H y = rhs if `adjoint`.
+    """Solves matrix y = rhs for the columns y, or matrix^H y = rhs if `adjoint`.
 
     The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast. A singular
     matrix gives inf or nan. Raises ShapeError if the matrix is not square, or rhs is a vector.
@@ -56,7 +56,7 @@ def solve(
 
 
 def system(op: str, matrix: Any, rhs: Any) -> tuple[Tensor, Tensor]:
-    """Matrices and right-hand sides of one dtype, with the same leading axes."""
+    """Matrices and right-hand sides with a common dtype and the same leading axes."""
     a, b = as_operands(op, matrix, rhs)
     ranks = rank_of(op, a), rank_of(op, b)
     if min(ranks) < 2:
@@ -73,10 +73,10 @@ def triangular_solve(
     adjoint: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The columns y with matrix y = rhs, of which the lower triangle alone is read.
+    """Solves matrix y = rhs for the columns y, reading only the lower triangle.
 
-    The upper triangle if `lower` is False; `adjoint` solves with the conjugate transpose of the
-    triangle. The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast.
+    Reads the upper triangle if `lower` is False; `adjoint` solves with the conjugate transpose of
+    the triangle. The shapes are matrix[..., n, n] and rhs[..., n, k]; the leading axes broadcast.
 
     >>> tg.linalg.triangular_solve([[2.0, 9.0], [1.0, 1.0]], [[2.0], [3.0]]).numpy()
     array([[1.],
@@ -89,8 +89,8 @@ def triangular_solve(
 
 
 def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:
-    """The inverse of each matrix, of its conjugate transpose if `adjoint`; see `tg.linalg.solve`.
-    That of 16 bits is computed in float32, and rounded once.
+    """The inverse of each matrix, or of its conjugate transpose if `adjoint`; see
+    `tg.linalg.solve`. 16-bit inverses are computed in float32, and rounded once.
 
     >>> tg.linalg.inv([[2.0, 0.0], [0.0, 4.0]]).numpy()
     array([[0.5 , 0.  ],
@@ -105,7 +105,7 @@ def inv(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Te
 def det(input: TensorLike, name: str | None = None) -> Tensor:
     """The determinant of each matrix.
 
-    Its first and second derivatives hold where the matrix is singular too; those of higher order
+    Its first and second derivatives are correct for singular matrices too; those of higher order
     are nan there.
 
     >>> tg.linalg.det([[2.0, 1.0], [1.0, 2.0]]).numpy()
@@ -115,17 +115,17 @@ def det(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 class SignAndLogarithm(NamedTuple):
-    """What `tg.linalg.slogdet` returns."""
+    """The result of `tg.linalg.slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor
 
 
 def slogdet(input: TensorLike, name: str | None = None) -> SignAndLogarithm:
-    """The sign of each determinant, and the logarithm of its absolute value, of the same dtype.
+    """The sign of each determinant, and the logarithm of its absolute value, in the same dtype.
 
-    The sign of a complex determinant is a number of absolute value 1. A singular matrix has the
-    sign 0 and the logarithm -inf.
+    The sign of a complex determinant is a number with absolute value 1. A singular matrix has
+    sign 0 and logarithm -inf.
 
     >>> sign, logarithm = tg.linalg.slogdet([[0.0, 1.0], [1.0, 0.0]])
     >>> sign.numpy(), abs(logarithm.numpy())
@@ -150,8 +150,8 @@ def logdet(matrix: TensorLike, name: str | None = None) -> Tensor:
 def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
     """The lower triangle y with y y^H = input, for each Hermitian positive definite matrix.
 
-    Of another matrix a the factor of (a + a^H) / 2 is meant, so gradients are Hermitian too. It
-    is nan where that is not positive definite.
+    For any other matrix a, the factor is that of (a + a^H) / 2, so gradients are Hermitian too. It
+    is nan if that is not positive definite.
 
     >>> tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]]).numpy()
     array([[2., 0.],
@@ -161,7 +161,7 @@ def cholesky(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def cholesky_solve(chol: TensorLike, rhs: TensorLike, name: str | None = None) -> Tensor:
-    """The columns x with a x = rhs, given the factor `chol = tg.linalg.cholesky(a)`.
+    """Solves a x = rhs for the columns x, given the factor `chol = tg.linalg.cholesky(a)`.
 
     >>> chol = tg.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])
     >>> tg.linalg.cholesky_solve(chol, [[6.0], [4.0]]).numpy()
@@ -179,13 +179,14 @@ def lstsq(
     fast: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The columns y for which |matrix y - rhs| ** 2 + l2_regularizer |y| ** 2 is smallest.
+    """The columns y that minimize |matrix y - rhs| ** 2 + l2_regularizer |y| ** 2.
 
-    The shapes are matrix[..., m, n] and rhs[..., m, k]; the leading axes broadcast. Of a matrix
-    with fewer rows than columns the smallest y of those that solve all equations is meant.
+    The shapes are matrix[..., m, n] and rhs[..., m, k]; the leading axes broadcast. If the matrix
+    has fewer rows than columns, y is the smallest solution of all equations.
 
-    - `fast`: by Cholesky's factor of the normal equations, which squares the condition number. With
-      False, by the pseudo-inverse: it serves matrices without full rank too, and no regularizer.
+    - `fast`: whether to use the Cholesky factor of the normal equations, which squares the
+      condition number. If False, uses the pseudo-inverse, which also works without full rank, but
+      not with a regularizer.
 
     Raises ShapeError if the rows do not fit, ValueError for a regularizer below 0.
 
@@ -218,13 +219,13 @@ def pinv(
     validate_args: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The pseudo-inverse of each matrix a[..., m, n], of the shape [..., n, m].
+    """The pseudo-inverse of each matrix a[..., m, n], of shape [..., n, m].
 
     - `rcond`: singular values up to this times the largest one count as 0; a number, or one for
-      each matrix. By default it is 10 max(m, n) times the distance of 1 and the next number.
-    - `validate_args`: nothing is left to check at run time.
+      each matrix. By default 10 max(m, n) times the machine epsilon.
+    - `validate_args`: has no effect: there is nothing to check at run time.
 
-    The derivative is that of matrices of the same rank, and finite for equal singular values.
+    The derivative is that among matrices of the same rank, and finite for equal singular values.
 
     >>> tg.linalg.pinv([[2.0, 0.0], [0.0, 0.0]]).numpy()
     array([[0.5, 0. ],
@@ -238,8 +239,8 @@ def pinv(
 
 
 def rounding(op: str, x: Tensor) -> float:
-    """max(m, n) times the distance of 1 and the next number. Raises ShapeError if the sizes are
-    not known, DTypeError for integers."""
+    """max(m, n) times the machine epsilon. Raises ShapeError if the sizes are unknown, DTypeError
+    for integers."""
     if not x.dtype.is_differentiable:
         fact = f"{op}: the operand is {x.type}, and only floating or complex types are allowed"
         fix = "convert it: tg.cast(x, tg.float32)"
@@ -257,12 +258,12 @@ def matrix_rank(
     validate_args: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The number of singular values of each matrix a[..., m, n] above `tol`, in int32.
+    """The rank of each matrix a[..., m, n]: the number of singular values above `tol`, in int32.
 
-    - `tol`: a number, or what broadcasts with the singular values, as [..., 1] does for one for
-      each matrix. By default it is the largest singular value times max(m, n) times the distance
-      of 1 and the next number.
-    - `validate_args`: nothing is left to check at run time.
+    - `tol`: a number, or a tensor that broadcasts with the singular values, such as [..., 1] for
+      one per matrix. By default the largest singular value times max(m, n) times the machine
+      epsilon.
+    - `validate_args`: has no effect: there is nothing to check at run time.
 
     >>> tg.linalg.matrix_rank([[1.0, 2.0], [2.0, 4.0]]).numpy()
     np.int32(1)
@@ -285,10 +286,10 @@ def lu_solve(
     validate_args: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The columns y with a y = rhs, given `lower_upper, perm = tg.linalg.lu(a)`.
+    """Solves a y = rhs for the columns y, given `lower_upper, perm = tg.linalg.lu(a)`.
 
     The shapes are lower_upper[..., n, n], perm[..., n] and rhs[..., n, k]; the leading axes
-    broadcast. Raises ShapeError if they do not fit, DTypeError for a `perm` that is not made of
+    broadcast. Raises ShapeError if they do not fit, DTypeError if `perm` does not consist of
     integers.
 
     >>> factors = tg.linalg.lu([[0.0, 2.0], [4.0, 0.0]])
@@ -342,7 +343,7 @@ def lu_reconstruct(
 
 
 def _permutation(op: str, perm: Any, factors: Tensor) -> Tensor:
-    """The numbers of the rows, with the leading axes of the factors."""
+    """The row numbers, with the leading axes of the factors."""
     numbers = as_integers(op, "the numbers of rows perm", perm)
     shape = factors.type.shape[:-1]
     if same_shape(shape[-1:], factors.type.shape[-1:]) is None:
@@ -368,16 +369,17 @@ def tridiagonal_solve(
     partial_pivoting: bool = True,
     perturb_singular: bool = False,
 ) -> Tensor:
-    """The y with a y = rhs, of matrices a that have three diagonals.
+    """Solves a y = rhs for tridiagonal matrices a.
 
     - `diagonals`: in the format "compact", one tensor [..., 3, n] of the diagonals above, on and
       below the main one, where the last element of the first and the first of the last are not
-      read; in the format "sequence" these three, each [..., n], or [..., n - 1] beside the main
-      one; in the format "matrix" the matrices [..., n, n].
+      read; in the format "sequence", the three diagonals, each [..., n], or [..., n - 1] off the
+      main one; in the format "matrix", the matrices [..., n, n].
     - `rhs`: [..., n, k], or vectors [..., n]. The leading axes broadcast.
-    - `transpose_rhs`, `conjugate_rhs`: rhs is given transposed, or conjugated.
-    - `partial_pivoting`: rows are exchanged either way.
-    - `perturb_singular`: a pivot of 0 counts as a tiny one, so that y is finite; else it is nan.
+    - `transpose_rhs`, `conjugate_rhs`: whether rhs is given transposed, or conjugated.
+    - `partial_pivoting`: has no effect: rows are always exchanged.
+    - `perturb_singular`: whether to treat a pivot of 0 as a tiny one, so that y is finite rather
+      than nan.
 
     Raises ShapeError if the sizes do not fit, ValueError for an unknown format.
 
@@ -409,7 +411,7 @@ def tridiagonal_matmul(
     diagonals_format: str = "compact",
     name: str | None = None,
 ) -> Tensor:
-    """The products a rhs with matrices a that have three diagonals; rhs is [..., n, k].
+    """The products a rhs with tridiagonal matrices a; rhs is [..., n, k].
 
     The formats of `diagonals` are those of `tg.linalg.tridiagonal_solve`; the leading axes
     broadcast. Raises ShapeError if the sizes do not fit, ValueError for an unknown format.
@@ -433,7 +435,7 @@ def tridiagonal_matmul(
 
 
 def _shifted(x: Tensor, axis: int, margin: tuple[int, int]) -> Tensor:
-    """x with zeros before or after it along one axis."""
+    """x with zeros inserted before or after it along one axis."""
     return pad(x, [margin if k == axis else (0, 0) for k in range(x.ndim)])
 
 
@@ -490,11 +492,11 @@ def banded_triangular_solve(
     adjoint: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The columns y with a y = rhs, of triangles a with few diagonals; a^H y = rhs if `adjoint`.
+    """Solves a y = rhs for the columns y, with banded triangular a; a^H y = rhs if `adjoint`.
 
-    - `bands`: [..., k, n], of which the first row is the main diagonal and each next one stands
-      below the one before it in a; with `lower=False` the last row is the main diagonal. Lower
-      diagonals begin with elements that are not read, upper ones end with them.
+    - `bands`: [..., k, n], whose first row is the main diagonal; each further row is the next
+      diagonal below. With `lower=False` the last row is the main diagonal. Lower diagonals begin
+      with elements that are not read, upper ones end with them.
     - `rhs`: [..., n, m]. The leading axes broadcast.
 
     Raises ShapeError if the sizes do not fit or are open.

@@ -9,14 +9,14 @@ from tracegraph.losses.functions import *
 from tracegraph.losses.matching import *
 from tracegraph.losses.overlap import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = []
     __all__ += classes.__all__
     __all__ += functions.__all__
     __all__ += matching.__all__
     __all__ += overlap.__all__
 
-# Modules are not public names.
+# Submodules are not public names.
 del classes, functions, matching, overlap
 
 publish(__name__)

@@ -1,4 +1,4 @@
-"""Losses as objects: functions of labels and predictions, with their settings and a reduction."""
+"""Losses as objects: functions of labels and predictions, with settings and a reduction."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _MEAN = "sum_over_batch_size"
 
 
 class Loss:
-    """The base class: what `call` returns, times the weights, as one number.
+    """The base class: reduces the weighted results of `call` to one number.
 
-    - `reduction`: "sum_over_batch_size", which is the mean and also called "mean"; "sum";
-      "mean_with_sample_weight", the sum over the sum of the weights; or "none", also None.
-    - `dtype`: what predictions are converted to; by default they keep theirs, and integers become
-      float32.
+    - `reduction`: "sum_over_batch_size", the mean, also called "mean"; "sum";
+      "mean_with_sample_weight", the sum divided by the sum of the weights; or "none", also None.
+    - `dtype`: the dtype that predictions are cast to; by default they keep theirs, and integers
+      become float32.
 
     A loss is called as `loss(y_true, y_pred, sample_weight=None)`. The weights broadcast to the
-    losses, which have the shape of y_pred without its last axis. Subclasses define `call`.
+    losses, whose shape is that of y_pred without the last axis. Subclasses define `call`.
 
-    Raises SignatureError (a ValueError) for another reduction, and DTypeError for a dtype that is
-    not floating.
+    Raises SignatureError (a ValueError) for an unknown reduction, and DTypeError for a dtype that
+    is not floating.
 
     >>> class Largest(tg.losses.Loss):
     ...     def call(self, y_true, y_pred):
@@ -68,23 +68,23 @@ class Loss:
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
-        """The loss of predictions, for the labels."""
+        """The loss of the predictions, given the labels."""
         labels, predictions = as_tensor(y_true), floating(y_pred, self.dtype)
         losses = as_tensor(self.call(labels, predictions))
         mask = self.mask(labels, losses)
         return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Any:
-        """The losses of the rows."""
+        """The loss of each row."""
         raise NotImplementedError
 
     def mask(self, y_true: Tensor, losses: Tensor) -> Tensor | None:
-        """Which of the losses count; None for all."""
+        """Which losses count; None for all."""
         return None
 
 
 class _OfFunction(Loss):
-    """A loss without options of its own: a function, by default under its name."""
+    """A loss without options: a function, by default under its own name."""
 
     function: ClassVar[Callable[[Any, Any], Tensor]]
 
@@ -102,7 +102,7 @@ class _OfFunction(Loss):
 
 
 class MeanSquaredError(_OfFunction):
-    """The mean of squared differences: `tg.losses.mean_squared_error`. See `Loss`.
+    """The mean squared difference: `tg.losses.mean_squared_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredError()
     >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
@@ -113,7 +113,7 @@ class MeanSquaredError(_OfFunction):
 
 
 class MeanAbsoluteError(_OfFunction):
-    """The mean of absolute differences: `tg.losses.mean_absolute_error`. See `Loss`.
+    """The mean absolute difference: `tg.losses.mean_absolute_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsoluteError()
     >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
@@ -124,7 +124,7 @@ class MeanAbsoluteError(_OfFunction):
 
 
 class MeanAbsolutePercentageError(_OfFunction):
-    """Differences in percent of the labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
+    """Differences as percentages of labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsolutePercentageError()
     >>> round(float(loss([[1.0, 2.0]], [[2.0, 4.0]])), 4)
@@ -146,7 +146,7 @@ class MeanSquaredLogarithmicError(_OfFunction):
 
 
 class Huber(Loss):
-    """Squares of small differences, and multiples of large ones: `tg.losses.huber`. See `Loss`.
+    """Quadratic for small differences, linear for large ones: `tg.losses.huber`. See `Loss`.
 
     >>> loss = tg.losses.Huber(delta=1.0)
     >>> round(float(loss([[0.0, 0.0]], [[1.0, 3.0]])), 4)
@@ -168,7 +168,7 @@ class Huber(Loss):
 
 
 class LogCosh(_OfFunction):
-    """Logarithms of hyperbolic cosines of differences: `tg.losses.log_cosh`. See `Loss`.
+    """Logarithms of the hyperbolic cosine of differences: `tg.losses.log_cosh`. See `Loss`.
 
     >>> loss = tg.losses.LogCosh()
     >>> round(float(loss([[0.0, 0.0]], [[1.0, 100.0]])), 4)
@@ -201,7 +201,7 @@ class CosineSimilarity(Loss):
 
 
 class Poisson(_OfFunction):
-    """The loss of counts: `tg.losses.poisson`. See `Loss`.
+    """The Poisson loss, for counts: `tg.losses.poisson`. See `Loss`.
 
     >>> loss = tg.losses.Poisson()
     >>> round(float(loss([[1.0, 0.0]], [[1.0, 2.0]])), 4)
@@ -212,7 +212,7 @@ class Poisson(_OfFunction):
 
 
 class KLDivergence(_OfFunction):
-    """The divergence of Kullback and Leibler: `tg.losses.kl_divergence`. See `Loss`.
+    """The Kullback-Leibler divergence: `tg.losses.kl_divergence`. See `Loss`.
 
     >>> loss = tg.losses.KLDivergence()
     >>> round(float(loss([[1.0, 0.0]], [[0.5, 0.5]])), 4)
@@ -223,7 +223,7 @@ class KLDivergence(_OfFunction):
 
 
 class Hinge(_OfFunction):
-    """How much a margin of 1 is missed: `tg.losses.hinge`. See `Loss`.
+    """How far predictions fall short of a margin of 1: `tg.losses.hinge`. See `Loss`.
 
     >>> loss = tg.losses.Hinge()
     >>> round(float(loss([[1.0, -1.0]], [[0.5, 0.5]])), 4)
@@ -234,7 +234,7 @@ class Hinge(_OfFunction):
 
 
 class SquaredHinge(_OfFunction):
-    """The square of how much a margin of 1 is missed: `tg.losses.squared_hinge`. See `Loss`.
+    """The squared shortfall from a margin of 1: `tg.losses.squared_hinge`. See `Loss`.
 
     >>> loss = tg.losses.SquaredHinge()
     >>> round(float(loss([[1.0, -1.0]], [[0.5, 0.5]])), 4)
@@ -256,7 +256,7 @@ class CategoricalHinge(_OfFunction):
 
 
 class BinaryCrossentropy(Loss):
-    """The cross entropy of labels from 0 to 1: `tg.losses.binary_crossentropy`. See `Loss`.
+    """The cross entropy of labels between 0 and 1: `tg.losses.binary_crossentropy`. See `Loss`.
 
     >>> loss = tg.losses.BinaryCrossentropy(from_logits=True)
     >>> round(float(loss([[1.0, 0.0]], [[0.0, 0.0]])), 4)
@@ -284,7 +284,7 @@ class BinaryCrossentropy(Loss):
 
 
 class BinaryFocalCrossentropy(Loss):
-    """The cross entropy of labels that are hard: `tg.losses.binary_focal_crossentropy`. See `Loss`.
+    """Cross entropy focused on hard labels: `tg.losses.binary_focal_crossentropy`. See `Loss`.
 
     >>> loss = tg.losses.BinaryFocalCrossentropy()
     >>> round(float(loss([[1.0, 0.0]], [[0.5, 0.5]])), 4)
@@ -325,7 +325,7 @@ class BinaryFocalCrossentropy(Loss):
 
 
 class CategoricalCrossentropy(Loss):
-    """The cross entropy of one class among several: `tg.losses.categorical_crossentropy`. See
+    """The cross entropy of one class out of several: `tg.losses.categorical_crossentropy`. See
     `Loss`.
 
     >>> loss = tg.losses.CategoricalCrossentropy(from_logits=True)
@@ -354,7 +354,7 @@ class CategoricalCrossentropy(Loss):
 
 
 class CategoricalFocalCrossentropy(Loss):
-    """The cross entropy of classes that are hard: `tg.losses.categorical_focal_crossentropy`. See
+    """Cross entropy focused on hard classes: `tg.losses.categorical_focal_crossentropy`. See
     `Loss`.
 
     >>> loss = tg.losses.CategoricalFocalCrossentropy()
@@ -393,8 +393,8 @@ class CategoricalFocalCrossentropy(Loss):
 
 
 class SparseCategoricalCrossentropy(Loss):
-    """The cross entropy of the numbers of classes: `tg.losses.sparse_categorical_crossentropy`. See
-    `Loss`. Labels that are `ignore_class` do not count in a mean.
+    """The cross entropy of class numbers: `tg.losses.sparse_categorical_crossentropy`. See `Loss`.
+    Labels equal to `ignore_class` do not count in a mean.
 
     >>> loss = tg.losses.SparseCategoricalCrossentropy(from_logits=True)
     >>> round(float(loss([1], [[0.0, 0.0]])), 4)

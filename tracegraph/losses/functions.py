@@ -1,4 +1,4 @@
-"""Losses as functions of labels and predictions: one number for each row."""
+"""Losses as functions of labels and predictions: one value per row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tracegraph.nn.loss import (
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import TensorLike
 
-#: Below it a probability, or what else is divided by or has its logarithm taken, counts as this.
+#: A lower bound for probabilities, and for other divisors and arguments of logarithms.
 EPSILON = 1e-7
 
 # ---------------------------------------------------------------- numbers
@@ -43,8 +43,8 @@ EPSILON = 1e-7
 def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """mean((y_true - y_pred) ** 2) along the last axis.
 
-    y_true and y_pred are [..., n] and the result is [...], in the dtype of y_pred; for integers
-    that is float32. A last axis of size 1 that only one of the two has does not count.
+    y_true and y_pred are [..., n]; the result is [...], in the dtype of y_pred, or float32 for
+    integers. If only one of them has a last axis of size 1, that axis is ignored.
     Raises ShapeError for shapes that do not broadcast.
 
     >>> tg.losses.mean_squared_error([[1.0, 2.0]], [[2.0, 4.0]]).numpy()
@@ -77,8 +77,8 @@ def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Te
 
 
 def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """mean((log(1 + y_true) - log(1 + y_pred)) ** 2) along the last axis, of numbers above 0: what
-    is below 1e-7 counts as that. See `mean_squared_error` for shapes.
+    """mean((log(1 + y_true) - log(1 + y_pred)) ** 2) along the last axis, for numbers above 0:
+    those below 1e-7 count as 1e-7. See `mean_squared_error` for shapes.
 
     >>> loss = tg.losses.mean_squared_logarithmic_error([[0.0, 1.0]], [[0.0, 3.0]])
     >>> loss.numpy().round(4)
@@ -120,8 +120,8 @@ def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
-    """Minus the cosine of the angle between y_true and y_pred along `axis`: -1 for vectors of one
-    direction, 0 for a vector of zeros. See `mean_squared_error` for shapes.
+    """Minus the cosine of the angle between y_true and y_pred along `axis`: -1 for vectors in the
+    same direction, 0 for a zero vector. See `mean_squared_error` for shapes.
 
     >>> tg.losses.cosine_similarity([[3.0, 4.0]], [[6.0, 8.0]]).numpy().round(4)
     array([-1.], dtype=float32)
@@ -137,8 +137,9 @@ def cosine(op: str, y_true: TensorLike, y_pred: TensorLike, axis: int) -> Tensor
 
 
 def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """mean(y_pred - y_true * log(y_pred + 1e-7)) along the last axis: the loss of counts whose
-    expectation is y_pred, up to what does not depend on it. See `mean_squared_error` for shapes.
+    """mean(y_pred - y_true * log(y_pred + 1e-7)) along the last axis: the negative log-likelihood
+    of counts with expectation y_pred, up to terms without y_pred. See `mean_squared_error` for
+    shapes.
 
     >>> tg.losses.poisson([[1.0, 0.0]], [[1.0, 2.0]]).numpy().round(4)
     array([1.5], dtype=float32)
@@ -148,8 +149,8 @@ def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """sum(y_true * log(y_true / y_pred)) along the last axis, of probabilities: what is below 1e-7
-    counts as that, and what is above 1 as 1. See `mean_squared_error` for shapes.
+    """sum(y_true * log(y_true / y_pred)) along the last axis, for probabilities, which are clipped
+    to [1e-7, 1]. See `mean_squared_error` for shapes.
 
     Source: Kullback and Leibler, "On Information and Sufficiency" (1951).
 
@@ -165,7 +166,7 @@ def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """mean(max(1 - y_true * y_pred, 0)) along the last axis. Labels are -1 and 1; where all of them
+    """mean(max(1 - y_true * y_pred, 0)) along the last axis. Labels are -1 and 1; if all of them
     are 0 or 1, 0 counts as -1. See `mean_squared_error` for shapes.
 
     >>> tg.losses.hinge([[1.0, -1.0]], [[0.5, 0.5]]).numpy()
@@ -175,7 +176,7 @@ def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """mean(max(1 - y_true * y_pred, 0) ** 2) along the last axis, of labels as in `hinge`.
+    """mean(max(1 - y_true * y_pred, 0) ** 2) along the last axis, for labels as in `hinge`.
 
     >>> tg.losses.squared_hinge([[1.0, -1.0]], [[0.5, 0.5]]).numpy()
     array([1.25], dtype=float32)
@@ -215,12 +216,12 @@ def binary_crossentropy(
 ) -> Tensor:
     """mean(-y_true * log(y_pred) - (1 - y_true) * log(1 - y_pred)) along `axis`.
 
-    - `from_logits`: whether y_pred are logits rather than probabilities. From logits the loss is
-      computed without overflow; probabilities count as at least 1e-7 away from 0 and 1.
+    - `from_logits`: whether y_pred holds logits rather than probabilities. The loss of logits is
+      computed without overflow; probabilities are kept at least 1e-7 away from 0 and 1.
     - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / 2.
 
     See `mean_squared_error` for shapes. Raises SignatureError (a ValueError) for a
-    `label_smoothing` that is out of range.
+    `label_smoothing` out of range.
 
     >>> tg.losses.binary_crossentropy([[1.0, 0.0]], [[0.5, 0.5]]).numpy().round(4)
     array([0.6931], dtype=float32)
@@ -257,11 +258,11 @@ def binary_focal_crossentropy(
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """`binary_crossentropy` whose elements are multiplied by (1 - p) ** gamma before the mean:
+    """`binary_crossentropy` with elements multiplied by (1 - p) ** gamma before the mean, where
     p = y_true * y_pred + (1 - y_true) * (1 - y_pred) is the probability of the label.
 
-    - `apply_class_balancing`: whether to multiply by y_true * alpha + (1 - y_true) * (1 - alpha)
-      too.
+    - `apply_class_balancing`: whether to also multiply by
+      y_true * alpha + (1 - y_true) * (1 - alpha).
 
     The other arguments are those of `binary_crossentropy`.
 
@@ -276,7 +277,7 @@ def binary_focal_crossentropy(
     from_logits = as_flag(op, "from_logits", from_logits)
     of_one, of_zero = (sigmoid(x), sigmoid(negative(x))) if from_logits else (x, subtract(1.0, x))
     other = subtract(1.0, y)
-    # That of the other label, which from logits does not vanish before the loss does.
+    # Computed as the probability of the other label, which from logits does not vanish too early.
     wrong = add(multiply(y, of_zero), multiply(other, of_one))
     gamma = as_number(op, "gamma", gamma, low=0)
     loss = multiply(pow(wrong, gamma), _of_binary(y, x, from_logits))
@@ -295,13 +296,13 @@ def categorical_crossentropy(
 ) -> Tensor:
     """-sum(y_true * log(y_pred)) along `axis`, which holds the classes.
 
-    - `y_true`: probabilities, such as rows with one 1.
+    - `y_true`: probabilities, such as one-hot rows.
     - `y_pred`: of the same shape: logits with `from_logits`, else probabilities, which are divided
-      by their sum, and count as at least 1e-7 away from 0 and 1.
+      by their sum and kept at least 1e-7 away from 0 and 1.
     - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / number of classes.
 
     Raises ShapeError for shapes that do not broadcast, and SignatureError (a ValueError) for a
-    `label_smoothing` that is out of range.
+    `label_smoothing` out of range.
 
     >>> tg.losses.categorical_crossentropy([[0.0, 1.0]], [[0.5, 0.5]]).numpy().round(4)
     array([0.6931], dtype=float32)
@@ -366,14 +367,13 @@ def sparse_categorical_crossentropy(
 ) -> Tensor:
     """-log(y_pred[..., y_true]): the loss of integer labels.
 
-    - `y_true`: the numbers of classes, from 0: integers, or floats that stand for them; [...], or
-      [..., 1].
-    - `y_pred`: [..., classes]: logits with `from_logits`, else probabilities, which count as at
-      least 1e-7 away from 0 and 1 and are divided by their sum.
-    - `ignore_class`: the label whose loss is 0.
+    - `y_true`: class numbers from 0, integers or integral floats: [...], or [..., 1].
+    - `y_pred`: [..., classes]: logits with `from_logits`, else probabilities, which are kept at
+      least 1e-7 away from 0 and 1 and divided by their sum.
+    - `ignore_class`: a label whose loss is 0.
 
-    A label that is out of range is as in `tg.nn.sparse_softmax_cross_entropy_with_logits`.
-    Raises ShapeError for shapes that do not fit, and for an `axis` that is not the last one.
+    Labels out of range are treated as in `tg.nn.sparse_softmax_cross_entropy_with_logits`.
+    Raises ShapeError for shapes that do not fit, and for an `axis` other than the last one.
 
     >>> tg.losses.sparse_categorical_crossentropy([1], [[0.5, 0.5]]).numpy().round(4)
     array([0.6931], dtype=float32)
@@ -395,13 +395,13 @@ def sparse_categorical_crossentropy(
 
 
 def of_rows(op: str, labels: Tensor, x: Tensor) -> Tensor:
-    """Labels, one for each row of predictions, without a last axis of size 1."""
+    """Labels, one per row of predictions, without a last axis of size 1."""
     has_an_axis_more = rank_of(op, labels) == rank_of(op, x) and sizes_of(op, labels)[-1] == 1
     return squeeze(labels, [-1]) if has_an_axis_more else labels
 
 
 def class_numbers(op: str, y_true: TensorLike) -> Tensor:
-    """Labels as integers. Raises DTypeError for those that are not real numbers."""
+    """Labels as integers. Raises DTypeError if they are not real numbers."""
     labels = as_tensor(y_true)
     if labels.dtype.is_integer:
         return labels

@@ -1,4 +1,4 @@
-"""Losses of what belongs together: labels with unaligned frames, embeddings with each other."""
+"""Losses for matching: labels with unaligned frames, embeddings with each other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MEAN = "sum_over_batch_size"
 
 
 def ctc(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """-log of the probability of each sequence of labels, over all its alignments with the frames:
-    `tg.nn.ctc_loss` of all frames, for labels that end where they are 0, the blank.
+    """The negative log-probability of each label sequence over all its alignments with the frames:
+    `tg.nn.ctc_loss` with all frames, for labels that end at the first 0, the blank.
 
     y_true is [examples, longest], integers; y_pred is [examples, frames, classes], logits; the
     result is [examples]. Raises ShapeError for other shapes.
@@ -61,14 +61,14 @@ def circle(
     gamma: float = 80.0,
     margin: float = 0.4,
 ) -> Tensor:
-    """How far embeddings of one label are, and how near those of others: softplus(logsumexp(p) +
-    logsumexp(n)), for each row, of the distances d = 1 - cosine to all references. Over those of
-    the same label p = gamma * (d + margin) * (d - margin), and over the others
-    n = gamma * max(1 + margin - d, 0) * (1 - margin - d).
+    """Penalizes distance between embeddings with the same label and closeness of others. For each
+    row it is softplus(logsumexp(p) + logsumexp(n)) over the distances d = 1 - cosine to all
+    references: p = gamma * (d + margin) * (d - margin) for references with the same label, and
+    n = gamma * max(1 + margin - d, 0) * (1 - margin - d) for the others.
 
     y_true is [rows], integers; y_pred is [rows, features], of norm 1. The references are the same
-    rows by default, and with `remove_diagonal` none is its own reference. The result is [rows]; it
-    is 0 for a row without a reference of its label, or without another.
+    rows by default; with `remove_diagonal`, no row is its own reference. The result is [rows]; it
+    is 0 for a row without a reference of its label, or without one of another label.
 
     Source: Sun et al., "Circle Loss: A Unified Perspective of Pair Similarity Optimization" (2020).
 
@@ -97,19 +97,19 @@ def circle(
 
 
 def _column(op: str, labels: Tensor, axis: int = 1) -> Tensor:
-    """[rows] or [rows, 1] as a column, or as a row where the axis is 0."""
+    """[rows] or [rows, 1] as a column, or as a row if the axis is 0."""
     if rank_of(op, labels) == 2:
         labels = labels[:, 0]  # type: ignore[index]
     return expand_dims(labels, axis)
 
 
 def _total(values: Tensor, counts: Tensor) -> Tensor:
-    """The logarithm of the sum of exponentials of those that count; -inf where none does."""
+    """The log-sum-exp of the values that count; -inf if none does."""
     return reduce_logsumexp(where(counts, values, as_tensor(-np.inf, values.dtype)), 1)
 
 
 class CTC(Loss):
-    """Sequences of labels that are not aligned with the frames: `tg.losses.ctc`. See `Loss`.
+    """Label sequences that are not aligned with the frames: `tg.losses.ctc`. See `Loss`.
 
     >>> round(float(tg.losses.CTC()([[1, 0]], tg.zeros([1, 2, 3]))), 4)
     1.0986
@@ -128,7 +128,7 @@ class CTC(Loss):
 
 
 class Circle(Loss):
-    """Embeddings of one label near to each other, and far from others: `tg.losses.circle`. See
+    """Embeddings that are close within a label and far apart otherwise: `tg.losses.circle`. See
     `Loss`. Rows whose loss is 0 do not count.
 
     >>> loss = tg.losses.Circle(gamma=2.0)

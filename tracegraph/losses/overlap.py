@@ -1,4 +1,4 @@
-"""Losses of how much two masks overlap, and of labels that are partly wrong."""
+"""Losses for the overlap of masks, and for noisy labels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MEAN = "sum_over_batch_size"
 
 def dice(y_true: TensorLike, y_pred: TensorLike, axis: Axis = None) -> Tensor:
     """1 - (2 * sum(y_true * y_pred) + 1e-7) / (sum(y_true) + sum(y_pred) + 1e-7), with the sums
-    along `axis`, or over all elements, the batch among them.
+    along `axis`, or over all elements, including the batch.
 
-    y_true and y_pred have one shape, with elements from 0 to 1; the dtype is that of y_pred, and
-    float32 for integers. Raises ShapeError for shapes that do not broadcast.
+    y_true and y_pred have the same shape, with elements from 0 to 1; the dtype is that of y_pred,
+    or float32 for integers. Raises ShapeError for shapes that do not broadcast.
 
     Source: Dice, "Measures of the Amount of Ecologic Association Between Species" (1945).
 
@@ -43,7 +43,7 @@ def tversky(
 ) -> Tensor:
     """1 - both / (both + alpha * missed + beta * wrong + 1e-7), where both = sum(y_true * y_pred),
     missed = sum(y_true * (1 - y_pred)) and wrong = sum(y_pred * (1 - y_true)); see `dice` for
-    shapes. Equal weights of 0.5 are those of `dice`.
+    shapes. With both weights 0.5, it corresponds to `dice`.
 
     Source: Salehi, Erdogmus and Gholipour, "Tversky loss function for image segmentation using 3D
     fully convolutional deep networks" (2017).
@@ -62,8 +62,8 @@ def tversky(
 def categorical_generalized_cross_entropy(
     y_true: TensorLike, y_pred: TensorLike, q: float
 ) -> Tensor:
-    """(1 - p ** q) / q, where p is the probability of the class that is true: the cross entropy
-    where q goes to 0, and the mean absolute error at 1, which suffers less from wrong labels.
+    """(1 - p ** q) / q, where p is the probability of the true class: it tends to the cross entropy
+    as q goes to 0, and at 1 is the mean absolute error, which suffers less from wrong labels.
 
     y_true is [...], integers, or [..., 1]; y_pred is [..., classes], probabilities; the result is
     [...], in the dtype of y_pred. Raises SignatureError (a ValueError) for a q that is not between
@@ -92,7 +92,7 @@ def _exponent(op: str, q: float) -> float:
 
 
 class Dice(Loss):
-    """How little two masks overlap: `tg.losses.dice`. See `Loss`.
+    """One minus the overlap of two masks: `tg.losses.dice`. See `Loss`.
 
     >>> loss = tg.losses.Dice()
     >>> round(float(loss([[1.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]])), 4)
@@ -114,8 +114,8 @@ class Dice(Loss):
 
 
 class Tversky(Loss):
-    """How little two masks overlap, with weights for the two kinds of faults: `tg.losses.tversky`.
-    See `Loss`.
+    """One minus the overlap of two masks, with a weight for each kind of error:
+    `tg.losses.tversky`. See `Loss`.
 
     >>> loss = tg.losses.Tversky(alpha=1.0)
     >>> round(float(loss([[1.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]])), 4)
@@ -141,7 +141,7 @@ class Tversky(Loss):
 
 
 class CategoricalGeneralizedCrossEntropy(Loss):
-    """Cross entropy for labels that are partly wrong:
+    """Cross entropy for noisy labels:
     `tg.losses.categorical_generalized_cross_entropy`. See `Loss`.
 
     >>> loss = tg.losses.CategoricalGeneralizedCrossEntropy(q=0.5)

@@ -1,4 +1,4 @@
-"""What all losses and metrics share: ranks that meet, weights, and the mean of many losses."""
+"""Common to losses and metrics: matching ranks, weights, and reduction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
 
-#: What `reduction` may be. Three names stand for the mean, two for no reduction.
+#: The values of `reduction`. Three names stand for a mean, two for no reduction.
 REDUCTIONS = ("sum_over_batch_size", "sum", None, "none", "mean", "mean_with_sample_weight")
 
 
@@ -22,14 +22,14 @@ def as_reduction(op: str, reduction: Any) -> str | None:
 
 
 def floating(value: Any, dtype: DType | None = None) -> Tensor:
-    """A tensor of floating numbers: those that it has, or float32."""
+    """Converts to a floating tensor: its own dtype if that is floating, else float32."""
     x = as_tensor(value)
     return cast_to(x, dtype or (x.dtype if x.dtype.is_floating else float32))
 
 
 def of_one_rank(x: Tensor, y: Tensor, op: str) -> tuple[Tensor, Tensor]:
-    """The two with as many axes: a last axis of size 1 that only one has is left out, or given to
-    one of rank 1."""
+    """Makes the ranks equal: a last axis of size 1 that only one has is dropped, or added to the
+    other if that has rank 1."""
     ranks = rank_of(op, x), rank_of(op, y)
     if ranks[0] == ranks[1] + 1 and sizes_of(op, x)[-1] == 1:
         return (x, expand_dims(y, -1)) if ranks[1] == 1 else (squeeze(x, [-1]), y)
@@ -39,9 +39,9 @@ def of_one_rank(x: Tensor, y: Tensor, op: str) -> tuple[Tensor, Tensor]:
 
 
 def labels_and_predictions(op: str, y_true: Any, y_pred: Any) -> tuple[Tensor, Tensor]:
-    """y_true and y_pred in the dtype of y_pred, with as many axes.
+    """y_true and y_pred in the dtype of y_pred, with equal ranks.
 
-    Raises ShapeError for two that do not broadcast.
+    Raises ShapeError if they do not broadcast.
     """
     predictions = floating(y_pred)
     labels = cast_to(as_tensor(y_true), predictions.dtype)
@@ -51,7 +51,7 @@ def labels_and_predictions(op: str, y_true: Any, y_pred: Any) -> tuple[Tensor, T
 
 
 def weighted(op: str, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The values times their weights, and the weights with as many axes."""
+    """The values times their weights, and the weights with equal rank."""
     weights = cast_to(weights, values.dtype)
     values, weights = of_one_rank(values, weights, op)
     broadcast_shape(op, values, weights)
@@ -61,8 +61,8 @@ def weighted(op: str, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def reduced(
     op: str, values: Tensor, sample_weight: Any, mask: Tensor | None, reduction: str | None
 ) -> Tensor:
-    """The losses, times their weights, as one: their sum, or their mean. What is masked does not
-    count in the mean, and is 0 in the sum."""
+    """Reduces the weighted losses to their sum or mean. Masked losses do not count in the mean, and
+    are 0 in the sum."""
     weights = None if sample_weight is None else as_tensor(sample_weight)
     if mask is not None:
         weights = _masked(op, values, weights, mask, reduction)
@@ -85,7 +85,7 @@ def _count(values: Tensor) -> Tensor:
 def _masked(
     op: str, values: Tensor, weights: Tensor | None, mask: Tensor, reduction: str | None
 ) -> Tensor:
-    """The weights times the mask, with which the mean over all is one over those that count."""
+    """The weights times the mask, scaled so that the mean over all is over the unmasked losses."""
     of_mask = cast_to(mask, values.dtype)
     if reduction in ("mean", "sum_over_batch_size"):
         of_mask = multiply(of_mask, divide_no_nan(_count(of_mask), reduce_sum(of_mask)))

@@ -1,8 +1,8 @@
-"""The mathematics: functions of tensors, made of primitives.
+"""Mathematical functions of tensors, composed of primitives.
 
 Every function converts its arguments to tensors, promotes them to one dtype and broadcasts them.
-`name` is accepted wherever TensorFlow accepts it and changes nothing: nodes are named by the line
-that made them.
+`name` is accepted wherever TensorFlow accepts it, but has no effect: nodes are named by the line
+that created them.
 """
 
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ from tracegraph.math.special import (
     bessel_i1e as bessel_i1e,
 )
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [
         "accumulate_n",
         "add_n",

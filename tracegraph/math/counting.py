@@ -50,18 +50,19 @@ def bincount(
     axis: Axis = None,
     binary_output: bool = False,
 ) -> Tensor:
-    """How often each of 0, 1, ... is among the elements; with `weights`, the sum of theirs.
+    """Counts the occurrences of each of 0, 1, ...; with `weights`, sums the weights instead.
 
     - The length is one more than the largest element, at least `minlength` and at most `maxlength`;
-      larger elements do not count. In a function whose elements are not known, give both alike.
-    - `weights` has the shape of `arr`, and the result its dtype; without, it is `dtype`.
-    - `axis` -1 counts each row of a matrix by itself, None and 0 all elements together.
-    - `binary_output`: 1 for whatever is there in place of how often, without weights.
+      larger elements do not count. In a function where the elements are unknown, give equal
+      lengths.
+    - `weights` has the shape of `arr`, and the result its dtype; without weights, it is `dtype`.
+    - `axis`: -1 counts each row of a matrix separately, None and 0 all elements together.
+    - `binary_output`: whether to return 1 for each element that occurs, rather than a count.
 
-    Raises InvalidArgumentError for a negative element, at top level and where it is known while
-    tracing; one that is known only at run time does not count, unless the function is built with
-    `check_bounds`. Raises ShapeError for shapes that do not fit, ValueError for another axis and
-    for weights of a binary output.
+    Raises InvalidArgumentError for a negative element, at top level and if it is known while
+    tracing; one that is only known at run time does not count, unless the function is built with
+    `check_bounds`. Raises ShapeError for shapes that do not fit, ValueError for an invalid axis and
+    for weights with a binary output.
 
     >>> tg.math.bincount([0, 2, 2]).numpy()
     array([1, 0, 2], dtype=int32)
@@ -83,7 +84,7 @@ def bincount(
     *lead, _ = x.type.shape
     values = full(1, x.type.with_dtype(as_dtype(dtype))) if values is None else values
     if known_int(length) and length == 0:
-        return zeros([*lead, 0], values.dtype)  # there is no bin to count in
+        return zeros([*lead, 0], values.dtype)  # there are no bins
     values = SELECT(is_counted(x, length), values, full(0, values.type))
     at = Reshape((*x.type.shape, 1))(x)
     place = len(lead)
@@ -103,7 +104,7 @@ def _check_weights(x: Tensor, weights: Tensor | None, is_binary: bool) -> None:
 
 
 def _bin_count(x: Tensor, minlength: Any, maxlength: Any) -> Any:
-    """How many bins there are, and that no element is negative."""
+    """The number of bins, after checking that no element is negative."""
     low = 0 if minlength is None else as_count("bincount", "minlength", minlength)
     high = None if maxlength is None else as_count("bincount", "maxlength", maxlength)
     if high is not None and (low == high or (known_int(low) and known_int(high) and low > high)):
@@ -131,9 +132,9 @@ def confusion_matrix(
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """m[i, j]: how often class i was predicted as class j; with `weights`, the sum of theirs.
+    """m[i, j]: how often class i was predicted as class j; with `weights`, the sum of the weights.
 
-    Raises InvalidArgumentError for numbers that are not classes, as for indices out of range.
+    Raises InvalidArgumentError for invalid class numbers, as for indices out of range.
 
     >>> tg.math.confusion_matrix([0, 1, 1], [0, 1, 0]).numpy()
     array([[1, 0],
@@ -151,7 +152,7 @@ def confusion_matrix(
 
 
 def _check_classes(what: str, numbers: Tensor, count: Any) -> None:
-    """Refuses classes that there are not, now or at every run of a function that checks bounds."""
+    """Rejects invalid classes, now or at every run of a function that checks bounds."""
     message = f"confusion_matrix: {what} are from 0 to {count - 1}, and there is {{}}"
     fix = "give as many num_classes as there are, or leave it out"
     value = value_now(numbers)
@@ -164,7 +165,7 @@ def _check_classes(what: str, numbers: Tensor, count: Any) -> None:
 def counts_of_pairs(
     rows: Tensor, columns: Tensor, num_classes: Any, weights: TensorLike | None, kind: DType
 ) -> Tensor:
-    """A confusion matrix, in which numbers that are not classes count nowhere."""
+    """A confusion matrix that ignores invalid class numbers."""
     row_is, column_is = (one_hot(x, num_classes, dtype=kind) for x in (rows, columns))
     if weights is not None:
         weight = cast_to(reshape(weights, [-1]), kind)
@@ -175,8 +176,8 @@ def counts_of_pairs(
 
 
 def number_count(op: str, what: str, numbers: Any) -> Any:
-    """One more than the largest of numbers that count from 0: a size that each run finds, where
-    they are not known while tracing."""
+    """One more than the largest of numbers that start at 0: a size found at run time if they are
+    not known while tracing."""
     x = as_integers(op, what, numbers)
     value = static_value(x)
     if value is None:
@@ -192,14 +193,14 @@ def number_count(op: str, what: str, numbers: Any) -> Any:
 
 
 def is_counted(numbers: Tensor, length: Any) -> Tensor:
-    """Which of the numbers are from 0 to below `length`."""
+    """Which of the numbers are in [0, length)."""
     numbers = reaching(numbers, length)
     limit = like(numbers, length)
     return LogicalAnd()(LESS(numbers, limit), LESS_EQUAL(like(numbers, 0), numbers))
 
 
 def reaching(numbers: Tensor, length: Any) -> Tensor:
-    """The numbers in a type that has `length` too."""
+    """The numbers in a dtype that also holds `length`."""
     return cast_to(numbers, int64) if known_int(length) and length > numbers.dtype.max else numbers
 
 
@@ -210,11 +211,12 @@ def histogram_fixed_width_bins(
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Into which of `nbins` equal parts of `value_range`, a pair (low, high), each value falls.
+    """The index of the bin that each value falls into, out of `nbins` equal parts of `value_range`,
+    a pair (low, high).
 
-    Values outside of the range fall into the first or the last one. Raises ShapeError for a range
-    that is not a pair and for no bins, InvalidArgumentError for bounds that are known to be in the
-    wrong order.
+    Values outside the range fall into the first or the last bin. Raises ShapeError for a range that
+    is not a pair and for no bins, InvalidArgumentError for bounds that are known to be in the wrong
+    order.
 
     >>> tg.histogram_fixed_width_bins([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0], [0.0, 5.0], nbins=5).numpy()
     array([0, 0, 1, 2, 4, 4], dtype=int32)
@@ -237,7 +239,7 @@ def histogram_fixed_width_bins(
         Reshape(())(cut(cast_to(bounds, wide.dtype), 0, place, place + 1)) for place in (0, 1)
     )
     share = divide(subtract(wide, low), subtract(high, low))
-    # Clipped before it is an integer, which could not hold what is far outside.
+    # Clip before the conversion to integers, which could not hold values far outside.
     last = cast_to(as_tensor(count - 1), wide.dtype)
     place = clip_by_value(floor(multiply(share, cast_to(as_tensor(count), wide.dtype))), 0.0, last)
     return cast_to(place, as_dtype(dtype))
@@ -250,7 +252,7 @@ def histogram_fixed_width(
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """How many of all values fall into each of `nbins` equal parts of `value_range`.
+    """The number of values that fall into each of `nbins` equal parts of `value_range`.
 
     Arguments and errors are those of `histogram_fixed_width_bins`.
 

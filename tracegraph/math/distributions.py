@@ -25,7 +25,7 @@ from tracegraph.typing import TensorLike
 def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """The integral of t ** (a - 1) e ** -t from 0 to x, over gamma(a), for a > 0 and x >= 0.
 
-    It has derivatives by both arguments, to any order. Raises DTypeError unless both are floating.
+    Differentiable with respect to both, to any order. Raises DTypeError unless both are floating.
 
     >>> tg.math.igamma(1.0, [0.0, 1.0]).numpy().round(4)
     array([0.    , 0.6321], dtype=float32)
@@ -34,9 +34,9 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """1 - igamma(a, x), exact where igamma is near 1, for a > 0 and x >= 0.
+    """1 - igamma(a, x), accurate where igamma is near 1, for a > 0 and x >= 0.
 
-    It has derivatives by both arguments, to any order. Raises DTypeError unless both are floating.
+    Differentiable with respect to both, to any order. Raises DTypeError unless both are floating.
 
     >>> tg.math.igammac(1.0, [0.0, 1.0]).numpy().round(4)
     array([1.    , 0.3679], dtype=float32)
@@ -47,8 +47,8 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """The integral of t ** (a - 1) (1 - t) ** (b - 1) from 0 to x, over beta(a, b).
 
-    The arguments broadcast; a and b are positive, and x is from 0 to 1. It has derivatives by all
-    three, to any order. Raises DTypeError unless all are floating.
+    The arguments broadcast; a and b are positive, and x is from 0 to 1. Differentiable with respect
+    to all three, to any order. Raises DTypeError unless all are floating.
 
     >>> tg.math.betainc(1.0, 2.0, [0.0, 0.5, 1.0]).numpy().round(4)
     array([0.  , 0.75, 1.  ], dtype=float32)
@@ -59,7 +59,7 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
 
 
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
-    """The logarithm of |beta| of the vectors x[..., :]: sum lgamma(x) - lgamma(sum x).
+    """log(|beta|) of the vectors x[..., :]: sum lgamma(x) - lgamma(sum x).
 
     Raises ShapeError for a scalar.
 
@@ -75,8 +75,8 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
-    """The derivative of digamma of order `a`, for x > 0; `a` is 0, 1, 2 and so on, as a floating
-    number, and has no derivative.
+    """The derivative of digamma of order `a`, for x > 0; `a` is 0, 1, 2 and so on, as a
+    floating-point number, and has no derivative.
 
     >>> tg.math.polygamma([0.0, 1.0], 1.0).numpy().round(4)
     array([-0.5772,  1.6449], dtype=float32)
@@ -94,7 +94,7 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _known_order(a: Any) -> int | None:
-    """One order for all elements, if it is a number that is known while tracing."""
+    """The order, if it is a single number that is known while tracing."""
     if isinstance(a, (int, float)) and a >= 0 and float(a).is_integer():
         return int(a)
     return None
@@ -103,7 +103,7 @@ def _known_order(a: Any) -> int | None:
 def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
     """Hurwitz' zeta function: the sum over k >= 0 of (q + k) ** -x, for x > 1 and q > 0.
 
-    It has derivatives by both arguments, to any order. Raises DTypeError unless both are floating.
+    Differentiable with respect to both, to any order. Raises DTypeError unless both are floating.
 
     >>> tg.math.zeta(2.0, [1.0, 2.0]).numpy().round(4)
     array([1.6449, 0.6449], dtype=float32)
@@ -112,7 +112,7 @@ def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
 
 
 def ndtri(x: TensorLike, name: str | None = None) -> Tensor:
-    """The quantiles of the normal distribution: where its distribution function is x, 0 < x < 1.
+    """The inverse of the normal cumulative distribution function, for 0 < x < 1.
 
     >>> tg.math.ndtri([0.5, 0.975]).numpy().round(2)
     array([0.  , 1.96], dtype=float32)
@@ -130,7 +130,7 @@ def erfcinv(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor:
-    """The number next to x1 in the direction of x2; its derivative is that of x1.
+    """The floating-point number next to x1 in the direction of x2; its derivative is that of x1.
 
     >>> (tg.math.nextafter([1.0], 2.0) - 1.0).numpy()
     array([1.1920929e-07], dtype=float32)
@@ -139,7 +139,7 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
 
 
 def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
-    """1 / x, and 0 where x is 0, with the derivative 0 there.
+    """1 / x, or 0 where x is 0; the derivative is 0 there too.
 
     >>> tg.math.reciprocal_no_nan([0.0, 2.0]).numpy()
     array([0. , 0.5], dtype=float32)
@@ -151,7 +151,7 @@ def reciprocal_no_nan(x: TensorLike, name: str | None = None) -> Tensor:
 def polyval(coeffs: Sequence[Any], x: TensorLike, name: str | None = None) -> Tensor:
     """coeffs[0] * x ** (n - 1) + ... + coeffs[n - 1], which broadcast with x.
 
-    Raises DTypeError unless the coefficients stand in a list.
+    Raises DTypeError unless the coefficients are in a list.
 
     >>> tg.math.polyval([1.0, 0.0, 2.0], [1.0, 3.0]).numpy()
     array([ 3., 11.], dtype=float32)

@@ -1,4 +1,4 @@
-"""Norms of one tensor and of several together: clipping, normalising; softmax."""
+"""Norms of one tensor or several: clipping, normalizing; softmax."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def clip_by_norm(
 def clip_by_norm(t: Any, clip_norm: TensorLike, axes: Axis = None, name: str | None = None) -> Any:
     """t * clip_norm / max(norm(t), clip_norm), with the norm along `axes`, or of all elements.
 
-    The result has the dtype of t. Of `tg.IndexedSlices` the values are clipped, each for itself
-    where one row is named twice.
+    The result has the dtype of t. For `tg.IndexedSlices`, the values are clipped, each separately
+    even if a row is named twice.
 
     >>> tg.clip_by_norm([3.0, 4.0], 1.0).numpy()
     array([0.6, 0.8], dtype=float32)
@@ -78,8 +78,8 @@ def _top_beside(x: Tensor, axis: Axis, bound: Tensor) -> Tensor:
 
 
 def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
-    """sqrt(sum of |x| ** 2 over all elements of all tensors); None among them does not count, and
-    of `tg.IndexedSlices` the values do.
+    """sqrt(sum of |x| ** 2 over all elements of all tensors); skips None, and uses the values of
+    `tg.IndexedSlices`.
 
     >>> tg.linalg.global_norm([[3.0], None, [[4.0]]]).numpy()
     np.float32(5.0)
@@ -107,11 +107,12 @@ def clip_by_global_norm(
     use_norm: TensorLike | None = None,
     name: str | None = None,
 ) -> tuple[list[Any], Tensor]:
-    """The tensors times clip_norm / max(norm, clip_norm), and the norm, which is their global one.
+    """Scales tensors by clip_norm / max(norm, clip_norm), and returns the norm, their global one,
+    too.
 
-    - `use_norm`: a norm that is known already.
+    - `use_norm`: a precomputed norm.
 
-    None stays None; of `tg.IndexedSlices` the values are clipped. If the norm is not finite all
+    None stays None; for `tg.IndexedSlices`, the values are clipped. If the norm is not finite, all
     results are nan.
 
     >>> clipped, norm = tg.clip_by_global_norm([[3.0], [4.0]], 1.0)
@@ -145,7 +146,7 @@ def l2_normalize(
 ) -> Tensor:
     """x / sqrt(max(sum(|x| ** 2), epsilon)) along `axis`, or over all elements.
 
-    `dim` is an old name of `axis`.
+    `dim` is an old name for `axis`.
 
     >>> tg.math.l2_normalize([3.0, 4.0]).numpy()
     array([0.6, 0.8], dtype=float32)
@@ -196,7 +197,7 @@ def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """x less its largest element. The results do not depend on what is taken off, so no
+    """x minus its largest element. The results do not depend on what is subtracted, so no
     derivative, of any order, passes through it."""
     return ops.SUB(x, spread(_STOP_GRADIENT(Max(axes)(x)), x.type, axes))
 

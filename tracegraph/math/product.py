@@ -1,4 +1,4 @@
-"""Products that sum over axes: matmul, tensordot, and einsum's notation for all of them."""
+"""Products summed over axes: matmul, tensordot, and einsum."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def matmul(
 ) -> Tensor:
     """y[..., i, k] = sum_j a[..., i, j] * b[..., j, k]
 
-    The leading axes broadcast. `transpose_a` exchanges the last two axes of `a` first,
-    `adjoint_a` takes the complex conjugate too; likewise for `b`.
+    The leading axes broadcast. `transpose_a` first swaps the last two axes of `a`; `adjoint_a`
+    also takes the complex conjugate; likewise for `b`.
 
-    - `output_type`: a wider type of the same kind, in which the products are added up, such as
-      int32 for int8 and uint8. Integers of 8 and 16 bits must have one: their sums would wrap.
-    - `a_is_sparse`, `b_is_sparse`, `grad_a`, `grad_b`: hints of TensorFlow's, which change nothing.
+    - `output_type`: a wider dtype of the same kind, in which products are accumulated, such as
+      int32 for int8 and uint8. 8-bit and 16-bit integers require one: their sums would wrap.
+    - `a_is_sparse`, `b_is_sparse`, `grad_a`, `grad_b`: hints for TensorFlow, with no effect here.
 
-    Raises ShapeError if an operand has less than two axes or the inner sizes differ, DTypeError
-    for a type that has no product or an `output_type` that does not hold its values.
+    Raises ShapeError if an operand has less than two axes or the inner sizes differ, DTypeError for
+    a dtype without products or an `output_type` that cannot hold the operands' values.
 
     >>> tg.matmul([[1, 2], [3, 4]], [[1], [1]]).numpy()
     array([[3],
@@ -91,8 +91,8 @@ def matmul(
 
 
 def vector_product(a: Any, b: Any, output_type: DType | None = None) -> Tensor:
-    """The product of matrices in the last two axes, where a vector is a row on the left and a
-    column on the right, and its axis is dropped."""
+    """The product of matrices in the last two axes. A vector is a row on the left and a column on
+    the right, and its extra axis is dropped."""
     a, b = as_operands("matmul", a, b)
     is_row, is_column = rank_of("matmul", a) == 1, rank_of("matmul", b) == 1
     a, b = expand_dims(a, 0) if is_row else a, expand_dims(b, 1) if is_column else b
@@ -102,7 +102,7 @@ def vector_product(a: Any, b: Any, output_type: DType | None = None) -> Tensor:
 
 
 def _widened(a: Any, b: Any, dtype: DType) -> tuple[Tensor, Tensor]:
-    """The operands in the type of the result. Raises DTypeError if it is narrower than theirs."""
+    """The operands in the dtype of the result. Raises DTypeError if it is narrower than theirs."""
     operands = as_tensor(a), as_tensor(b)
     for x in operands:
         is_wider = x.dtype.kind == dtype.kind and x.dtype.size < dtype.size
@@ -129,7 +129,7 @@ def _sparse_product(a: Any, b: Any, is_turned: bool) -> Tensor:
 
 
 def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tensor:
-    """x with its last two axes exchanged; conjugated too if `is_adjoint`."""
+    """x with its last two axes swapped; also conjugated if `is_adjoint`."""
     is_transposed = as_flag("matmul", f"transpose_{letter}", is_transposed)
     is_adjoint = as_flag("matmul", f"adjoint_{letter}", is_adjoint)
     if is_transposed and is_adjoint:
@@ -145,18 +145,18 @@ def _turned(x: Tensor, letter: str, is_transposed: Any, is_adjoint: Any) -> Tens
 
 
 def _rows_times_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """All rows of a times one matrix: one product, rather than one for each leading index."""
+    """Multiplies all rows of a by one matrix in a single product, not one per leading index."""
     sizes = a.type.shape
     product = MATMUL(flattened(a, (len(sizes) - 1, 1)), b)
     return Reshape((*sizes[:-1], b.type.shape[-1]))(product)
 
 
 def with_common_batch(op: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices of `a` and `b` with the leading axes that theirs broadcast to."""
+    """The matrices of `a` and `b` with their leading axes broadcast to a common shape."""
     lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
     if lead_a == lead_b:
         return a, b
-    # The last two axes are shown as 1, so that only the leading ones are compared.
+    # The last two axes are given as 1, so that only the leading ones are compared.
     try:
         lead = broadcast_shape(op, *(_leading(x) for x in (a, b)))[:-2]
     except ShapeError:
@@ -170,9 +170,9 @@ def _leading(x: Tensor) -> Tensor:
 
 
 def tensordot(a: TensorLike, b: TensorLike, axes: Axis, name: str | None = None) -> Tensor:
-    """The sum of products over pairs of axes; the other axes of a, then those of b, are left.
+    """The sum of products over pairs of axes; the remaining axes of a, then those of b, are kept.
 
-    - `axes`: how many, the last of a with the first of b; or a pair of lists of axes.
+    - `axes`: a number n, to pair the last n axes of a with the first n of b; or a pair of lists.
 
     >>> tg.tensordot([[1, 2], [3, 4]], [1, 1], axes=1).numpy()
     array([3, 7], dtype=int32)
@@ -208,13 +208,13 @@ def _paired_axes(x: Tensor, y: Tensor, axes: Any) -> tuple[tuple[int, ...], tupl
 
 
 def _each_once(axes: tuple[Any, ...], x: Tensor) -> tuple[int, ...]:
-    """Axes in the order in which they are given. Raises ShapeError if one is named twice."""
+    """Axes in the given order. Raises ShapeError if one is named twice."""
     as_axes("tensordot", axes, x.ndim, x)
     return tuple(as_axis("tensordot", axis, x.ndim, x) for axis in axes)
 
 
 def _contracted(x: Tensor, y: Tensor, x_axes: tuple[int, ...], y_axes: tuple[int, ...]) -> Tensor:
-    """The sum over pairs of axes, as one product of two matrices."""
+    """The sum over pairs of axes, as a product of two matrices."""
     x_kept = tuple(k for k in range(x.ndim) if k not in x_axes)
     y_kept = tuple(k for k in range(y.ndim) if k not in y_axes)
     rows = flattened(moved_axes(x, (*x_kept, *x_axes)), (len(x_kept), len(x_axes)))
@@ -224,11 +224,11 @@ def _contracted(x: Tensor, y: Tensor, x_axes: tuple[int, ...], y_axes: tuple[int
     return product if product.type.shape == sizes else Reshape(sizes)(product)
 
 
-# einsum. A term is a tensor with one label for each of its axes.
+# einsum. A term is a tensor with a label for each axis.
 
 
 class Term:
-    """A tensor and the labels of its axes, all different."""
+    """A tensor and the labels of its axes, all distinct."""
 
     __slots__ = ("labels", "tensor")
 
@@ -240,7 +240,7 @@ class Term:
         return self.tensor.type.shape[self.labels.index(label)]
 
     def ordered(self, labels: tuple[str, ...]) -> Tensor:
-        """The tensor with its axes in the order of `labels`, which are its own."""
+        """The tensor with its axes in the order of `labels`, a permutation of its own."""
         order = tuple(self.labels.index(label) for label in labels)
         return self.tensor if order == tuple(range(len(order))) else Transpose(order)(self.tensor)
 
@@ -254,11 +254,11 @@ class Term:
 
 
 def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tensor:
-    """A sum of products in Einstein's notation, one letter for each axis.
+    """A sum of products in Einstein notation, with one letter per axis.
 
     Letters that are not in the output are summed over. Without "->" the output has the letters
-    that occur once, in alphabetical order. "..." stands for axes that broadcast, which the output
-    must have too. A letter that stands twice in one operand takes its diagonal.
+    that occur once, in alphabetical order. "..." stands for axes that broadcast, and must then be
+    in the output too. A letter repeated within an operand takes the diagonal.
     Raises ShapeError if the letters do not fit the operands.
 
     >>> tg.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1]).numpy()
@@ -280,7 +280,7 @@ def einsum(equation: str, *inputs: TensorLike, name: str | None = None) -> Tenso
 
 
 def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    """The labels of each operand and of the output, with names in place of the ellipsis."""
+    """The labels of each operand and of the output, with the ellipsis expanded."""
     if not isinstance(equation, str):
         refuse_kind("einsum", "the equation is a string", equation, fix='write it as "ij,jk->ik"')
     left, arrow, right = equation.replace(" ", "").partition("->")
@@ -320,7 +320,7 @@ def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]]
 
 
 def _expanded(equation: str, part: str, hidden: int) -> tuple[str, ...]:
-    """The labels of one operand; axes of the ellipsis are counted from the last: ".1", ".0"."""
+    """The labels of an operand; axes of the ellipsis are numbered from the last: ".1", ".0"."""
     before, dots, after = part.partition("...")
     for letter in before + after:
         if not letter.isalpha():
@@ -341,7 +341,7 @@ def _checked_output(
 
 
 def _diagonal(term: Term) -> Term:
-    """The term with each label once: of axes that share one, the diagonal is taken."""
+    """The term with distinct labels: the diagonal of axes that share one."""
     for label, count in Counter(term.labels).items():
         for _ in range(count - 1):
             first = term.labels.index(label)
@@ -365,7 +365,7 @@ def _first_diagonal(x: Tensor) -> Tensor:
 
 
 def _without_broadcast(equation: str, terms: list[Term]) -> list[Term]:
-    """Axes of size 1 that stand for a larger one are dropped. Raises ShapeError on a misfit."""
+    """Drops axes of size 1 that broadcast to a larger one. Raises ShapeError on a mismatch."""
     result = []
     sizes: dict[str, Any] = {}
     for term in terms:
@@ -395,7 +395,7 @@ def _labels(terms: list[Term]) -> set[str]:
 
 
 def _cheapest_pair(terms: list[Term], output: tuple[str, ...]) -> tuple[int, int]:
-    """The two terms whose product is smallest; open sizes count as 32."""
+    """The two terms with the smallest product; open sizes count as 32."""
 
     def size(pair: tuple[int, int]) -> int:
         others = [term for k, term in enumerate(terms) if k not in pair]
@@ -407,7 +407,7 @@ def _cheapest_pair(terms: list[Term], output: tuple[str, ...]) -> tuple[int, int
 
 
 def _product(x: Term, y: Term, needed: set[str]) -> Term:
-    """x times y, summed over what nobody needs."""
+    """x times y, summed over the labels that are no longer needed."""
     x = x.summed({b for b in x.labels if b not in needed and b not in y.labels})
     y = y.summed({b for b in y.labels if b not in needed and b not in x.labels})
     shared = [b for b in x.labels if b in y.labels]
@@ -428,7 +428,7 @@ def _product(x: Term, y: Term, needed: set[str]) -> Term:
 
 
 def _spread(term: Term, labels: tuple[str, ...], x: Term, y: Term) -> Tensor:
-    """The term with the axes that `labels` name."""
+    """The term with axes for all of `labels`."""
     shape = tuple(x.size(b) if b in x.labels else y.size(b) for b in labels)
     own = tuple(b for b in labels if b in term.labels)
     tensor = term.ordered(own)

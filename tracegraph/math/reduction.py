@@ -1,6 +1,6 @@
 """Reductions along axes, and running totals.
 
-`axis` is one axis, several, or None for all; `keepdims` leaves the axes with size 1.
+`axis` is one axis, several, or None for all; `keepdims` keeps the axes with size 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
-    """op(axes)(x), with axes of size 1 in place of those that are dropped if `keepdims`."""
+    """op(axes)(x); with `keepdims`, dropped axes are replaced by axes of size 1."""
     keepdims = as_flag(name, "keepdims", keepdims)
     if isinstance(x.type.shape, ShapeVariable) and axis is None and not keepdims:
         return op(None)(x)
@@ -61,13 +61,13 @@ def _reduced(op: Callable[[Any], Any], name: str, x: Tensor, axis: Axis, keepdim
 
 
 def keeps_axes(x: Tensor, axis: Axis) -> bool:
-    """Whether a reduction that is to be broadcast to x keeps its axes. Of a tensor of unknown rank
-    all elements are reduced to a scalar, which needs none."""
+    """Whether a reduction that will be broadcast to x keeps its axes. If the rank is unknown, all
+    elements are reduced to a scalar, which needs none."""
     return not (axis is None and x.type.rank is None)
 
 
 def reduced_count(name: str, x: Tensor, axis: Axis) -> Tensor:
-    """How many elements are reduced to one, in the dtype of x."""
+    """The number of elements reduced to one, in the dtype of x."""
     if axis is None:
         count = element_count(x.type.shape)
     else:
@@ -92,9 +92,9 @@ def reduce_sum(
 def reduce_mean(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The mean along the axes, in the dtype of the tensor; that of integers is rounded to zero.
+    """The mean along the axes, in the dtype of the tensor; for integers it is rounded towards zero.
 
-    That of integers is exact, whatever their sum is; float16 and bfloat16 are added up in float32.
+    For integers it is exact, however large their sum; float16 and bfloat16 are summed in float32.
 
     >>> tg.reduce_mean([[1.0, 2.0], [3.0, 4.0]], axis=0).numpy()
     array([2., 3.], dtype=float32)
@@ -113,8 +113,8 @@ def reduce_mean(
 
 
 def _exact_mean(x: Tensor, count: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
-    """The mean of integers whose sum may leave their range, rounded to zero: quotients by `count`
-    and remainders have sums that do not, but for what wraps there and back."""
+    """The mean, rounded towards zero, of integers whose sum may overflow: quotients by `count` and
+    remainders have sums that fit, up to wrapping there and back."""
     quotients = floordiv(x, count)
     rest = total(subtract(x, multiply(quotients, count)))
     whole = floordiv(rest, count)
@@ -125,7 +125,7 @@ def _exact_mean(x: Tensor, count: Tensor, total: Callable[[Tensor], Tensor]) -> 
 
 
 def summable(x: Tensor) -> Tensor:
-    """x in a type in which a sum of many elements is exact, or as near as that of float32."""
+    """x in a dtype in which a sum of many elements is exact, or as accurate as in float32."""
     if x.dtype.is_integer and x.dtype.size < 8:
         return ops.Cast(int64)(x)
     return ops.Cast(float32)(x) if x.dtype.is_floating and x.dtype.size < 4 else x
@@ -134,7 +134,7 @@ def summable(x: Tensor) -> Tensor:
 def reduce_max(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The largest element along the axes; equal ones share the derivative evenly.
+    """The largest element along the axes; equal ones share the derivative equally.
 
     >>> tg.reduce_max([[1, 2], [3, 4]], axis=1).numpy()
     array([2, 4], dtype=int32)
@@ -145,7 +145,7 @@ def reduce_max(
 def reduce_min(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The smallest element along the axes; equal ones share the derivative evenly.
+    """The smallest element along the axes; equal ones share the derivative equally.
 
     >>> tg.reduce_min([[1, 2], [3, 4]], axis=1).numpy()
     array([1, 3], dtype=int32)
@@ -167,7 +167,7 @@ def reduce_prod(
 def reduce_all(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Whether all truth values along the axes are true.
+    """Whether all bools along the axes are true.
 
     >>> tg.reduce_all([[True, False], [True, True]], axis=1).numpy()
     array([False,  True])
@@ -178,7 +178,7 @@ def reduce_all(
 def reduce_any(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """Whether some truth value along the axes is true.
+    """Whether any bool along the axes is true.
 
     >>> tg.reduce_any([[True, False], [False, False]], axis=1).numpy()
     array([ True, False])
@@ -218,7 +218,7 @@ def reduce_variance(
     """
     x = _inexact("reduce_variance", input_tensor)
     wide = summable(x)
-    if wide is not x:  # a mean that is rounded is not the mean
+    if wide is not x:  # use the unrounded mean
         return ops.Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
     mean = reduce_mean(x, axis, keeps_axes(x, axis))
     return reduce_mean(squared_modulus(ops.SUB(x, broadcast(mean, x.type.shape))), axis, keepdims)
@@ -239,7 +239,7 @@ def reduce_std(
 def reduce_euclidean_norm(
     input_tensor: TensorLike, axis: Axis = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """sqrt(sum(|x| ** 2)) along the axes; of integers it is rounded down to one.
+    """sqrt(sum(|x| ** 2)) along the axes; for integers it is rounded down.
 
     >>> tg.math.reduce_euclidean_norm([3.0, 4.0]).numpy()
     np.float32(5.0)
@@ -316,10 +316,10 @@ def norm(
 ) -> Tensor:
     """The norm of all elements, or of vectors along one axis, or of matrices along two.
 
-    - `ord`: "euclidean" (also "fro"), 1, 2, infinity, or any positive number p, for vectors;
-      "euclidean", 1, 2 (the largest singular value) and infinity for matrices.
+    - `ord`: for vectors, "euclidean" (also "fro"), 1, 2, infinity, or any positive number p; for
+      matrices, "euclidean", 1, 2 (the largest singular value) and infinity.
 
-    The gradient at 0 is nan, as in TensorFlow. Raises ShapeError for another number of axes.
+    The gradient at 0 is nan, as in TensorFlow. Raises ShapeError for any other number of axes.
 
     >>> tg.norm([3.0, 4.0]).numpy(), tg.norm([3.0, -4.0], ord=1).numpy()
     (np.float32(5.0), np.float32(7.0))
@@ -354,7 +354,7 @@ def norm_of_order(size: Tensor, ord: float, axis: Axis, keepdims: bool) -> Tenso
 
 
 def _matrix_norm(x: Tensor, ord: Any, axes: tuple[Any, ...], keepdims: bool) -> Tensor:
-    as_axes("norm", axes, x.ndim, x)  # refuses one axis that is named twice
+    as_axes("norm", axes, x.ndim, x)  # raises if an axis is named twice
     rows, columns = (as_axis("norm", axis, x.ndim, x) for axis in axes)
     if ord not in (1, 2, math.inf):
         refuse_order(ord)
@@ -380,7 +380,7 @@ def refuse_order(ord: Any) -> NoReturn:
 def argmax(
     input: TensorLike, axis: Axis = None, output_type: DTypeLike = int64, name: str | None = None
 ) -> Tensor:
-    """The position of the largest element along `axis` (0 by default), the first of several.
+    """The position of the largest element along `axis` (0 by default), the first in case of ties.
 
     >>> tg.argmax([[1, 5], [7, 2]], axis=1).numpy()
     array([1, 0])
@@ -393,7 +393,7 @@ def argmax(
 def argmin(
     input: TensorLike, axis: Axis = None, output_type: DTypeLike = int64, name: str | None = None
 ) -> Tensor:
-    """The position of the smallest element along `axis` (0 by default), the first of several.
+    """The position of the smallest element along `axis` (0 by default), the first in case of ties.
 
     >>> tg.argmin([[1, 5], [7, 2]], axis=1).numpy()
     array([0, 1])
@@ -410,7 +410,7 @@ def count_nonzero(
     dtype: DTypeLike = int64,
     name: str | None = None,
 ) -> Tensor:
-    """How many elements along the axes are not 0.
+    """The number of nonzero elements along the axes.
 
     >>> tg.math.count_nonzero([[0, 1], [2, 3]]).numpy()
     np.int64(3)
@@ -421,7 +421,7 @@ def count_nonzero(
 
 
 def zero_fraction(value: TensorLike, name: str | None = None) -> Tensor:
-    """The fraction of the elements that are 0, as float32.
+    """The fraction of elements that are 0, as float32.
 
     >>> tg.math.zero_fraction([0, 1, 2, 0]).numpy()
     np.float32(0.5)
@@ -438,10 +438,10 @@ def cumsum(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Running totals along `axis`: y[k] = x[0] + ... + x[k].
+    """Cumulative sums along `axis`: y[k] = x[0] + ... + x[k].
 
-    - `exclusive`: x[k] is left out of y[k];
-    - `reverse`: the totals run from the other end.
+    - `exclusive`: whether to leave x[k] out of y[k];
+    - `reverse`: whether to sum from the other end.
 
     >>> tg.cumsum([1, 2, 3]).numpy(), tg.cumsum([1, 2, 3], exclusive=True).numpy()
     (array([1, 3, 6], dtype=int32), array([0, 1, 3], dtype=int32))
@@ -456,7 +456,7 @@ def cumprod(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Running products along `axis`: y[k] = x[0] * ... * x[k]; see `cumsum`.
+    """Cumulative products along `axis`: y[k] = x[0] * ... * x[k]; see `cumsum`.
 
     >>> tg.math.cumprod([1, 2, 3]).numpy()
     array([1, 2, 6], dtype=int32)

@@ -1,4 +1,4 @@
-"""Segments: what is made of the elements along the first axis that have the same number."""
+"""Segments: reductions over the elements along the first axis that have the same number."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def unsorted_segment_prod(
 def unsorted_segment_sqrt_n(
     data: TensorLike, segment_ids: TensorLike, num_segments: SizeLike, name: str | None = None
 ) -> Tensor:
-    """y[k] = the sum of data[i] over the i with segment_ids[i] = k, by the square root of their
-    number; 0 if there is none.
+    """y[k] = the sum of data[i] over the i with segment_ids[i] = k, divided by the square root of
+    their number; 0 if there is none.
 
     >>> tg.math.unsorted_segment_sqrt_n([3.0, 5.0, 1.0], [0, 1, 0], 2).numpy().round(4)
     array([2.8284, 5.    ], dtype=float32)
@@ -109,7 +109,7 @@ def unsorted_segment_mean(
     array([2., 2.], dtype=float32)
     """
     x = as_tensor(data)
-    if x.dtype.is_floating and summable(x) is not x:  # sum and count may leave the range of x
+    if x.dtype.is_floating and summable(x) is not x:  # sum and count may overflow x's dtype
         mean = unsorted_segment_mean(summable(x), segment_ids, num_segments)
         return cast_to(mean, x.dtype)
     if x.dtype.is_integer:
@@ -118,14 +118,14 @@ def unsorted_segment_mean(
 
 
 def _mean_in_segments(x: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
-    """Sums by counts; of integers whose sums keep their range, a floating number."""
+    """Sums divided by counts; a floating-point number for integers whose sums do not overflow."""
     total = unsorted_segment_sum(x, segment_ids, num_segments)
     count = unsorted_segment_sum(full(1, x.type), segment_ids, num_segments)
     return divide(total, SELECT(EQUAL(count, like(count, 0)), like(count, 1), count))
 
 
 def _mean_of_integers(x: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
-    """The true mean: numbers of 64 bits are added up in halves, which leaves room."""
+    """The exact mean: 64-bit numbers are summed in halves, which leaves room."""
     if x.dtype.size < 8:
         mean = _mean_in_segments(summable(x), segment_ids, num_segments)
         return cast_to(mean, float32 if x.dtype.size < 4 else float64)
@@ -135,7 +135,7 @@ def _mean_of_integers(x: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
     return add(multiply(means[0], float(_HALF)), means[1])
 
 
-#: What 64 bits are divided by into two halves.
+#: The divisor that splits 64 bits into two halves.
 _HALF = 2**32
 
 
@@ -149,8 +149,8 @@ def segment_sum(data: TensorLike, segment_ids: TensorLike, name: str | None = No
 
 
 def segment_mean(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
-    """y[k] = the mean of data[i] over the i with segment_ids[i] = k, which must be known; that of
-    integers is rounded to zero.
+    """y[k] = the mean of data[i] over the i with segment_ids[i] = k, which must be known; for
+    integers it is rounded towards zero.
 
     >>> tg.math.segment_mean([1.0, 2.0, 3.0], [0, 0, 1]).numpy()
     array([1.5, 3. ], dtype=float32)
@@ -193,7 +193,7 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = N
 
 
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:
-    """Segments, whose numbers are known, with 0 in those that have no elements."""
+    """Segments, whose numbers are known, with 0 in the empty ones."""
     count = y.type.shape[0]
     if is_open(segment_ids):
         ones = full_like(as_integers("segment", "the segment numbers", segment_ids), 1)
@@ -221,8 +221,8 @@ def _ordered(op: str, data: Any) -> Tensor:
 
 
 def _segment_count(op: str, segment_ids: Any) -> Any:
-    """How many segments sorted numbers have. Raises InvalidArgumentError for numbers that are known
-    not to be sorted."""
+    """The number of segments of sorted numbers. Raises InvalidArgumentError for numbers that are
+    known not to be sorted."""
     ids = as_integers(op, "the segment numbers", segment_ids)
     value = value_now(ids)
     if value is not None and value.ndim == 1:
@@ -246,7 +246,7 @@ def _segmented(op: Any, name: str, data: Any, segment_ids: Any, count: Any, star
         refuse(name, f"{ids.type} numbers for {x.type}", x, ids, fix="give one for each element")
     _refuse_beyond(name, x, ids, length)
     rest = x.type.shape[rank:]
-    # What does not count goes to one more segment, which is cut off.
+    # Elements that do not count go to an extra segment, which is cut off.
     ids = reaching(ids, length)
     at = SELECT(is_counted(ids, length), ids, like(ids, length))
     total = fill([length + 1, *rest], as_tensor(np.asarray(start, x.dtype.numpy_dtype)))

@@ -37,7 +37,7 @@ from tracegraph.typing import Axis, DTypeLike, SizeLike, TensorLike
 
 
 class ValuesAndIndices(NamedTuple):
-    """What `top_k` returns."""
+    """The result of `top_k`."""
 
     values: Tensor
     indices: Tensor
@@ -67,7 +67,7 @@ def argsort(
     stable: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The int32 positions that put the elements in order along `axis`; always stable.
+    """The int32 positions that sort the elements along `axis`; always stable.
 
     >>> tg.argsort([3, 1, 2]).numpy()
     array([1, 2, 0], dtype=int32)
@@ -85,7 +85,7 @@ def top_k(
     index_type: DTypeLike = int32,
     name: str | None = None,
 ) -> ValuesAndIndices:
-    """The k largest elements along the last axis, the largest first, and their positions.
+    """The k largest elements along the last axis, in descending order, and their positions.
 
     >>> values, indices = tg.math.top_k([1, 5, 3], k=2)
     >>> values.numpy(), indices.numpy()
@@ -120,7 +120,7 @@ def in_top_k(
         refuse("in_top_k", fact, targets, predictions, fix=fix)
     shape = predictions.type.shape
     own = BroadcastTo(shape, (0,))(Gather(1, 1)(predictions, targets))
-    # What was read is rounded in another way, perhaps: nothing is larger than itself.
+    # A value read twice may have been rounded differently, so nothing counts as above itself.
     numbers = BroadcastTo(shape, (1,))(Iota(shape[1], targets.dtype)())
     is_other = ops.NotEqual()(numbers, BroadcastTo(shape, (0,))(targets))
     larger = ops.LogicalAnd()(is_other, ops.GREATER(predictions, own))
@@ -142,9 +142,9 @@ def searchsorted(
     out_type: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """Where `values` would be put into the sorted sequences along the last axis to keep them so.
+    """The positions at which to insert `values` into the sorted sequences along the last axis.
 
-    Before elements that are equal if `side` is "left", after them if it is "right".
+    Before equal elements if `side` is "left", after them if it is "right".
 
     >>> tg.searchsorted([1, 3, 5], [3, 4]).numpy()
     array([1, 2], dtype=int32)
@@ -161,12 +161,12 @@ def searchsorted(
     return _counted(sequence, x, comes_before, as_dtype(out_type))
 
 
-#: Sequences up to this length are compared with each value as a whole.
+#: Sequences up to this length are compared with each value in full.
 _FEW = 64
 
 
 def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Tensor:
-    """How many elements of the sequences come before each value."""
+    """The number of elements in the sequences that come before each value."""
     *lead, length = sequence.type.shape
     shape = (*lead, x.type.shape[-1], length)
     rank = len(shape)
@@ -176,7 +176,7 @@ def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Te
 
 
 def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:
-    """The same by halving: as many steps as the length has binary digits."""
+    """The same by binary search, with as many steps as the length has binary digits."""
     lead = len(sequence.type.shape) - 1
     length: Any = sequence.type.shape[-1]
     dtype = int32 if length < int32.max // 2 else int64
@@ -200,8 +200,8 @@ def approx_max_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> ValuesAndIndices:
-    """The k largest elements along `reduction_dimension`, and their positions: here all of them are
-    found, whatever the `recall_target`.
+    """The k largest elements along `reduction_dimension`, and their positions; always exact,
+    whatever the `recall_target`.
 
     >>> values, indices = tg.nn.approx_max_k([1.0, 5.0, 3.0], 2)
     >>> values.numpy(), indices.numpy()
@@ -221,7 +221,7 @@ def approx_min_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> ValuesAndIndices:
-    """The k smallest elements along `reduction_dimension`, the smallest first; see `approx_max_k`.
+    """The k smallest elements along `reduction_dimension`, in ascending order; see `approx_max_k`.
 
     >>> tg.math.approx_min_k([1.0, 5.0, 3.0], 2).values.numpy()
     array([1., 3.], dtype=float32)
@@ -232,7 +232,7 @@ def approx_min_k(
 
 
 def _check_approximation(op: str, recall: Any, size: Any, is_aggregated: Any) -> None:
-    """Refuses what the arguments that change nothing here cannot be."""
+    """Rejects invalid values of arguments that have no effect here."""
     as_number(op, "recall_target", recall, low=0.0, high=1.0)
     as_size(op, "reduction_input_size_override", size)
     as_flag(op, "aggregate_to_topk", is_aggregated)
@@ -250,9 +250,9 @@ def _extremes(op: str, operand: Any, k: Any, axis: Any, is_smallest: bool) -> Va
 
 
 def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
-    """y[x[i]] = i, of a permutation of 0, 1, ..., n - 1.
+    """y[x[i]] = i, for a permutation of 0, 1, ..., n - 1.
 
-    Raises InvalidArgumentError for what is known to be none.
+    Raises InvalidArgumentError if it is known not to be one.
 
     >>> tg.math.invert_permutation([3, 0, 2, 1]).numpy()
     array([1, 3, 2, 0], dtype=int32)
@@ -270,7 +270,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether no element, in row-major order, is smaller than the one before it.
+    """Whether no element, in row-major order, is smaller than the previous one.
 
     >>> tg.math.is_non_decreasing([1, 1, 2]).numpy()
     np.True_
@@ -279,7 +279,7 @@ def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
-    """Whether each element, in row-major order, is larger than the one before it.
+    """Whether every element, in row-major order, is larger than the previous one.
 
     >>> tg.math.is_strictly_increasing([1, 1, 2]).numpy()
     np.False_

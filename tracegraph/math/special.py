@@ -1,7 +1,7 @@
-"""Special functions: Bessel functions and integrals, element by element.
+"""Special functions: Bessel functions and integrals, elementwise.
 
-All are for real floating tensors; what has 16 bits is computed in 32. DTypeError is raised for
-other types. Derivatives are right to any order.
+All take real floating tensors; 16-bit ones are computed in 32 bits. They raise DTypeError for
+other dtypes. Derivatives are correct to any order.
 """
 
 from __future__ import annotations

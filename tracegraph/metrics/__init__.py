@@ -10,11 +10,11 @@ from tracegraph.metrics.distances import *
 from tracegraph.metrics.metric import *
 from tracegraph.metrics.overlap import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [*accuracy.__all__, *confusion.__all__, *distances.__all__]
     __all__ += [*metric.__all__, *overlap.__all__]
 
-# Modules are not public names.
+# Submodules are not public names.
 del accuracy, confusion, distances, metric, overlap
 
 publish(__name__)

@@ -1,4 +1,4 @@
-"""Accuracies: the share of the predictions that are right."""
+"""Accuracies: the share of predictions that are right."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def _accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
-    """1 where `y_pred > threshold` is what y_true, of zeros and ones, says, else 0: a float32 of
-    their shape. A last axis of size 1 that only one of the two has does not count.
+    """1 where `y_pred > threshold` agrees with y_true, which holds zeros and ones, else 0: a
+    float32 of their shape. If only one of them has a last axis of size 1, that axis is ignored.
 
     >>> tg.metrics.binary_accuracy([1, 0, 1], [0.9, 0.6, 0.7]).numpy()
     array([1., 0., 1.], dtype=float32)
@@ -50,8 +50,8 @@ def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 
 def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
-    """1 where y_pred, [..., classes], is largest for the class of the number y_true, else 0: a
-    float32 of shape [...]. y_true is [...] or [..., 1].
+    """1 where y_pred, [..., classes], is largest for the class number y_true, else 0: a float32 of
+    shape [...]. y_true is [...] or [..., 1].
 
     >>> tg.metrics.sparse_categorical_accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]).numpy()
     array([1., 0.], dtype=float32)
@@ -74,8 +74,8 @@ def _of_classes(op: str, labels: Tensor, y_pred: TensorLike) -> Tensor:
 
 
 def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
-    """1 where the class for which y_true is largest is one of the `k` for which y_pred is, else 0:
-    a float32 of shape [...], of two [..., classes].
+    """1 where the class with the largest y_true is among the `k` with the largest y_pred, else 0:
+    a float32 of shape [...]; both are [..., classes].
 
     >>> tg.metrics.top_k_categorical_accuracy([[0, 0, 1]], [[0.1, 0.7, 0.2]], k=2).numpy()
     array([1.], dtype=float32)
@@ -86,10 +86,10 @@ def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 
 def sparse_top_k_categorical_accuracy(
     y_true: TensorLike, y_pred: TensorLike, k: int = 5, from_sorted_ids: bool = False
 ) -> Tensor:
-    """1 where the class of the number y_true, [...] or [..., 1], is one of the `k` for which
-    y_pred, [..., classes], is largest, else 0: a float32 of shape [...].
+    """1 where the class number y_true, [...] or [..., 1], is among the `k` classes with the largest
+    y_pred, [..., classes], else 0: a float32 of shape [...].
 
-    - `from_sorted_ids`: whether y_pred has numbers of classes, the likeliest first.
+    - `from_sorted_ids`: whether y_pred holds class numbers, the most likely first.
 
     >>> tg.metrics.sparse_top_k_categorical_accuracy([2], [[0.1, 0.7, 0.2]], k=2).numpy()
     array([1.], dtype=float32)
@@ -109,7 +109,7 @@ def sparse_top_k_categorical_accuracy(
 
 
 class Accuracy(MeanMetricWrapper):
-    """How often predictions are equal to labels.
+    """How often predictions equal labels.
 
     >>> accuracy = tg.metrics.Accuracy()
     >>> float(accuracy([1, 2, 3, 4], [0, 2, 3, 4]))
@@ -121,7 +121,7 @@ class Accuracy(MeanMetricWrapper):
 
 
 class BinaryAccuracy(MeanMetricWrapper):
-    """How often `y_pred > threshold` is what labels of 0 and 1 say.
+    """How often `y_pred > threshold` agrees with labels of 0 and 1.
 
     >>> accuracy = tg.metrics.BinaryAccuracy()
     >>> float(accuracy([1, 1, 0, 0], [0.9, 0.4, 0.2, 0.1]))
@@ -139,7 +139,7 @@ class BinaryAccuracy(MeanMetricWrapper):
 
 
 class CategoricalAccuracy(MeanMetricWrapper):
-    """How often predictions are largest for the class for which labels, rows with one 1, are.
+    """How often predictions are largest for the true class, given one-hot labels.
 
     >>> accuracy = tg.metrics.CategoricalAccuracy()
     >>> float(accuracy([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]))
@@ -151,7 +151,7 @@ class CategoricalAccuracy(MeanMetricWrapper):
 
 
 class SparseCategoricalAccuracy(MeanMetricWrapper):
-    """How often predictions are largest for the class whose number the label is.
+    """How often predictions are largest for the true class, given its number as label.
 
     >>> accuracy = tg.metrics.SparseCategoricalAccuracy()
     >>> float(accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]))
@@ -165,7 +165,7 @@ class SparseCategoricalAccuracy(MeanMetricWrapper):
 
 
 class TopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often the class of the label is one of the `k` of the largest predictions.
+    """How often the true class is among the `k` largest predictions, given one-hot labels.
 
     >>> accuracy = tg.metrics.TopKCategoricalAccuracy(k=1)
     >>> float(accuracy([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]]))
@@ -183,9 +183,9 @@ class TopKCategoricalAccuracy(MeanMetricWrapper):
 
 
 class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
-    """How often the class whose number the label is, is one of the `k` of the largest predictions.
+    """How often the true class is among the `k` largest predictions, given its number as label.
 
-    - `from_sorted_ids`: whether predictions are numbers of classes, the likeliest first.
+    - `from_sorted_ids`: whether predictions are class numbers, the most likely first.
 
     >>> accuracy = tg.metrics.SparseTopKCategoricalAccuracy(k=1)
     >>> float(accuracy([1, 0], [[0.1, 0.9], [0.2, 0.8]]))
@@ -210,7 +210,7 @@ class SparseTopKCategoricalAccuracy(MeanMetricWrapper):
 
 
 def as_k(metric: Any, k: Any) -> int:
-    """How many of the largest: a number of 1 or more."""
+    """How many of the largest predictions count: an int of at least 1."""
     op = type(metric).__name__
     return as_number(op, "k", as_size(op, "k", k), low=1)
 

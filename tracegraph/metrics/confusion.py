@@ -1,4 +1,4 @@
-"""Metrics of right and wrong yes and no: counts, precision, recall, areas under curves."""
+"""Metrics of binary decisions: confusion counts, precision, recall, areas under curves."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from tracegraph.state.variable import Variable
     from tracegraph.typing import DTypeLike, TensorLike
 
-#: Below all predictions: what is not among the `top_k` is never a yes.
+#: Below all predictions: a class outside the `top_k` is never predicted positive.
 _NEVER = -1e10
 
 _COUNTS = ("true_positives", "false_positives", "true_negatives", "false_negatives")
 
 
 class _Confusion(Metric):
-    """Counts of right and wrong yes and no, for each of some thresholds."""
+    """Confusion counts for each of some thresholds."""
 
-    #: Which counts are kept.
+    #: The counts that are kept.
     _kept: tuple[str, ...] = ()
 
     if TYPE_CHECKING:
@@ -77,12 +77,12 @@ class _Confusion(Metric):
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
-        """Adds the counts of a batch; weights broadcast to the predictions, from the left."""
+        """Adds the counts of a batch; weights broadcast to the predictions, aligned on the left."""
         y, x, weights = self._operands(y_true, y_pred, sample_weight)
         self._count(*(reshape(z, [1, -1]) for z in (y, x, weights)))
 
     def _count(self, y: Tensor, x: Tensor, weights: Tensor) -> None:
-        """Adds the counts along the last axis, of [labels or 1, rows]."""
+        """Adds the counts along the last axis; operands are [labels or 1, rows]."""
         of_yes, of_no = (where(cast_to(y, bool_), *z) for z in ((weights, 0.0), (0.0, weights)))
         bounds = as_tensor(np.asarray(self.thresholds), self.dtype)
         says_yes = greater(expand_dims(x, 0), reshape(bounds, [-1, 1, 1]))
@@ -119,7 +119,7 @@ class _Confusion(Metric):
         return tuple(broadcast(z, shape) for z in (y, x, weights))  # type: ignore[return-value]
 
     def _weights_of(self, x: Tensor, sample_weight: Any) -> Tensor:
-        """The weights, with axes of size 1 at the end for what each is the weight of."""
+        """The weights, with axes of size 1 appended up to the rank of the predictions."""
         weights = cast_to(as_tensor(sample_weight), self.dtype)
         rank, own = rank_of(type(self).__name__, x), rank_of(type(self).__name__, weights)
         return reshape(weights, [*sizes_of(type(self).__name__, weights), *[1] * (rank - own)])
@@ -131,7 +131,7 @@ class _Confusion(Metric):
         return where(found, x, _NEVER)
 
     def _of_one(self, value: Tensor) -> Tensor:
-        """The only one of the numbers for each threshold, or all."""
+        """The single element if there is one threshold, else all."""
         return value[0] if len(self.thresholds) == 1 else value
 
 
@@ -150,9 +150,9 @@ class _Counter(_Confusion):
 
 
 class TruePositives(_Counter):
-    """How often a prediction says yes and is right, by weight.
+    """The number of true positives, by weight.
 
-    - `thresholds`: a number, or several for a count of each: above it a prediction says yes; 0.5 by
+    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
       default.
 
     >>> count = tg.metrics.TruePositives()
@@ -164,9 +164,9 @@ class TruePositives(_Counter):
 
 
 class FalsePositives(_Counter):
-    """How often a prediction says yes and is wrong, by weight.
+    """The number of false positives, by weight.
 
-    - `thresholds`: a number, or several for a count of each: above it a prediction says yes; 0.5 by
+    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
       default.
 
     >>> count = tg.metrics.FalsePositives()
@@ -178,9 +178,9 @@ class FalsePositives(_Counter):
 
 
 class TrueNegatives(_Counter):
-    """How often a prediction says no and is right, by weight.
+    """The number of true negatives, by weight.
 
-    - `thresholds`: a number, or several for a count of each: above it a prediction says yes; 0.5 by
+    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
       default.
 
     >>> count = tg.metrics.TrueNegatives()
@@ -192,9 +192,9 @@ class TrueNegatives(_Counter):
 
 
 class FalseNegatives(_Counter):
-    """How often a prediction says no and is wrong, by weight.
+    """The number of false negatives, by weight.
 
-    - `thresholds`: a number, or several for a count of each: above it a prediction says yes; 0.5 by
+    - `thresholds`: one, or several with a count each: predictions above it are positive; 0.5 by
       default.
 
     >>> count = tg.metrics.FalseNegatives()
@@ -228,13 +228,13 @@ class _Share(_Confusion):
 
 
 class Precision(_Share):
-    """The share of those that say yes that are right; 0 if none says yes.
+    """The share of positive predictions that are right; 0 if there are none.
 
-    - `thresholds`: a number, or several for a share of each: above it a prediction says yes; 0.5 by
+    - `thresholds`: one, or several with a result each: predictions above it are positive; 0.5 by
       default.
-    - `top_k`: how many classes of [..., classes] may say yes: those of the largest predictions. All
-      of them do, unless there are `thresholds`.
-    - `class_id`: the one class that is asked for.
+    - `top_k`: how many classes of [..., classes] may be positive: those with the largest
+      predictions. All of these are, unless there are `thresholds`.
+    - `class_id`: the only class to evaluate.
 
     >>> precision = tg.metrics.Precision()
     >>> float(precision([0, 1, 1, 1], [0.6, 0.2, 0.7, 0.1]))
@@ -245,7 +245,7 @@ class Precision(_Share):
 
 
 class Recall(_Share):
-    """The share of the labels 1 that are found; 0 if there are none. The arguments are those of
+    """The share of positive labels that are found; 0 if there are none. The arguments are those of
     `Precision`.
 
     >>> recall = tg.metrics.Recall()
@@ -261,12 +261,12 @@ def _count_of_thresholds(op: str, count: Any, least: int) -> int:
     return as_number(op, "num_thresholds", number, low=least, high=_MOST_THRESHOLDS)
 
 
-#: Each threshold has counts of its own.
+#: Each threshold has its own counts.
 _MOST_THRESHOLDS = 2**24
 
 
 class _Best(_Confusion):
-    """The largest of one share over the thresholds where another is large enough."""
+    """The maximum of one rate over the thresholds at which another is high enough."""
 
     _kept = _COUNTS
 
@@ -292,11 +292,11 @@ class _Best(_Confusion):
 
 
 class SensitivityAtSpecificity(_Best):
-    """The largest share of labels 1 that are found, where at least `specificity` of
-    the labels 0 are.
+    """The highest sensitivity, the share of labels 1 found, at a specificity, the share of labels 0
+    found, of at least `specificity`.
 
-    - `num_thresholds`: over how many thresholds from 0 to 1, above which a prediction says yes.
-    - `class_id`: the one class of [..., classes] that is asked for.
+    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
+    - `class_id`: the only class of [..., classes] to evaluate.
 
     >>> metric = tg.metrics.SensitivityAtSpecificity(0.5)
     >>> float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8]))
@@ -319,11 +319,11 @@ class SensitivityAtSpecificity(_Best):
 
 
 class SpecificityAtSensitivity(_Best):
-    """The largest share of labels 0 that are found, where at least `sensitivity` of the
-    labels 1 are.
+    """The highest specificity, the share of labels 0 found, at a sensitivity, the share of labels 1
+    found, of at least `sensitivity`.
 
-    - `num_thresholds`: over how many thresholds from 0 to 1, above which a prediction says yes.
-    - `class_id`: the one class of [..., classes] that is asked for.
+    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
+    - `class_id`: the only class of [..., classes] to evaluate.
 
     >>> metric = tg.metrics.SpecificityAtSensitivity(0.5)
     >>> round(float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8])), 4)
@@ -346,10 +346,10 @@ class SpecificityAtSensitivity(_Best):
 
 
 class PrecisionAtRecall(_Best):
-    """The largest precision where at least `recall` of the labels 1 are found.
+    """The highest precision at a recall of at least `recall`.
 
-    - `num_thresholds`: over how many thresholds from 0 to 1, above which a prediction says yes.
-    - `class_id`: the one class of [..., classes] that is asked for.
+    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
+    - `class_id`: the only class of [..., classes] to evaluate.
 
     >>> metric = tg.metrics.PrecisionAtRecall(0.5)
     >>> float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8]))
@@ -372,11 +372,10 @@ class PrecisionAtRecall(_Best):
 
 
 class RecallAtPrecision(_Best):
-    """The largest share of labels 1 that are found, where the precision is at least
-    `precision`.
+    """The highest recall at a precision of at least `precision`.
 
-    - `num_thresholds`: over how many thresholds from 0 to 1, above which a prediction says yes.
-    - `class_id`: the one class of [..., classes] that is asked for.
+    - `num_thresholds`: how many thresholds from 0 to 1 to try; predictions above one are positive.
+    - `class_id`: the only class of [..., classes] to evaluate.
 
     >>> metric = tg.metrics.RecallAtPrecision(0.5)
     >>> float(metric([0, 0, 0, 1, 1], [0.0, 0.3, 0.8, 0.3, 0.8]))
@@ -399,18 +398,18 @@ class RecallAtPrecision(_Best):
 
 
 class AUC(_Confusion):
-    """The area under a curve that `num_thresholds` thresholds from 0 to 1 draw.
+    """The area under a curve, computed from `num_thresholds` thresholds from 0 to 1.
 
-    - `curve`: "ROC", the share of labels 1 that are found over that of labels 0 that are not; "PR",
-      the precision over it; or "PRGAIN", the same as gains over saying yes always.
+    - `curve`: "ROC", the true positive rate over the false positive rate; "PR", precision over
+      recall; or "PRGAIN", precision gain over recall gain, relative to always predicting positive.
     - `summation_method`: "interpolation", the trapezoidal rule, or for "PR" the formula of Davis
       and Goadrich; "minoring" or "majoring", by the lower or the higher end of each step.
     - `thresholds`: the thresholds between 0 and 1, in place of their number.
-    - `multi_label`: whether predictions are [rows, labels], each label with a curve of its own; the
-      result is the mean of the areas, weighted by `label_weights`. `num_labels` is their number.
+    - `multi_label`: whether predictions are [rows, labels] with a curve for each label; the result
+      is the mean of the areas, weighted by `label_weights`. `num_labels` is their number.
     - `from_logits`: whether predictions are logits rather than probabilities.
 
-    Raises SignatureError (a ValueError) for another curve or method, and for fewer than 2
+    Raises SignatureError (a ValueError) for an unknown curve or method, and for fewer than 2
     thresholds.
 
     Sources: Davis and Goadrich, "The Relationship Between Precision-Recall and ROC Curves" (2006);
@@ -463,7 +462,7 @@ class AUC(_Confusion):
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
-        """Adds the counts of a batch; weights broadcast to the predictions, from the left."""
+        """Adds the counts of a batch; weights broadcast to the predictions, aligned on the left."""
         x = cast_to(as_tensor(y_pred), self.dtype)
         x = clip_by_value(sigmoid(x) if self.from_logits else x, 0.0, 1.0)
         if not self.multi_label:
@@ -510,8 +509,8 @@ class AUC(_Confusion):
         return maximum(recall, 0.0), precision
 
     def _areas_between_points(self) -> Tensor:
-        """The areas under the curve of precision, along which right ones are linear in those that
-        say yes."""
+        """The areas under the precision-recall curve, on which true positives are interpolated
+        linearly in the positive predictions."""
         right, missed = self.true_positives.read_value(), self.false_negatives.read_value()
         yes = add(right, self.false_positives)
         found, said = subtract(right[:-1], right[1:]), subtract(yes[:-1], yes[1:])

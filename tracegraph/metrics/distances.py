@@ -56,7 +56,7 @@ class MeanSquaredError(_OfFunction):
 
 
 class RootMeanSquaredError(Mean):
-    """The root of the mean of the squared differences.
+    """The root mean squared difference.
 
     >>> metric = tg.metrics.RootMeanSquaredError()
     >>> round(float(metric([[0.0, 0.0]], [[1.0, 7.0]])), 4)
@@ -129,7 +129,7 @@ class LogCoshError(MeanMetricWrapper):
 
 
 class CosineSimilarity(MeanMetricWrapper):
-    """The mean of the cosine of the angle between labels and predictions along `axis`: 1 for one
+    """The mean cosine of the angle between labels and predictions along `axis`: 1 for the same
     direction.
 
     >>> metric = tg.metrics.CosineSimilarity()
@@ -151,8 +151,8 @@ def _cosine(y_true: Tensor, y_pred: Tensor, axis: int) -> Tensor:
 
 
 def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1) -> Tensor:
-    """The correlation of labels and predictions along `axis`: the mean of the product of both,
-    less their means, over their standard deviations, each with 1e-7 added.
+    """The Pearson correlation of labels and predictions along `axis`: the mean product of their
+    deviations from the mean, over the standard deviations, each with 1e-7 added.
 
     >>> tg.metrics.pearson_correlation([[0.0, 1.0, 0.5]], [[0.1, 0.9, 0.5]]).numpy().round(4)
     array([1.], dtype=float32)
@@ -166,8 +166,8 @@ def pearson_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1)
 
 
 def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis = -1) -> Tensor:
-    """How near labels and predictions are to each other along `axis`, by how they vary together:
-    2 * covariance / (the sum of both variances + the squared difference of the means + 1e-7).
+    """The concordance of labels and predictions along `axis`:
+    2 * covariance / (sum of both variances + squared difference of the means + 1e-7).
 
     Source: Lin, "A Concordance Correlation Coefficient to Evaluate Reproducibility" (1989).
 
@@ -184,8 +184,8 @@ def concordance_correlation(y_true: TensorLike, y_pred: TensorLike, axis: Axis =
 
 
 class PearsonCorrelation(MeanMetricWrapper):
-    """The mean of `tg.metrics.pearson_correlation`, along `axis`: 1 where predictions lie on a
-    rising line over the labels.
+    """The mean of `tg.metrics.pearson_correlation` along `axis`: 1 if predictions are an increasing
+    linear function of the labels.
 
     >>> metric = tg.metrics.PearsonCorrelation()
     >>> y_true, y_pred = [[0, 1, 0.5], [1, 1, 0.2]], [[0.1, 0.9, 0.5], [1, 0.9, 0.2]]
@@ -204,8 +204,7 @@ class PearsonCorrelation(MeanMetricWrapper):
 
 
 class ConcordanceCorrelation(MeanMetricWrapper):
-    """The mean of `tg.metrics.concordance_correlation`, along `axis`: 1 where predictions are the
-    labels.
+    """The mean of `tg.metrics.concordance_correlation` along `axis`: 1 if predictions equal labels.
 
     >>> metric = tg.metrics.ConcordanceCorrelation()
     >>> y_true, y_pred = [[0, 1, 0.5], [1, 1, 0.2]], [[0.1, 0.9, 0.5], [1, 0.9, 0.2]]
@@ -334,8 +333,8 @@ def _share(metric: Metric, label_smoothing: float) -> float:
 
 
 class SparseCategoricalCrossentropy(MeanMetricWrapper):
-    """The mean of `tg.losses.sparse_categorical_crossentropy`, in which labels that are
-    `ignore_class` do not count.
+    """The mean of `tg.losses.sparse_categorical_crossentropy`, without labels equal to
+    `ignore_class`.
 
     >>> metric = tg.metrics.SparseCategoricalCrossentropy()
     >>> round(float(metric([1], [[0.25, 0.75]])), 4)
@@ -371,16 +370,16 @@ class SparseCategoricalCrossentropy(MeanMetricWrapper):
 
 
 class R2Score(Metric):
-    """How much of the variance of labels the predictions explain: 1 - sum((y_true - y_pred) ** 2) /
+    """The share of the labels' variance that predictions explain: 1 - sum((y_true - y_pred) ** 2) /
     sum((y_true - mean(y_true)) ** 2), for each column of two [rows, columns].
 
-    - `class_aggregation`: "uniform_average", the mean of the columns; "variance_weighted_average";
-      or None, a number for each column.
+    - `class_aggregation`: "uniform_average", the mean over columns; "variance_weighted_average";
+      or None for one number per column.
     - `num_regressors`: p, the number of independent predictors; the score s becomes
-      1 - (1 - s) * (n - 1) / (n - p - 1) for n labels, if they are more than p + 1.
+      1 - (1 - s) * (n - 1) / (n - p - 1) for n labels, if n is more than p + 1.
 
-    Raises SignatureError (a ValueError) for another `class_aggregation` and ShapeError for labels
-    that are not a table.
+    Raises SignatureError (a ValueError) for an unknown `class_aggregation`, and ShapeError for
+    labels that are not a table.
 
     >>> score = tg.metrics.R2Score()
     >>> round(float(score([[1.0], [4.0], [3.0]], [[2.0], [4.0], [4.0]])), 4)
@@ -410,7 +409,7 @@ class R2Score(Metric):
     def update_state(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
-        """Adds a batch, with weights for its rows, or for all that it has."""
+        """Adds a batch, with a weight for each row, or for each element."""
         y, x = labels_and_predictions("R2Score", y_true, cast_to(as_tensor(y_pred), self.dtype))
         if rank_of("R2Score", y) != 2:
             refuse("R2Score", f"y_true is {y.type}", y, fix="give a table: [rows, columns]")

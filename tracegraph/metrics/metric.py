@@ -1,4 +1,4 @@
-"""Metrics: running totals in Variables, and what comes of them; means and sums of values."""
+"""Metrics: running totals in Variables, and their results; means and sums of values."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tracegraph.typing import DTypeLike, InitializerLike, TensorLike
 
 
 class Metric(Module):
-    """The base class: Variables that `update_state` adds to and `result` reads.
+    """The base class: `update_state` adds to Variables, and `result` reads them.
 
-    A call does both. `reset_state` sets all Variables to 0. Everything works inside of functions;
-    the Variables are in checkpoints and saved models as those of any Module.
+    A call does both. `reset_state` sets all Variables to 0. Everything works inside functions, and
+    checkpoints and saved models include the Variables as for any Module.
 
-    - `dtype`: that of the Variables and of the result; float32 by default.
+    - `dtype`: the dtype of the Variables and of the result; float32 by default.
 
-    Subclasses make their Variables with `add_weight`, and define `update_state` and `result`.
-    Raises DTypeError for a dtype that is neither floating nor of integers.
+    Subclasses create their Variables with `add_weight`, and define `update_state` and `result`.
+    Raises DTypeError for a dtype that is neither floating nor integer.
 
     >>> class Largest(tg.metrics.Metric):
     ...     def __init__(self):
@@ -70,12 +70,12 @@ class Metric(Module):
         aggregation: str | None = "sum",
         name: str | None = None,
     ) -> Variable:
-        """A new Variable, which no tape watches by itself.
+        """Creates a Variable, which tapes do not watch automatically.
 
-        - `initializer`: what makes the first value, a function of a shape and a dtype or a name;
-          None is "zeros".
-        - `dtype`: that of the metric by default.
-        - `aggregation`: how replicas are put together, of which there is one.
+        - `initializer`: a function of a shape and a dtype that returns the initial value, or its
+          name; None means "zeros".
+        - `dtype`: by default that of the metric.
+        - `aggregation`: how to combine replicas, of which there is one.
         """
         kind = self.dtype if dtype is None else as_dtype(dtype)
         start = initializers.get("zeros" if initializer is None else initializer)
@@ -92,21 +92,21 @@ class Metric(Module):
         dtype: DTypeLike | None = None,
         name: str | None = None,
     ) -> Variable:
-        """`add_variable` of a number, unless a shape is given."""
+        """`add_variable`, by default for a scalar."""
         return self.add_variable(shape, initializer, dtype, name=name)
 
     def _add_variables(self, shape: Sequence[Any], *names: str) -> None:
-        """Makes Variables, as attributes of their names."""
+        """Creates Variables as attributes of these names."""
         for name in names:
             setattr(self, name, self.add_weight(shape, name=name))
         announce(self)
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
-        """Adds what a batch shows to the Variables."""
+        """Adds a batch to the Variables."""
         raise NotImplementedError
 
     def result(self) -> Any:
-        """The metric of all batches since the last reset."""
+        """The metric over all batches since the last reset."""
         raise NotImplementedError
 
     def reset_state(self) -> None:
@@ -115,7 +115,7 @@ class Metric(Module):
             variable.assign(zeros_like(variable))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Updates the state, and returns the result."""
+        """Updates the state and returns the result."""
         api_boundary(self.update_state)(*args, **kwargs)
         return self.result()
 
@@ -128,8 +128,8 @@ class Metric(Module):
         sample_weight: TensorLike | None,
         reduce: Callable[[Tensor, Any], Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """One value for each row, and its weight: weights broadcast to values of as many axes, and
-        what a row has more is reduced."""
+        """One value per row, and its weight: weights broadcast to values of equal rank, and further
+        axes of the values are reduced."""
         op = type(self).__name__
         x, weights = cast_to(as_tensor(values), self.dtype), self._weights(sample_weight)
         if weights is None:
@@ -143,7 +143,7 @@ class Metric(Module):
 
 
 class Sum(Metric):
-    """The sum of all values, times their weights.
+    """The sum of all values times their weights.
 
     >>> total = tg.metrics.Sum()
     >>> total.update_state([1.0, 2.0])
@@ -166,7 +166,7 @@ class Sum(Metric):
 
 
 class Mean(Metric):
-    """The mean of all values, by their weights; 0 of none.
+    """The weighted mean of all values; 0 if there are none.
 
     Without weights each row counts once, however many values it has.
 
@@ -193,7 +193,7 @@ class Mean(Metric):
 
 
 class MeanMetricWrapper(Mean):
-    """The mean of `fn(y_true, y_pred, **kwargs)`, a function that returns one value for each row.
+    """The mean of `fn(y_true, y_pred, **kwargs)`, a function that returns one value per row.
 
     >>> error = tg.metrics.MeanMetricWrapper(lambda y_true, y_pred: abs(y_true - y_pred))
     >>> float(error([1.0, 2.0], [2.0, 4.0]))
@@ -214,13 +214,13 @@ class MeanMetricWrapper(Mean):
     def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
-        """Adds what the function gives for a batch, times weights that broadcast to it."""
+        """Adds the function's values for a batch, times weights that broadcast to them."""
         labels, predictions = as_tensor(y_true), as_tensor(y_pred)
         values = self._fn(labels, predictions, **self._arguments)
         super().update_state(values, self._masked(labels, values, sample_weight))
 
     def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
-        """The weights; those of rows that do not count are 0."""
+        """The weights, which are 0 for rows that do not count."""
         return sample_weight
 
 

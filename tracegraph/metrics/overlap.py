@@ -1,4 +1,4 @@
-"""Metrics of how much labels and predictions overlap: F scores, intersection over union."""
+"""Metrics of overlap between labels and predictions: F scores, intersection over union."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 
 
 class FBetaScore(Metric):
-    """(1 + beta ** 2) * precision * recall / (beta ** 2 * precision + recall), of labels and
+    """(1 + beta ** 2) * precision * recall / (beta ** 2 * precision + recall), for labels and
     predictions [rows, classes].
 
-    - `average`: "micro" counts over all classes; "macro" is the mean of the classes; "weighted" the
-      mean by the number of labels; None a number for each class.
-    - `threshold`: from 0 to 1; above it a prediction says yes. By default the largest of a row
-      does.
+    - `average`: "micro" counts over all classes; "macro" is the mean over classes; "weighted" is
+      that mean weighted by the number of labels; None gives one number per class.
+    - `threshold`: from 0 to 1; predictions above it are positive. By default the largest of a row
+      is.
 
-    Raises SignatureError (a ValueError) for another average, a `beta` that is not above 0 or a
-    threshold out of range, and ShapeError for other shapes.
+    Raises SignatureError (a ValueError) for an unknown average, a `beta` that is not above 0 or a
+    threshold out of range, and ShapeError for shapes that do not fit.
 
     >>> score = tg.metrics.FBetaScore(beta=2.0, threshold=0.5)
     >>> y_true = [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
@@ -136,7 +136,7 @@ class FBetaScore(Metric):
 
 
 class F1Score(FBetaScore):
-    """2 * precision * recall / (precision + recall): `FBetaScore` with a `beta` of 1.
+    """2 * precision * recall / (precision + recall): `FBetaScore` with `beta=1`.
 
     >>> score = tg.metrics.F1Score(average="macro")
     >>> round(float(score([[1, 0], [0, 1], [0, 1]], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])), 4)
@@ -154,18 +154,18 @@ class F1Score(FBetaScore):
 
 
 class IoU(Metric):
-    """The mean over some classes of intersection over union: the rows of which both label and
-    prediction are the class, over those of which one of them is. Classes that neither ever is do
-    not count.
+    """The mean intersection over union of some classes: the number of rows where both label and
+    prediction are the class, over the number where at least one is. Classes that never occur in
+    either do not count.
 
-    - `num_classes`: the number of classes; `target_class_ids` are those that count.
-    - `ignore_class`: the label whose rows are left out, as are those with numbers out of range.
-    - `sparse_y_true`, `sparse_y_pred`: whether they are numbers of classes; otherwise they have an
-      axis of the classes, `axis`, and the largest counts.
-    - `dtype`: int32 by default; floating for weights that are not integers.
+    - `num_classes`: the number of classes; `target_class_ids` selects those that count.
+    - `ignore_class`: a label whose rows are left out, as are rows with class numbers out of range.
+    - `sparse_y_true`, `sparse_y_pred`: whether they are class numbers; otherwise they have a class
+      axis, `axis`, and the largest element counts.
+    - `dtype`: int32 by default; use a floating one for weights that are not integers.
 
     Raises SignatureError (a ValueError) for classes out of range, and DTypeError for weights that
-    the dtype does not hold.
+    the dtype cannot hold.
 
     >>> metric = tg.metrics.IoU(num_classes=2, target_class_ids=[0])
     >>> round(float(metric([0, 0, 1, 1], [0, 1, 0, 1])), 4)
@@ -290,7 +290,7 @@ class BinaryIoU(IoU):
 
 
 class OneHotIoU(IoU):
-    """`IoU` of labels, and by default predictions, that have an axis of the classes.
+    """`IoU` of labels, and by default predictions, that have a class axis.
 
     >>> metric = tg.metrics.OneHotIoU(num_classes=2, target_class_ids=[0])
     >>> y_true, y_pred = [[1, 0], [1, 0], [0, 1], [0, 1]], [[9, 1], [1, 9], [9, 1], [1, 9]]

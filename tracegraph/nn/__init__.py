@@ -37,7 +37,7 @@ from tracegraph.nn.normalisation import *
 from tracegraph.nn.pooling import *
 from tracegraph.nn.sampled import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [
         *(
             "approx_max_k",
@@ -60,5 +60,5 @@ if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred name
     __all__ += pooling.__all__
     __all__ += sampled.__all__
 
-# Modules are not public names.
+# Submodules are not public names.
 del activation, convolutions, ctc, isotonic, loss, morphology, normalisation, pooling, sampled

@@ -16,13 +16,13 @@ from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.typing import Axis, TensorLike
 
-#: The two constants of selu, which make mean 0 and variance 1 a fixed point.
+#: The two constants of selu, for which mean 0 and variance 1 are a fixed point.
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
 
 
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
-    """max(0, x); the derivative at 0 is 0, and at nan too.
+    """max(0, x); the derivative is 0 at 0 and at nan.
 
     >>> tg.nn.relu([-1.0, 2.0]).numpy()
     array([0., 2.], dtype=float32)
@@ -42,7 +42,7 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 
 
 def crelu(features: TensorLike, axis: Axis = -1, name: str | None = None) -> Tensor:
-    """relu(x) and relu(-x), one after the other along `axis`.
+    """relu(x) and relu(-x), concatenated along `axis`.
 
     >>> tg.nn.crelu([-1.0, 2.0]).numpy()
     array([0., 2., 1., 0.], dtype=float32)
@@ -71,7 +71,7 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
     x = as_tensor(features)
     zero = zeros_of(x)
     is_negative = ops.LESS(x, zero)
-    # The exponential is taken of what is negative alone, so that it does not overflow.
+    # Take the exponential only of negative numbers, so that it does not overflow.
     return ops.SELECT(is_negative, ops.Expm1()(ops.SELECT(is_negative, x, zero)), x)
 
 
@@ -92,7 +92,8 @@ def selu(features: TensorLike, name: str | None = None) -> Tensor:
 
 
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
-    """x times the probability that a normal number is below x; or an approximation by tanh.
+    """x times the probability that a standard normal number is below x; or an approximation by
+    tanh.
 
     >>> tg.nn.gelu([-1.0, 1.0]).numpy().round(4)
     array([-0.1587,  0.8413], dtype=float32)

@@ -1,4 +1,4 @@
-"""Convolutions, and the transposed ones, which are their derivatives by the input."""
+"""Convolutions and transposed convolutions, their derivatives with respect to the input."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def conv2d(
     """z[n, i, j, k] = sum of input[n, i * s + a * d, j * s + b * d, c] * filters[a, b, c, k]
 
     - `input`: [examples, height, width, channels], where several axes may hold the examples;
-      `filters`: [height, width, channels, outputs], where the channels of the filters may divide
-      those of the input: then there are groups.
-    - `strides` s and `dilations` d: one number, one for height and width each, or one for each of
-      four axes, of which those of examples and channels are 1.
+      `filters`: [height, width, channels, outputs]. Filters with fewer channels, which must divide
+      those of the input, make the convolution grouped.
+    - `strides` s and `dilations` d: one number, one each for height and width, or one for each of
+      the four axes, being 1 for examples and channels.
     - `padding`: "VALID" for none, "SAME" so that stride 1 keeps the size, or a list of pairs
       (before, after) for all four axes.
-    - `data_format`: "NCHW" if the channels are axis 1, of the input, the result, and of lists for
-      four axes.
+    - `data_format`: "NCHW" if the channels are axis 1, in the input, the result, and lists for four
+      axes.
 
     Raises ShapeError if the channels do not fit.
 
@@ -126,9 +126,9 @@ def depthwise_conv2d(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A convolution of each channel by itself, with `filter` [height, width, channels, multiplier].
+    """Convolves each channel by itself, with `filter` [height, width, channels, multiplier].
 
-    Output c * multiplier + m is made of channel c; see `conv2d`.
+    Output c * multiplier + m comes from channel c; see `conv2d`.
 
     >>> tg.nn.depthwise_conv2d(tg.ones([1, 2, 2, 3]), tg.ones([2, 2, 3, 1]), 1, "VALID").shape
     TensorShape([1, 1, 1, 3])
@@ -139,7 +139,7 @@ def depthwise_conv2d(
 
 
 def _for_each_channel(op: str, filter: Any) -> Tensor:
-    """[height, width, channels, multiplier] as a kernel with as many groups as channels."""
+    """[height, width, channels, multiplier] as a kernel with one group per channel."""
     kernel = ranked(op, filter, 4)
     height, width, channels, multiplier = sizes_of(op, kernel)
     return reshape(kernel, [height, width, 1, channels * multiplier])
@@ -155,7 +155,7 @@ def separable_conv2d(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`depthwise_conv2d`, and then a convolution with `pointwise_filter`, [1, 1, channels *
+    """`depthwise_conv2d`, followed by a convolution with `pointwise_filter`, [1, 1, channels *
     multiplier, outputs], which mixes the channels.
 
     Raises ShapeError if the filters do not fit each other.
@@ -200,11 +200,12 @@ def conv2d_transpose(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The derivative of `conv2d` by its input, at a cotangent `input`: it makes images larger.
+    """The derivative of `conv2d` with respect to its input, at a cotangent `input`: enlarges
+    images.
 
     - `input`: [examples, height, width, channels]; `filters`: [height, width, outputs, channels].
-    - `output_shape`: the shape of the result, of which a `conv2d` with the same `strides`,
-      `padding` and `dilations` makes the shape of `input`.
+    - `output_shape`: the shape of the result. A `conv2d` of such a tensor with the same `strides`,
+      `padding` and `dilations` must give the shape of `input`.
 
     Raises ShapeError if it does not.
 
@@ -231,7 +232,7 @@ def conv1d_transpose(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The derivative of `conv1d` by its input; see `conv2d_transpose`.
+    """The derivative of `conv1d` with respect to its input; see `conv2d_transpose`.
 
     >>> y = tg.nn.conv1d_transpose([[[1.0], [2.0]]], [[[1.0]], [[10.0]]], [1, 4, 1], 2)
     >>> y[0, :, 0].numpy()
@@ -253,7 +254,7 @@ def conv3d_transpose(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The derivative of `conv3d` by its input; see `conv2d_transpose`.
+    """The derivative of `conv3d` with respect to its input; see `conv2d_transpose`.
 
     >>> x, filters = tg.ones([1, 2, 2, 2, 1]), tg.ones([2, 2, 2, 3, 1])
     >>> tg.nn.conv3d_transpose(x, filters, [1, 4, 4, 4, 3], 2).shape
@@ -275,7 +276,7 @@ def conv_transpose(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`conv1d_transpose`, or that of two or three axes, by the number of axes of `filters`.
+    """`conv1d_transpose`, `conv2d_transpose` or `conv3d_transpose`, by the rank of `filters`.
 
     >>> tg.nn.conv_transpose(tg.ones([1, 3, 1]), tg.ones([2, 4, 1]), [1, 6, 4], 2).shape
     TensorShape([1, 6, 4])
@@ -294,7 +295,7 @@ def atrous_conv2d_transpose(
     padding: str | Sequence[Any],
     name: str | None = None,
 ) -> Tensor:
-    """The derivative of `atrous_conv2d` by its input; see `conv2d_transpose`.
+    """The derivative of `atrous_conv2d` with respect to its input; see `conv2d_transpose`.
 
     >>> x, filters = tg.ones([1, 1, 1, 1]), tg.ones([3, 3, 2, 1])
     >>> tg.nn.atrous_conv2d_transpose(x, filters, [1, 5, 5, 2], 2, "VALID").shape
@@ -314,7 +315,7 @@ def depthwise_conv2d_backprop_input(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The derivative of `depthwise_conv2d` by an input of the shape `input_sizes`, at the
+    """The derivative of `depthwise_conv2d` with respect to an input of shape `input_sizes`, at the
     cotangent `out_backprop`.
 
     >>> g, filter = tg.ones([1, 1, 1, 3]), tg.ones([2, 2, 3, 1])

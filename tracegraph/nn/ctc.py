@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the loss of a sequence whose alignment is not known."""
+"""Connectionist temporal classification: a loss for sequences whose alignment is unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full_like
 from tracegraph.typing import TensorLike
 
-#: The logarithm of the probability of what cannot be. It is finite, so that no derivative is nan.
+#: The log-probability of the impossible. It is finite, so that no derivative is nan.
 _IMPOSSIBLE = -1e30
 
 
@@ -45,18 +45,17 @@ def ctc_loss(
     blank_index: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """-log of the probability of each sequence of labels: the sum over all its alignments.
+    """The negative log-probability of each label sequence, summed over all its alignments.
 
-    An alignment has one class for each frame; without repetitions, and then without blanks, it is
-    the sequence.
+    An alignment has one class per frame; removing repetitions, and then blanks, gives the sequence.
 
     - `labels`: [examples, longest], integers; `label_length`: how many of each row count.
     - `logits`: [frames, examples, classes], or [examples, frames, classes] if not
       `logits_time_major`; `logit_length`: how many frames of each example count.
     - `blank_index`: the class of the blank, 0 by default; negative ones count from the end.
-    - `unique`: accepted as in TensorFlow, and not needed.
+    - `unique`: accepted as in TensorFlow, but not needed.
 
-    The loss is infinite, and its derivative 0, where the frames are too few for the labels.
+    The loss is infinite, and its derivative 0, if there are too few frames for the labels.
     Raises ShapeError for shapes that do not fit, DTypeError for labels that are not integers.
 
     >>> logits = tg.zeros([2, 1, 3])  # each frame: every class with probability 1 / 3
@@ -107,8 +106,8 @@ def _blank(op: str, x: Tensor, blank_index: Any) -> int:
 def _loss(
     labels: Tensor, x: Tensor, label_length: Tensor, logit_length: Tensor, blank: Any
 ) -> Tensor:
-    """The states are the labels with blanks between and around them. alpha[s] is the logarithm of
-    the probability that the frames so far end in state s."""
+    """The states are the labels with blanks between and around them. alpha[s] is the
+    log-probability that the frames so far end in state s."""
     frames, examples, _ = x.type.shape
     label_count, frame_count = (
         reshape(cast_to(length, int32), [examples, 1]) for length in (label_length, logit_length)
@@ -127,14 +126,14 @@ def _loss(
 
     start = broadcast(where(equal(places, 0), zeros([], x.dtype), _IMPOSSIBLE), states.type.shape)
     last = foldl(step, (transpose(chances, [1, 0, 2]), range_of(frames)), start)
-    back = subtract(multiply(label_count, 2), places)  # how far before the last state
+    back = subtract(multiply(label_count, 2), places)  # the distance from the last state
     is_end = logical_or(equal(back, 0), equal(back, 1))
     total = reduce_logsumexp(where(is_end, last, _IMPOSSIBLE), axis=1)
     return where(greater(total, _IMPOSSIBLE / 2), negative(total), np.inf)
 
 
 def _states(labels: Tensor, label_count: Tensor, blank: Any) -> Tensor:
-    """[blank, label, blank, ..., label, blank] of each row; what does not count is a blank."""
+    """[blank, label, blank, ..., label, blank] for each row, filled up with blanks."""
     examples, longest = labels.type.shape
     labels = where(less(range_of(longest), label_count), labels, blank)
     pairs = reshape(stack([labels, full_like(labels, blank)], axis=2), [examples, 2 * longest])
@@ -142,7 +141,7 @@ def _states(labels: Tensor, label_count: Tensor, blank: Any) -> Tensor:
 
 
 def _moved(x: Tensor, count: int, fill: Any) -> Tensor:
-    """x moved along its last axis by `count` places, with `fill` at the front."""
+    """x shifted along its last axis by `count` places, with `fill` at the front."""
     return cut(pad(x, [[0, 0], [count, 0]], constant_values=fill), 1, 0, x.type.shape[1])
 
 

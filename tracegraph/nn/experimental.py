@@ -19,7 +19,7 @@ def stateless_dropout(
     noise_shape: ShapeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`tg.nn.dropout` as a function of a seed, which is two integers.
+    """`tg.nn.dropout` as a function of a seed of two integers.
 
     >>> x = tg.ones([8])
     >>> a, b = (tg.nn.experimental.stateless_dropout(x, 0.5, seed=[1, 2]) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Isotonic regression: the nearest sequence that does not rise, or does not fall."""
+"""Isotonic regression: the nearest non-increasing, or non-decreasing, sequence."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tracegraph.typing import Axis, TensorLike
 
 
 class Isotonic(NamedTuple):
-    """What `isotonic_regression` returns."""
+    """The result of `isotonic_regression`."""
 
     output: Tensor
     segments: Tensor
 
 
 def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis = -1) -> Isotonic:
-    """The sequence along `axis` that is nearest to `inputs`, in squares, and never rises.
+    """The non-increasing sequence along `axis` that is nearest to `inputs`, in least squares.
 
-    - `decreasing`: with False, it never falls.
+    - `decreasing`: if False, the sequence is non-decreasing.
 
-    The result is constant on segments, and equal to the mean of the inputs there; so is its
-    derivative. Returns it, and the number of each element's segment as int32. Integers give
-    float64, or float32 if they have 8 or 16 bits. It takes memory for the square of the axis, whose
-    size must be known. Raises ShapeError if it is not.
+    The result is constant on segments, where it is the mean of the inputs; so is its derivative.
+    Returns it, and the segment number of each element as int32. Integers give float64, or float32
+    if they have 8 or 16 bits. The memory grows with the square of the axis, whose size must be
+    known. Raises ShapeError if it is not.
 
     >>> found = tg.nn.isotonic_regression([3.0, 1.0, 2.0, 0.0])
     >>> found.output.numpy(), found.segments.numpy()
@@ -64,8 +64,8 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
 
 
 def _segments(x: Tensor) -> Tensor:
-    """The segments of the nearest sequence that never falls: one begins where no mean of elements
-    that begin there is below one of elements that end before."""
+    """The segments of the nearest non-decreasing sequence: one begins where no mean of elements
+    that start there is below one of elements that end before."""
     size: Any = x.type.shape[-1]
     sums = pad(cumsum(x, axis=-1), [*[[0, 0]] * (x.ndim - 1), [1, 0]])
     place = range_of(size)

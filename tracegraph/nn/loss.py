@@ -1,4 +1,4 @@
-"""Losses: cross entropies and the like, one value for each row."""
+"""Losses: cross entropies and the like, one value per row."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def softmax_cross_entropy_with_logits(
 ) -> Tensor:
     """-sum(labels * log_softmax(logits)) along `axis`, which holds the classes.
 
-    labels[..., classes] are probabilities that sum to 1, of the shape of the logits, whose dtype
-    they take.
+    labels[..., classes] are probabilities that sum to 1, in the shape of the logits, to whose dtype
+    they are converted.
 
     >>> tg.nn.softmax_cross_entropy_with_logits(
     ...     labels=[[1.0, 0.0]], logits=[[0.0, 0.0]]
@@ -57,7 +57,7 @@ def softmax_cross_entropy_with_logits(
 
 
 def _floating_logits(op: str, logits: Any) -> Tensor:
-    """The logits as a tensor. Raises DTypeError for what is not floating."""
+    """The logits as a tensor. Raises DTypeError unless they are floating."""
     x = as_tensor(logits)
     if not x.dtype.is_floating:
         fact = f"{op}: the logits are {x.type}, and they must be floating"
@@ -72,9 +72,9 @@ def sparse_softmax_cross_entropy_with_logits(
     """-log_softmax(logits)[..., labels]: the loss of integer labels.
 
     labels[...] count from 0, logits[..., classes] are floating.
-    Raises InvalidArgumentError for a label that is out of range, where it is known already and
-    where a function is built with `check_bounds`. Else it gives nan, as in TensorFlow on GPUs: that
-    of a function, and that of a label at top level which is still pending.
+    Raises InvalidArgumentError for a label out of range, if it is known already or the function is
+    built with `check_bounds`. Otherwise, in a function, or for a label at top level that is still
+    pending, the loss is nan, as in TensorFlow on GPUs.
 
     >>> tg.nn.sparse_softmax_cross_entropy_with_logits(
     ...     labels=[1], logits=[[0.0, 0.0]]
@@ -103,21 +103,21 @@ def sparse_softmax_cross_entropy_with_logits(
             logits,
             fix="give logits one more axis than labels, the classes, at the end",
         )
-    # A masked sum rather than a gather: its derivative is not a scatter, which is slow on CPUs.
+    # A masked sum rather than a gather, whose derivative is a scatter, which is slow on CPUs.
     classes = logits.type.shape[-1]
     chosen = log_softmax(logits)
     is_label = one_hot(labels, classes, dtype=bool_)
     loss = ops.NEG(reduce_sum(ops.SELECT(is_label, chosen, zeros_of(chosen)), -1))
     if _are_in_range(op, labels, classes):
         return loss
-    # A label below 0 is a large number without its sign.
+    # As an unsigned integer, a negative label is large.
     unsigned = ops.Cast(uint64 if labels.dtype.size > 4 else uint32)(labels)
     limit = broadcast(as_tensor(classes, unsigned.dtype), labels.type.shape)
     return ops.SELECT(ops.LESS(unsigned, limit), loss, full_like(loss, np.nan))
 
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
-    """Whether the labels are known, and then right. Raises InvalidArgumentError if they are not."""
+    """Whether the labels are known to be in range. Raises InvalidArgumentError if some are not."""
     message = f"{op}: label {{}} is out of range for {classes} classes"
     fix = f"use labels from 0 to {classes - 1}"
     value = value_at_hand(labels) if isinstance(classes, int) else None
@@ -133,7 +133,7 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Tensor:
     """-labels * log(sigmoid(x)) - (1 - labels) * log(1 - sigmoid(x)), without overflow.
 
-    labels are probabilities, of the shape of the logits x; each element is a loss.
+    labels are probabilities, in the shape of the logits x; each element is a loss.
 
     >>> tg.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).numpy().round(4)
     array([0.6931], dtype=float32)
@@ -147,7 +147,7 @@ def weighted_cross_entropy_with_logits(
 ) -> Tensor:
     """The sigmoid cross entropy with `pos_weight` on its first term.
 
-    It is smooth, and its derivatives are so at 0 too, where TensorFlow's are those of a kink.
+    It is smooth, and so are its derivatives at 0, where TensorFlow's have a kink.
 
     >>> tg.nn.weighted_cross_entropy_with_logits([1.0], [0.0], 2.0).numpy().round(4)
     array([1.3863], dtype=float32)
@@ -173,10 +173,10 @@ def log_poisson_loss(
     compute_full_loss: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """e ** log_input - targets * log_input: the loss of counts, whose expectation has the logarithm
-    `log_input`, up to what does not depend on it.
+    """e ** log_input - targets * log_input: the negative log-likelihood of counts with expectation
+    e ** log_input, up to terms that do not depend on it.
 
-    `compute_full_loss` adds that, by Stirling's formula: t log t - t + log(2 pi t) / 2 for targets
+    `compute_full_loss` adds those, by Stirling's formula: t log t - t + log(2 pi t) / 2 for targets
     t that are not in [0, 1]. Raises ShapeError for shapes that differ.
 
     >>> tg.nn.log_poisson_loss([2.0], [0.0]).numpy()
@@ -192,7 +192,7 @@ def log_poisson_loss(
         return loss
     one = full_like(t, 1)
     is_small = ops.LogicalAnd()(ops.LESS_EQUAL(zeros_of(t), t), ops.LESS_EQUAL(t, one))
-    # The logarithms are taken of what counts alone: their derivative at 0 is infinite.
+    # Take the logarithms only of targets that count: their derivative at 0 is infinite.
     large = ops.SELECT(is_small, one, t)
     spread = multiply(ops.LOG(multiply(large, 2 * math.pi)), 0.5)
     stirling = ops.ADD(ops.SUB(ops.MUL(large, ops.LOG(large)), large), spread)
@@ -204,10 +204,10 @@ def compute_average_loss(
     sample_weight: TensorLike | None = None,
     global_batch_size: TensorLike | None = None,
 ) -> Tensor:
-    """The sum of the losses, each times its weight, by the number of examples.
+    """The weighted sum of the losses, divided by the number of examples.
 
     - `sample_weight`: one for each example; 1 by default.
-    - `global_batch_size`: the number of examples; by default the size of the first axis. Of no
+    - `global_batch_size`: the number of examples; by default the size of the first axis. Without
       examples the average is 0.
 
     Raises ValueError for a `global_batch_size` that is negative, or has axes.
@@ -233,7 +233,7 @@ def compute_average_loss(
 
 
 def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:
-    """Losses times weights, whose axes are the first ones of theirs."""
+    """Losses times weights, whose axes are the leading axes of the losses."""
     if rank_of(op, weight) > rank_of(op, losses):
         fact = f"the weights {weight.type} for losses {losses.type}"
         refuse(op, fact, losses, weight, fix="give one weight for each example")
@@ -242,8 +242,8 @@ def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:
 
 
 def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
-    """The sum of the losses: what each of several devices adds to its own; a program here runs on
-    one.
+    """The sum of the losses: the share that each of several devices adds to its own loss; here a
+    program runs on one.
 
     >>> tg.nn.scale_regularization_loss([1.0, 2.0]).numpy()
     np.float32(3.0)

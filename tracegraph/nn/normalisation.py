@@ -1,4 +1,4 @@
-"""Normalising, biases, dropout and embeddings."""
+"""Normalization, biases, dropout and embeddings."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def moments(
     """
     x = as_tensor(x)
     keepdims = as_flag("moments", "keepdims", keepdims)
-    if x.dtype.is_floating and summable(x) is not x:  # a mean that is rounded is not the mean
+    if x.dtype.is_floating and summable(x) is not x:  # use the unrounded mean
         mean, variance = moments(summable(x), axes, keepdims=keepdims)
         return cast_to(mean, x.dtype), cast_to(variance, x.dtype)
     mean = reduce_mean(x, axes, keepdims=True)
@@ -108,9 +108,9 @@ def weighted_moments(
     keepdims: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance along the axes, where each element counts as often as its weight.
+    """The weighted mean and variance along the axes.
 
-    `frequency_weights` broadcasts to x. Where all weights are 0, so are the mean and the variance.
+    `frequency_weights` broadcasts to x. If all weights are 0, so are the mean and the variance.
 
     >>> mean, variance = tg.nn.weighted_moments([1.0, 5.0], [0], [3.0, 1.0])
     >>> mean.numpy(), variance.numpy()
@@ -140,8 +140,8 @@ def sufficient_statistics(
     keepdims: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Along the axes: the number of elements, the sum of x - shift, that of its square, and the
-    shift; `normalize_moments` makes mean and variance of them.
+    """Along the axes: the number of elements, the sums of x - shift and of its square, and the
+    shift. `normalize_moments` computes mean and variance from them.
 
     >>> [y.numpy().item() for y in tg.nn.sufficient_statistics([1.0, 3.0], [0], 1.0)]
     [2.0, 2.0, 4.0, 1.0]
@@ -165,7 +165,7 @@ def normalize_moments(
     shift: TensorLike | None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The mean and the variance of what `sufficient_statistics` returned.
+    """The mean and the variance from the result of `sufficient_statistics`.
 
     >>> mean, variance = tg.nn.normalize_moments(*tg.nn.sufficient_statistics([1.0, 3.0], [0]))
     >>> mean.numpy(), variance.numpy()
@@ -184,7 +184,7 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """x / (bias + alpha * sum of squares) ** beta, with the sum over the channels that are at most
+    """x / (bias + alpha * sum of squares) ** beta, with the sum over channels at most
     `depth_radius` away.
 
     - `input`: [examples, height, width, channels].
@@ -233,7 +233,7 @@ def batch_normalization(
     array([1.], dtype=float32)
     """
     spread = as_tensor(variance)
-    # A number takes the dtype of the variance, and does not make the result complex.
+    # A number takes the dtype of the variance, so that it does not make the result complex.
     own = None if has_dtype(variance_epsilon) else spread.dtype
     factor = rsqrt(add(spread, as_tensor(variance_epsilon, own)))
     if scale is not None:
@@ -255,7 +255,7 @@ def batch_norm_with_global_normalization(
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
-    """`batch_normalization` with the offset beta and, if so asked, the scale gamma.
+    """`batch_normalization` with the offset beta and, optionally, the scale gamma.
 
     >>> found = tg.nn.batch_norm_with_global_normalization([3.0], 1.0, 4.0, 0.0, 5.0, 0.0, True)
     >>> found.numpy()
@@ -279,17 +279,18 @@ def fused_batch_norm(
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """Images normalised for each channel, and a mean and a variance to go on with.
+    """Normalizes images per channel, and returns a mean and a variance for later use.
 
     - `x`: [examples, height, width, channels], or of five axes; `scale`, `offset`, `mean`,
       `variance`: [channels].
-    - `is_training`: whether mean and variance are those of x. Then they are returned, the variance
-      as an estimate: times n / (n - 1) of n elements. With a factor f = `exponential_avg_factor`
-      below 1 it is (1 - f) * given + f * own. Otherwise the given ones are used and returned.
+    - `is_training`: whether to use the mean and variance of x. Then they are returned, the variance
+      as an unbiased estimate: times n / (n - 1) for n elements. A factor f =
+      `exponential_avg_factor` below 1 returns (1 - f) * given + f * own. Otherwise the given ones
+      are used and returned.
     - `data_format`: "NCHW" or "NCDHW" if the channels are axis 1.
 
-    float16 and bfloat16 compute in float32. Raises ShapeError for other ranks, and where mean and
-    variance are needed and not given.
+    float16 and bfloat16 are computed in float32. Raises ShapeError for other ranks, and if mean and
+    variance are needed but not given.
 
     >>> x = tg.reshape([1.0, 3.0], [2, 1, 1, 1])
     >>> y, mean, variance = tg.nn.fused_batch_norm(x, [1.0], [0.0], epsilon=0.0)
@@ -329,7 +330,7 @@ def fused_batch_norm(
 def _estimates(
     x: Tensor, own: tuple[Tensor, Tensor], given: tuple[Any, Any], factor: float
 ) -> tuple[Tensor, ...]:
-    """The mean and an estimate of the variance, of which the given ones keep 1 - factor."""
+    """The mean and an unbiased variance; the given ones have weight 1 - factor."""
     channels: Any = own[0].size
     count = element_count(x.type.shape) // channels if channels != 0 else 0  # type: ignore[operator]
     spread = cast_to(as_tensor(count), x.dtype)
@@ -347,9 +348,9 @@ def dropout(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """x / (1 - rate), with elements set to 0 at random, each with probability `rate`.
+    """x / (1 - rate), with each element set to 0 with probability `rate`.
 
-    - `noise_shape`: the shape of the random choice; it broadcasts to that of x.
+    - `noise_shape`: the shape of the random mask, which broadcasts to that of x.
 
     Raises ValueError for a rate that is not in [0, 1).
 
@@ -390,7 +391,7 @@ _NOISE = "give a shape that broadcasts to that of the operand, such as [2, 1]"
 
 
 def _noise_sizes(op: str, noise_shape: Any, x: Tensor) -> Any:
-    """The shape with the sizes of x where it has None."""
+    """The shape, with None replaced by the sizes of x."""
     if isinstance(noise_shape, (list, tuple)) and len(noise_shape) == x.ndim:
         pairs = zip(noise_shape, x.type.shape)
         noise_shape = [own if size is None else size for size, own in pairs]
@@ -402,9 +403,9 @@ def embedding_lookup(
 ) -> Tensor:
     """The rows of `params` at `ids`; with `max_norm`, each clipped to that norm.
 
-    A list holds the shards of one table: the first has the first rows, and so on; where the rows do
+    A list holds the shards of one table: the first has the first rows, and so on; if the rows do
     not divide evenly, the first shards have one row more. Ids are treated as indices in `gather`.
-    Raises ShapeError for shards that do not have as many rows.
+    Raises ShapeError for shards with other numbers of rows.
 
     >>> tg.nn.embedding_lookup(tg.constant([[1.0, 2.0], [3.0, 4.0]]), [1, 0]).numpy()
     array([[3., 4.],
@@ -421,7 +422,7 @@ def embedding_lookup(
 
 
 def _rows_of_shards(params: list[Any], ids: Tensor) -> Tensor:
-    """The rows at `ids` of the table whose shards are in the list: no shard is copied."""
+    """The rows at `ids` of a table given as a list of shards, without copying any shard."""
     shards = together("embedding_lookup", params)
     if len(shards) == 1:
         return gather(shards[0], ids)
@@ -441,7 +442,7 @@ def _rows_of_shards(params: list[Any], ids: Tensor) -> Tensor:
 
 
 def _row_counts(shards: list[Tensor]) -> list[int]:
-    """How many rows each shard has."""
+    """The number of rows in each shard."""
     shapes = [sizes_of("embedding_lookup", shard) for shard in shards]
     if len({shape[1:] for shape in shapes}) > 1 or not all(
         shape and known_int(shape[0]) for shape in shapes

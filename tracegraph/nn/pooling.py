@@ -1,6 +1,6 @@
-"""Pools: the maximum or the mean of each window over the spatial axes.
+"""Pooling: the maximum or the mean of each window over the spatial axes.
 
-Windows are combined from strided slices, one for each place in the window.
+Windows are combined from strided slices, one for each position in the window.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ def max_pool(
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The maximum of each window over the spatial axes; the first of equal ones has the derivative.
+    """The maximum of each window over the spatial axes; the first of equal ones gets the
+    derivative.
 
     - `input`: [examples, ..., channels]; `ksize`, `strides`, `padding` and `data_format` as in
       `conv2d`.
 
-    A window that holds nan is nan, and so is its derivative by each element, as for `reduce_max`.
+    A window that contains nan is nan, and so is its derivative for each element, as in
+    `reduce_max`.
 
     >>> tg.nn.max_pool(tg.reshape(tg.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
     3.0
@@ -69,7 +71,7 @@ def avg_pool(
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window over the spatial axes; what is padded does not count.
+    """The mean of each window over the spatial axes; padding does not count.
 
     >>> tg.nn.avg_pool(tg.reshape(tg.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
     1.5
@@ -103,8 +105,8 @@ def pool(
     dilations: Window | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` or `avg_pool`, for the `pooling_type` "MAX" or "AVG", of windows whose elements
-    lie `dilations` apart.
+    """`max_pool` or `avg_pool`, for the `pooling_type` "MAX" or "AVG", over windows whose elements
+    are `dilations` apart.
 
     >>> x = tg.reshape(tg.range(5.0), [1, 5, 1])
     >>> tg.nn.pool(x, [2], "MAX", dilations=[2])[0, :, 0].numpy()
@@ -219,7 +221,7 @@ def avg_pool3d(
 
 
 class OutputAndArgmax(NamedTuple):
-    """What `max_pool_with_argmax` returns."""
+    """The result of `max_pool_with_argmax`."""
 
     output: Tensor
     argmax: Tensor
@@ -235,10 +237,10 @@ def max_pool_with_argmax(
     include_batch_in_index: bool = False,
     name: str | None = None,
 ) -> OutputAndArgmax:
-    """`max_pool` of [examples, height, width, channels], and where each maximum stands.
+    """`max_pool` of [examples, height, width, channels], and the position of each maximum.
 
     Positions count the elements of one example in row-major order, or, with
-    `include_batch_in_index`, those of all. Of equal elements it is the first one.
+    `include_batch_in_index`, those of all examples. Among equal elements, the first counts.
 
     >>> x = tg.reshape([1.0, 4.0, 3.0, 2.0], [1, 2, 2, 1])
     >>> output, argmax = tg.nn.max_pool_with_argmax(x, 2, 2, "VALID")
@@ -267,7 +269,7 @@ def max_pool_with_argmax(
 
 
 def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
-    """The number of each element of x, or of each in its example."""
+    """The position of each element of x, in all of x or in its example."""
     total: Tensor = full(0, TensorType(kind))
     for axis, size in enumerate(x.type.shape):
         own = Iota(size, kind)()
@@ -285,7 +287,7 @@ def _pooled(
     rank = x.ndim - 2
     if math.prod(windows.sizes) <= _LARGEST_WINDOW_AT_ONCE:
         return _combined(slices(x, windows), combine)
-    # The last axis first: of equal elements the first in row-major order stays the first.
+    # The last axis first, so that the first of equal elements in row-major order stays first.
     for axis in reversed(range(1, rank + 1)):
         x = _combined(slices(x, windows, (axis,)), combine)
     return x

@@ -1,4 +1,4 @@
-"""Losses of many classes that look at a sample of them."""
+"""Losses over many classes, computed on a sample of them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def sampled_softmax_loss(
     - `weights`: [num_classes, width], or a list of shards as in `embedding_lookup`; `biases`:
       [num_classes]. The logit of a class is inputs . weights[class] + biases[class].
     - `labels`: integers [examples, num_true]; `inputs`: [examples, width].
-    - `sampled_values`: what a candidate sampler returned; by default that of
-      `tg.random.log_uniform_candidate_sampler` with `num_sampled` different classes.
-    - `remove_accidental_hits`: leaves out sampled classes that are labels of the example.
+    - `sampled_values`: the result of a candidate sampler; by default that of
+      `tg.random.log_uniform_candidate_sampler` with `num_sampled` distinct classes.
+    - `remove_accidental_hits`: whether to drop sampled classes that are labels of the example.
 
     The loss is for training; evaluate with the softmax over all classes.
     Raises ShapeError for shapes that do not fit, DTypeError for labels that are not integers.
@@ -74,8 +74,8 @@ def nce_loss(
     remove_accidental_hits: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Noise-contrastive estimation: the sum of the sigmoid cross entropies by which each example
-    tells its own classes from a sample of others.
+    """Noise-contrastive estimation: the sum of the sigmoid cross entropies for distinguishing each
+    example's own classes from a sample of others.
 
     The arguments and errors are those of `sampled_softmax_loss`.
 
@@ -102,8 +102,8 @@ def _sampled_logits(
     removes_hits: Any,
     seed: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Logits [examples, num_true + num_sampled], less the logarithms of how often each class is
-    expected, and the probabilities that they should have."""
+    """Logits [examples, num_true + num_sampled], minus the logarithms of the expected counts of the
+    classes, and their target probabilities."""
     num_sampled, num_classes, num_true = (as_size(op, "a number of classes", n) for n in shape)
     true, x = as_integers(op, "the labels", labels), as_tensor(inputs)
     true = reshape(true, [-1, 1]) if rank_of(op, true) == 1 and num_true == 1 else true

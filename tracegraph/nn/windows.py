@@ -1,6 +1,6 @@
-"""What functions that slide a window are told: data formats, windows, steps and padding.
+"""Arguments of functions that slide a window: data formats, windows, steps and padding.
 
-They compute with the channels last. What has them first is transposed on the way in and out.
+Computation is channels-last. Channels-first operands are transposed on the way in and out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.shape import Pad, Transpose, at_least
 
-#: Steps and windows that are larger are slips: XLA counts them in 32 bits.
+#: Larger steps and windows are rejected as mistakes: XLA counts them in 32 bits.
 _LARGEST_STEP = 2**31 - 1
 
 #: The data formats by the number of spatial axes: channels last, and channels first.
@@ -30,7 +30,7 @@ _FORMATS = {1: ("NWC", "NCW"), 2: ("NHWC", "NCHW"), 3: ("NDHWC", "NCDHW")}
 
 def puts_channels_first(op: str, data_format: Any, rank: int) -> bool:
     """Whether a data format over `rank` spatial axes has the channels as axis 1. Raises ValueError
-    for what is not a format."""
+    for an unknown format."""
     as_choice(op, "data_format", data_format, (None, *_FORMATS.get(rank, ()), "N...C", "NC..."))
     return data_format is not None and data_format.startswith("NC")
 
@@ -46,7 +46,7 @@ def channels_first(x: Tensor) -> Tensor:
 
 
 def ranked(op: str, input: Any, rank: int) -> Tensor:
-    """A tensor of so many axes. Raises ShapeError for another."""
+    """A tensor of the given rank. Raises ShapeError for any other."""
     x = as_tensor(input)
     if rank_of(op, x) != rank:
         refuse(op, f"{x.type} does not have {rank} axes", x, fix="give [examples, ..., channels]")
@@ -54,7 +54,7 @@ def ranked(op: str, input: Any, rank: int) -> Tensor:
 
 
 def with_one_batch_axis(op: str, x: Tensor, rank: int) -> tuple[Tensor, tuple[Size, ...]]:
-    """x with its axes before the last `rank + 1` joined, and their sizes."""
+    """x with all axes before the last `rank + 1` merged into one, and their sizes."""
     sizes = sizes_of(op, x)
     lead, rest = sizes[: -(rank + 1)], sizes[-(rank + 1) :]
     if len(lead) == 1:
@@ -63,13 +63,13 @@ def with_one_batch_axis(op: str, x: Tensor, rank: int) -> tuple[Tensor, tuple[Si
 
 
 def with_batch_axes(x: Tensor, lead: tuple[Size, ...]) -> Tensor:
-    """x with its first axis divided into axes of the sizes `lead` again."""
+    """x with its first axis split back into axes of the sizes `lead`."""
     return x if len(lead) == 1 else reshape(x, [*lead, *x.type.shape[1:]])
 
 
 def per_axis(op: str, what: str, value: Any, rank: int, is_first: bool = False) -> tuple[int, ...]:
-    """One positive int for each spatial axis; among `rank + 2`, those of examples and channels,
-    which are axis 1 if `is_first`, are 1."""
+    """One positive int for each spatial axis. If `rank + 2` are given, those for examples and
+    channels, which are axis 1 if `is_first`, must be 1."""
     numbers = as_sizes(op, what, value)
     if len(numbers) == rank + 2:
         outer, inner = _apart(numbers, is_first)
@@ -83,7 +83,7 @@ def per_axis(op: str, what: str, value: Any, rank: int, is_first: bool = False) 
 
 
 def _apart(items: Any, is_first: bool) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-    """What is given for examples and channels, and what for the spatial axes."""
+    """The items for examples and channels, and those for the spatial axes."""
     items = tuple(items)
     channels = 1 if is_first else len(items) - 1
     inner = items[2:] if is_first else items[1:-1]
@@ -91,7 +91,7 @@ def _apart(items: Any, is_first: bool) -> tuple[tuple[Any, Any], tuple[Any, ...]
 
 
 def reaches(window: Any, dilations: Any) -> tuple[Any, ...]:
-    """How many elements a window covers along each axis."""
+    """The number of elements that a window covers along each axis."""
     return tuple((width - 1) * gap + 1 for width, gap in zip(window, dilations))
 
 
@@ -103,8 +103,8 @@ def paddings(
     steps: tuple[int, ...],
     is_first: bool = False,
 ) -> tuple[tuple[Any, Any], ...]:
-    """What is added before and after each spatial axis of an x with channels last; pairs for all
-    axes stand in the order of the data format."""
+    """The padding before and after each spatial axis of an x with channels last; pairs for all axes
+    are in the order of the data format."""
     rank = len(steps)
     if isinstance(padding, str):
         kind = padding.upper()
@@ -133,7 +133,7 @@ def _is_padding(pair: tuple[Any, ...]) -> bool:
 
 
 def _same(size: Any, reach: Any, step: int) -> tuple[Any, Any]:
-    """The padding that gives size / step results, rounded up; one more after than before."""
+    """The padding that gives size / step results, rounded up; an odd one is larger at the end."""
     total = (ceiling_divide(size, step) - 1) * step + reach - size
     total = maximum(total, 0)
     return total // 2, total - total // 2
@@ -173,7 +173,7 @@ def windows_over(
     sizes, steps, gaps = (per_axis(op, what, value, rank, is_first) for what, value in arguments)
     reach = reaches(sizes, gaps)
     pads = paddings(op, x.type, padding, reach, steps, is_first)
-    is_empty = is_same(padding) and 0 in x.type.shape[1:-1]  # without an element there is no window
+    is_empty = is_same(padding) and 0 in x.type.shape[1:-1]  # without elements there is no window
     for size, pair, width in zip(sizes_of(op, x)[1:-1], pads, reach):
         whole = size + pair[0] + pair[1]
         if known_int(whole) and whole < width and not is_empty:
@@ -182,7 +182,7 @@ def windows_over(
 
 
 def padded(x: Tensor, windows: Windows, neutral: Any) -> Tensor:
-    """x with `neutral` around it where windows reach beyond."""
+    """x with `neutral` around it where windows extend past the edge."""
     if windows.is_padded:
         before, after = ((0, *(pair[k] for pair in windows.pads), 0) for k in (0, 1))
         x = Pad(before, after, (0,) * x.ndim)(x, full(neutral, TensorType(x.dtype)))
@@ -193,7 +193,7 @@ def padded(x: Tensor, windows: Windows, neutral: Any) -> Tensor:
 
 
 def slices(x: Tensor, windows: Windows, axes: tuple[int, ...] | None = None) -> Iterator[Tensor]:
-    """For each place in the window, in row-major order, what stands there in all windows; along
+    """For each position in the window, in row-major order, the elements there in all windows; along
     all spatial axes or some."""
     axes = tuple(range(1, x.ndim - 1)) if axes is None else axes
     sizes, steps, gaps = (

@@ -1,9 +1,9 @@
 """The namespace of the Python array API standard, version 2024.12.
 
-`x.__array_namespace__()` of a tensor is this module, so code that asks its arrays for their
-functions computes with tensors, inside of functions too, and is differentiated. The functions are
-those of `tg`, `tg.math`, `tg.linalg` and `tg.signal` under the names, and with the arguments, of
-the standard; where the two differ, `docs/array_api.md` says how.
+`x.__array_namespace__()` of a tensor is this module, so code written against the standard computes
+with tensors, also inside functions, and can be differentiated. The functions are those of `tg`,
+`tg.math`, `tg.linalg` and `tg.signal` with the names and arguments of the standard;
+`docs/array_api.md` describes the differences.
 
 >>> x = tg.constant([3.0, 4.0])
 >>> xp = x.__array_namespace__()
@@ -55,7 +55,7 @@ __array_api_version__ = "2024.12"
 
 e, inf, nan, newaxis, pi = _math.e, _math.inf, _math.nan, None, _math.pi
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [
         "__array_api_version__",
         "__array_namespace_info__",

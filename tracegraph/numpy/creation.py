@@ -1,4 +1,4 @@
-"""Making arrays. Numbers without a type are float32, complex64 and int32."""
+"""Creating arrays. Numbers without a dtype become float32, complex64 and int32."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def asarray(
     device: str | None = None,
     copy: bool | None = None,
 ) -> Tensor:
-    """`obj` as a tensor.
+    """Converts `obj` to a tensor.
 
-    A tensor never changes, so one is never copied, and all else always is. Raises ValueError for
-    `copy=False` where a copy must be made.
+    A tensor never changes, so it is never copied; anything else always is. Raises ValueError for
+    `copy=False` if a copy is necessary.
 
     >>> tg.numpy.asarray([1, 2]).numpy(), tg.numpy.asarray([1.5, 2.5], dtype=tg.float64).numpy()
     (array([1, 2], dtype=int32), array([1.5, 2.5]))
@@ -45,7 +45,7 @@ def asarray(
 
 
 def _default_complex(value: Any) -> DType | None:
-    """complex64 for Python's own complex numbers, which are complex128 in TensorFlow."""
+    """complex64 for Python's complex numbers, which TensorFlow makes complex128."""
     while isinstance(value, (list, tuple)) and value:
         if any(has_dtype(item) or hasattr(item, "__array__") for item in value):
             return None
@@ -62,7 +62,7 @@ def arange(
     dtype: DTypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """start, start + step, ... up to but without stop; from 0 to below start without a stop.
+    """start, start + step, ... up to but excluding stop; with one argument, from 0 to below it.
 
     >>> tg.numpy.arange(3).numpy(), tg.numpy.arange(1.0, 2.0, 0.5).numpy()
     (array([0, 1, 2], dtype=int32), array([1. , 1.5], dtype=float32))
@@ -84,7 +84,7 @@ def ones(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: str | None
 
 
 def empty(shape: ShapeLike, *, dtype: DTypeLike | None = None, device: str | None = None) -> Tensor:
-    """A tensor whose values do not matter: zeros."""
+    """A tensor with unspecified values, which are zeros."""
     check_device("empty", device)
     return array.zeros(shape, dtype or float32)
 
@@ -96,7 +96,7 @@ def full(
     dtype: DTypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """A shape filled with one value.
+    """A tensor of the given shape, filled with one value.
 
     >>> tg.numpy.full((2,), 7).numpy()
     array([7, 7], dtype=int32)
@@ -123,7 +123,7 @@ def ones_like(
 def empty_like(
     x: TensorLike, /, *, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
-    """A tensor of the shape of x whose values do not matter: zeros."""
+    """A tensor of the shape of x with unspecified values, which are zeros."""
     check_device("empty_like", device)
     return array.zeros_like(x, dtype)
 
@@ -136,7 +136,7 @@ def full_like(
     dtype: DTypeLike | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """The shape of x filled with one value, in the dtype of x."""
+    """A tensor of the shape of x, filled with one value, in the dtype of x."""
     x = as_tensor(x)
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
 
@@ -165,7 +165,8 @@ def eye(
 
 
 def _offsets(shape: Any) -> Tensor:
-    """By how many diagonals each element of a matrix is above the main one."""
+    """The number of the diagonal that each element of a matrix is on, positive above the main
+    one."""
     rows, columns = (array.range(size) for size in shape)
     return columns - array.expand_dims(rows, 1)  # type: ignore[operator]
 
@@ -204,7 +205,7 @@ def linspace(
     device: str | None = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """`num` values at equal distances from start to stop, without stop if not `endpoint`.
+    """`num` evenly spaced values from start to stop, excluding stop if not `endpoint`.
 
     >>> tg.numpy.linspace(0, 1, 3).numpy(), tg.numpy.linspace(0, 1, 2, endpoint=False).numpy()
     (array([0. , 0.5, 1. ], dtype=float32), array([0. , 0.5], dtype=float32))
@@ -218,7 +219,7 @@ def linspace(
         real = linspace(first.real, last.real, num, dtype=kind.real, endpoint=endpoint)
         imaginary = linspace(first.imag, last.imag, num, dtype=kind.real, endpoint=endpoint)
         return array.complex(real, imaginary)
-    # A Python number would be float32, and lose digits that float64 has.
+    # A Python number would become float32, and lose precision that float64 has.
     start, stop = (np.float64(x) if isinstance(x, (int, float)) else x for x in (start, stop))
     if endpoint or num == 0:
         return cast_to(array.linspace(start, stop, num), kind)
@@ -226,7 +227,7 @@ def linspace(
 
 
 def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
-    """The coordinates of a grid; the first two axes are exchanged for "xy".
+    """The coordinates of a grid; the first two axes are swapped for "xy".
 
     >>> [x.numpy().tolist() for x in tg.numpy.meshgrid([1, 2], [3])]
     [[[1, 2]], [[3, 3]]]
@@ -235,9 +236,9 @@ def meshgrid(*arrays: TensorLike, indexing: str = "xy") -> list[Tensor]:
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """What has `__dlpack__`, such as an array of NumPy, JAX or PyTorch, as a tensor.
+    """Converts an object with `__dlpack__`, such as a NumPy, JAX or PyTorch array, to a tensor.
 
-    A tensor never changes, so what others may write to is copied. Raises ValueError for
+    A tensor never changes, so memory that others may write to is copied. Raises ValueError for
     `copy=False` unless x is a tensor.
 
     >>> tg.numpy.from_dlpack(np.arange(3.0)).numpy()
@@ -253,7 +254,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     return as_tensor(np.from_dlpack(x) if is_on_host else backend.from_dlpack(x))
 
 
-#: DLPack's numbers of memory that NumPy reads: that of the CPU, and that which CUDA or ROCm pinned.
+#: DLPack's numbers for memory that NumPy can read: CPU memory, and memory pinned by CUDA or ROCm.
 _HOST_DEVICES = (1, 3, 11)
 
 

@@ -28,7 +28,7 @@ from tracegraph.typing import DTypeLike, TensorLike
 def astype(
     x: TensorLike, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: str | None = None
 ) -> Tensor:
-    """x in another data type. A tensor never changes, so `copy` decides nothing.
+    """x in another dtype. A tensor never changes, so `copy` has no effect.
 
     >>> tg.numpy.astype(tg.constant([1.5, -1.5]), tg.int32).numpy()
     array([ 1, -1], dtype=int32)
@@ -38,7 +38,7 @@ def astype(
 
 
 def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
-    """Whether a data type is of a kind, or of one of several.
+    """Whether a dtype is of a kind, or of one of several.
 
     >>> tg.numpy.isdtype(tg.float32, "real floating"), tg.numpy.isdtype(tg.int32, ("bool", tg.int8))
     (True, False)
@@ -61,9 +61,9 @@ def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
 
 
 def result_type(*arrays_and_dtypes: TensorLike | DTypeLike) -> DType:
-    """The type that all promote to; Python numbers adapt to it.
+    """The dtype to which all arguments promote; Python numbers adapt to it.
 
-    Raises DTypeError if the types do not mix, or have no room for a number.
+    Raises DTypeError if the dtypes do not mix, or cannot hold a number.
 
     >>> tg.numpy.result_type(tg.int8, tg.zeros([2], tg.uint8)), tg.numpy.result_type(tg.float64, 1)
     (tg.int16, tg.float64)
@@ -83,7 +83,7 @@ _NUMBERS = (builtins.bool, int, float, complex)
 
 
 def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> builtins.bool:
-    """Whether a type, or the type of an array, promotes to another one without loss.
+    """Whether a dtype, or that of an array, promotes to another one without loss.
 
     >>> tg.numpy.can_cast(tg.int8, tg.int16), tg.numpy.can_cast(tg.int32, tg.float32)
     (True, False)
@@ -94,7 +94,7 @@ def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> builtins.bool:
 
 @dataclass(frozen=True)
 class FloatInfo:
-    """What `finfo` returns, in Python's own numbers."""
+    """The result of `finfo`, in Python's own numbers."""
 
     bits: int
     eps: float
@@ -106,7 +106,7 @@ class FloatInfo:
 
 @dataclass(frozen=True)
 class IntegerInfo:
-    """What `iinfo` returns, in Python's own numbers."""
+    """The result of `iinfo`, in Python's own numbers."""
 
     bits: int
     max: int
@@ -115,7 +115,7 @@ class IntegerInfo:
 
 
 def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
-    """Limits of a floating type, of the parts of a complex one, or of the type of an array.
+    """Limits of a floating dtype, of the parts of a complex one, or of the dtype of an array.
 
     >>> tg.numpy.finfo(tg.float32).eps == 2.0**-23
     True
@@ -133,7 +133,7 @@ def finfo(type: DTypeLike | Tensor, /) -> FloatInfo:
 
 
 def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
-    """Limits of an integer type, or of the type of an array.
+    """Limits of an integer dtype, or of the dtype of an array.
 
     >>> tg.numpy.iinfo(tg.int8).max
     127
@@ -144,7 +144,7 @@ def iinfo(type: DTypeLike | Tensor, /) -> IntegerInfo:
 
 
 def sum_type(dtype: DType) -> DType:
-    """The type in which elements are added or multiplied: integers of 8 and 16 bits in 32."""
+    """The dtype for adding or multiplying elements: 32 bits for integers of 8 and 16 bits."""
     is_narrow = dtype.is_integer and dtype.size < int32.size
     return (uint32 if dtype.is_unsigned else int32) if is_narrow else dtype
 

@@ -1,7 +1,7 @@
-"""Functions of single elements, under the names of the array API standard.
+"""Elementwise functions, under the names of the array API standard.
 
-Most are the functions of `tg.math` themselves; the others state what the standard adds to them,
-such as integers that `ceil` leaves as they are.
+Most are the functions of `tg.math` themselves; the others add what the standard requires, such as
+integers that `ceil` leaves unchanged.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _bitwise_xor = binary(LogicalXor(), "bitwise_xor")
 
 
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The bits that are set in both; of truth values, whether both are true.
+    """The bits that are set in both operands; for bools, whether both are true.
 
     >>> tg.numpy.bitwise_and(tg.constant([12, 5]), 6).numpy()
     array([4, 4], dtype=int32)
@@ -85,22 +85,22 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The bits that are set in one or both; of truth values, whether one is true."""
+    """The bits that are set in either operand; for bools, whether either is true."""
     return _bitwise_or(x1, x2)
 
 
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The bits that are set in one alone; of truth values, whether they differ."""
+    """The bits that are set in exactly one operand; for bools, whether they differ."""
     return _bitwise_xor(x1, x2)
 
 
 def bitwise_invert(x: TensorLike, /) -> Tensor:
-    """The bits that are not set; of truth values, the opposite."""
+    """The bits that are not set; for bools, the negation."""
     return LogicalNot()(as_tensor(x))
 
 
 def ceil(x: TensorLike, /) -> Tensor:
-    """The next whole number that is not smaller; integers stay as they are.
+    """The smallest integral value that is not below x; integers are unchanged.
 
     >>> tg.numpy.ceil([1.5, -1.5]).numpy(), tg.numpy.ceil(3).numpy()
     (array([ 2., -1.], dtype=float32), np.int32(3))
@@ -110,13 +110,13 @@ def ceil(x: TensorLike, /) -> Tensor:
 
 
 def floor(x: TensorLike, /) -> Tensor:
-    """The next whole number that is not larger; integers stay as they are."""
+    """The largest integral value that is not above x; integers are unchanged."""
     x = as_tensor(x)
     return x if x.dtype.is_integer else math.floor(x)
 
 
 def trunc(x: TensorLike, /) -> Tensor:
-    """The next whole number towards zero; integers stay as they are.
+    """x rounded towards zero; integers are unchanged.
 
     >>> tg.numpy.trunc([1.5, -1.5]).numpy()
     array([ 1., -1.], dtype=float32)
@@ -126,7 +126,7 @@ def trunc(x: TensorLike, /) -> Tensor:
 
 
 def isfinite(x: TensorLike, /) -> Tensor:
-    """Whether each element is neither infinite nor nan; integers never are.
+    """Whether each element is neither infinite nor nan; true for integers.
 
     >>> tg.numpy.isfinite([1.0, float("inf")]).numpy()
     array([ True, False])
@@ -136,13 +136,13 @@ def isfinite(x: TensorLike, /) -> Tensor:
 
 
 def isinf(x: TensorLike, /) -> Tensor:
-    """Whether each element is infinite; integers never are."""
+    """Whether each element is infinite; false for integers."""
     x = as_tensor(x)
     return math.is_inf(x) if x.dtype.is_differentiable else _everywhere(x, False)
 
 
 def isnan(x: TensorLike, /) -> Tensor:
-    """Whether each element is nan; integers never are."""
+    """Whether each element is nan; false for integers."""
     x = as_tensor(x)
     return math.is_nan(x) if x.dtype.is_differentiable else _everywhere(x, False)
 
@@ -172,7 +172,7 @@ def log10(x: TensorLike, /) -> Tensor:
 
 
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """log(e ** x1 + e ** x2), without overflow and precise for results near 0.
+    """log(e ** x1 + e ** x2), without overflow and accurate for results near 0.
 
     >>> tg.numpy.logaddexp([0.0, 1000.0], [0.0, 1000.0]).numpy()
     array([6.9314718e-01, 1.0006932e+03], dtype=float32)
@@ -180,7 +180,7 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     x, y = elementwise_operands("logaddexp", x1, x2)
     is_first = greater_equal(x, y)
     high, low = where(is_first, x, y), where(is_first, y, x)
-    # Of two equal infinities the difference would be nan.
+    # The difference of two equal infinities would be nan.
     is_same = logical_and(equal(low, high), math.is_inf(high))
     difference = where(is_same, zeros_like(high), subtract(low, high))
     return add(high, math.softplus(difference))
@@ -195,12 +195,12 @@ def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     x, y = elementwise_operands("hypot", x1, x2)
     wide = float32 if x.dtype.size < 4 else x.dtype
     length = cast_to(abs(complex(cast(x, wide), cast(y, wide))), x.dtype)
-    # An infinite side makes the other one indifferent, be it nan.
+    # If one side is infinite, the other does not matter, even if it is nan.
     return where(logical_or(isinf(x), isinf(y)), python_math.inf, length)
 
 
 def signbit(x: TensorLike, /) -> Tensor:
-    """Whether the sign of each floating number is minus, which that of -0.0 is.
+    """Whether the sign bit of each floating-point number is set, as it is for -0.0.
 
     >>> tg.numpy.signbit([-1.0, -0.0, 0.0]).numpy()
     array([ True,  True, False])

@@ -1,8 +1,8 @@
 """The extension `fft` of the array API standard: the transforms of `tg.signal` under its names.
 
-- `n`, `s`: the sizes to which axes are cut or filled up with zeros before; their own by default;
+- `n`, `s`: the sizes to which axes are first cropped or zero-padded; by default their own;
 - `norm`: "backward" divides the inverse transform by the number n of elements, "forward" the
-  transform, "ortho" both by the square root of n.
+  forward transform, "ortho" both by the square root of n.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def ifft(
 def fftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
 ) -> Tensor:
-    """`fft` along each of several axes, along all by default."""
+    """`fft` along each of several axes, by default all."""
     return _complex_transform("fftn", x, s, axes, norm, False)
 
 
@@ -82,7 +82,7 @@ def rfft(
 def irfft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
-    """The inverse of `rfft`, of n real elements; by default twice the size of the axis less one.
+    """The inverse of `rfft`, with n real elements; n is by default twice the axis size less one.
 
     >>> tg.numpy.fft.irfft(tg.constant([0.0, 2.0, 0.0], tg.complex64)).numpy()
     array([ 1.,  0., -1.,  0.], dtype=float32)
@@ -107,7 +107,7 @@ def irfftn(
 def hfft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
-    """The `fft`, of n real elements, of a signal whose other half is the conjugate of x."""
+    """The `fft` of a Hermitian signal, given its first half x; it has n real elements."""
     return _to_real("hfft", math.conj(_as_complex(x)), _one(n), [axis], _turned(norm))
 
 
@@ -123,7 +123,7 @@ def _one(n: Any) -> list[Any] | None:
 
 
 def _turned(norm: str) -> str:
-    """The norm of the transform in the other direction."""
+    """The norm for the transform in the other direction."""
     return {"forward": "backward", "backward": "forward"}.get(norm, norm)
 
 
@@ -164,14 +164,14 @@ def _to_real(op: str, x: Any, s: Any, axes: Any, norm: str) -> Tensor:
 def _places(
     op: str, x: Tensor, s: Any, axes: Any, is_half: bool = False
 ) -> tuple[list[int], list[Any]]:
-    """The axes in the order in which they were given, and the sizes of the transform along them.
-    `is_half` if x has half of the elements along the last one."""
+    """The axes in the order given, and the sizes of the transform along them. `is_half` if x has
+    half of the elements along the last one."""
     rank = rank_of(op, x)
     if axes is None:
         count = rank if s is None else len(as_list(op, "s", s))
         axes = range(rank - count, rank)
     places = [as_axis(op, axis, rank, x) for axis in axes]
-    as_axes(op, places, rank, x)  # refuses one axis that is named twice
+    as_axes(op, places, rank, x)  # raises if an axis is named twice
     own = [x.type.shape[place] for place in places]
     if is_half:
         own[-1] = 2 * (own[-1] - 1)
@@ -181,7 +181,7 @@ def _places(
 
 
 def _scaled(op: str, y: Tensor, sizes: Sequence[Any], norm: str, inverse: bool) -> Tensor:
-    """y divided as `norm` says."""
+    """y divided according to `norm`."""
     as_choice(op, "norm", norm, ("backward", "ortho", "forward"))
     if norm == ("forward" if inverse else "backward"):
         return y
@@ -196,7 +196,7 @@ def _scaled(op: str, y: Tensor, sizes: Sequence[Any], norm: str, inverse: bool) 
 def fftfreq(
     n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: str | None = None
 ) -> Tensor:
-    """The frequencies of the elements of a transform of n samples at distances d.
+    """The frequencies of the elements of a transform of n samples with spacing d.
 
     >>> tg.numpy.fft.fftfreq(4).numpy()
     array([ 0.  ,  0.25, -0.5 , -0.25], dtype=float32)
@@ -225,7 +225,7 @@ def _frequencies(numbers: Tensor, n: Any, d: Any, dtype: Any) -> Tensor:
 
 
 def fftshift(x: TensorLike, /, *, axes: Axis = None) -> Tensor:
-    """x with the frequency 0 in the middle of the axes, of all by default."""
+    """x shifted so that frequency 0 is in the middle of the axes, by default all."""
     return signal.fftshift(x, axes)
 
 

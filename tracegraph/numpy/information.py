@@ -1,4 +1,4 @@
-"""What the namespace says of itself."""
+"""Information about the namespace."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tracegraph.numpy.data_types import isdtype
 
 
 class NamespaceInfo:
-    """What `__array_namespace_info__` returns."""
+    """The result of `__array_namespace_info__`."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What optional parts of the standard there are.
+        """Which optional parts of the standard are supported.
 
         >>> tg.numpy.__array_namespace_info__().capabilities()["boolean indexing"]
         True
@@ -29,7 +29,7 @@ class NamespaceInfo:
         return [default_device()]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, DType]:
-        """The types of numbers without one, and of positions."""
+        """The default dtypes of numbers, and of indices."""
         check_device("default_dtypes", device)
         return {
             "real floating": float32,
@@ -39,7 +39,7 @@ class NamespaceInfo:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        """The types of the standard, all or those of a kind; see `isdtype`.
+        """The dtypes of the standard, all or those of a kind; see `isdtype`.
 
         >>> sorted(tg.numpy.__array_namespace_info__().dtypes(kind="real floating"))
         ['float32', 'float64']
@@ -49,10 +49,10 @@ class NamespaceInfo:
         return {dtype.name: dtype for dtype in own if kind is None or isdtype(dtype, kind)}
 
 
-#: Types that the standard does not have.
+#: Dtypes that the standard does not have.
 _BEYOND = frozenset(["float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "token"])
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What the namespace can do, its devices and its data types."""
+    """Capabilities, devices and dtypes of the namespace."""
     return NamespaceInfo()

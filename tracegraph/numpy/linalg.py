@@ -30,28 +30,28 @@ det = linalg.det
 
 
 class Eigh(NamedTuple):
-    """What `eigh` returns."""
+    """The result of `eigh`."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class QR(NamedTuple):
-    """What `qr` returns."""
+    """The result of `qr`."""
 
     Q: Tensor
     R: Tensor
 
 
 class Slogdet(NamedTuple):
-    """What `slogdet` returns."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     logabsdet: Tensor
 
 
 class SVD(NamedTuple):
-    """What `svd` returns."""
+    """The result of `svd`."""
 
     U: Tensor
     S: Tensor
@@ -59,8 +59,8 @@ class SVD(NamedTuple):
 
 
 def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """The product of matrices in the last two axes; a vector is a row on the left and a column on
-    the right, and its axis is dropped.
+    """The product of matrices in the last two axes. A vector is a row on the left and a column on
+    the right, and its extra axis is dropped.
 
     >>> tg.numpy.matmul([[1, 2], [3, 4]], [1, 1]).numpy()
     array([3, 7], dtype=int32)
@@ -103,7 +103,7 @@ def outer(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
-    """The cross product of vectors of three along an axis; the others broadcast.
+    """The cross product of 3-vectors along an axis; the other axes broadcast.
 
     >>> tg.numpy.linalg.cross([1, 0, 0], [0, 1, 0]).numpy()
     array([0, 0, 1], dtype=int32)
@@ -129,19 +129,19 @@ def inv(x: TensorLike, /) -> Tensor:
 def pinv(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
     """The pseudo-inverse of each matrix; singular values up to `rtol` times the largest count as 0.
 
-    By default it is the larger size of the matrix times the distance of 1 and the next number.
+    By default `rtol` is the larger size of the matrix times the machine epsilon.
     """
     x = matrices("pinv", x)
     return linalg.pinv(x, rounding("pinv", x) if rtol is None else _of_real(rtol, x))
 
 
 def _of_real(number: TensorLike, x: Tensor) -> Tensor:
-    """A number, or one for each matrix of x, in the type of their absolute values."""
+    """A number, or one for each matrix of x, in the dtype of their absolute values."""
     return cast_to(as_tensor(number), x.dtype.real)
 
 
 def matrix_rank(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
-    """How many singular values of each matrix are above `rtol` times the largest; see `pinv`."""
+    """The number of singular values of each matrix above `rtol` times the largest; see `pinv`."""
     if rtol is None:
         return linalg.matrix_rank(x)
     x = matrices("matrix_rank", x)
@@ -151,7 +151,7 @@ def matrix_rank(x: TensorLike, /, *, rtol: TensorLike | None = None) -> Tensor:
 
 
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """y with x1 y = x2, of the columns x2[..., n, k] or of one vector x2[n].
+    """Solves x1 y = x2 for y, with columns x2[..., n, k] or one vector x2[n].
 
     >>> tg.numpy.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 2.0]).numpy()
     array([1. , 0.5], dtype=float32)
@@ -174,8 +174,8 @@ def eigvalsh(x: TensorLike, /) -> Tensor:
 
 
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QR:
-    """Q with orthonormal columns and upper triangular R, with x = Q R; square Q if `mode` is
-    "complete". See `tg.linalg.qr`."""
+    """The QR decomposition x = Q R, with orthonormal columns of Q and upper triangular R; Q is
+    square if `mode` is "complete". See `tg.linalg.qr`."""
     as_choice("qr", "mode", mode, ("reduced", "complete"))
     return QR(*linalg.qr(x, full_matrices=mode == "complete"))
 
@@ -187,7 +187,7 @@ def slogdet(x: TensorLike, /) -> Slogdet:
 
 
 def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVD:
-    """U, S, descending, and Vh, with x = U diag(S) Vh; see `tg.linalg.svd`.
+    """The singular value decomposition x = U diag(S) Vh, S descending; see `tg.linalg.svd`.
 
     >>> tg.numpy.linalg.svd([[0.0, 2.0], [3.0, 0.0]]).S.numpy()
     array([3., 2.], dtype=float32)
@@ -224,7 +224,7 @@ def trace(x: TensorLike, /, *, offset: int = 0, dtype: DTypeLike | None = None) 
 
 
 def matrix_power(x: TensorLike, n: int, /) -> Tensor:
-    """Each square matrix multiplied n times by itself; its inverse if n is negative.
+    """Each square matrix multiplied by itself n times; powers of its inverse if n is negative.
 
     >>> tg.numpy.linalg.matrix_power([[1.0, 1.0], [0.0, 1.0]], 3).numpy()
     array([[1., 3.],
@@ -251,7 +251,7 @@ def vector_norm(
     """The norm of all elements, or of those along the axes; see `tg.norm`.
 
     - `ord`: any number p for sum(|x| ** p) ** (1 / p), infinity for the largest and -infinity for
-      the smallest absolute value, 0 for how many elements are not 0.
+      the smallest absolute value, 0 for the number of nonzero elements.
 
     >>> tg.numpy.linalg.vector_norm([3.0, 4.0]).numpy()
     np.float32(5.0)
@@ -276,7 +276,7 @@ def matrix_norm(x: TensorLike, /, *, keepdims: bool = False, ord: str | float = 
 
     - `ord`: "fro" for the root of the sum of squares, "nuc" for the sum of the singular values, 2
       and -2 for the largest and the smallest of them, 1 and -1 for the largest and the smallest sum
-      of a column, infinity and -infinity for those of a row.
+      of absolute values in a column, infinity and -infinity for those in a row.
 
     >>> tg.numpy.linalg.matrix_norm([[1.0, 2.0], [3.0, 4.0]], ord=1).numpy()
     np.float32(6.0)

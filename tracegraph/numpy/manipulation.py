@@ -20,7 +20,7 @@ matrix_transpose = linalg.matrix_transpose
 
 
 def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
-    """The arrays, each broadcast to the shape of all together.
+    """Broadcasts the arrays to their common shape.
 
     >>> [x.numpy().tolist() for x in tg.numpy.broadcast_arrays([1, 2], [[3]])]
     [[[1, 2]], [[3, 3]]]
@@ -33,7 +33,7 @@ def broadcast_arrays(*arrays: TensorLike) -> list[Tensor]:
 
 
 def concat(arrays: list[Any] | tuple[Any, ...], /, *, axis: int | None = 0) -> Tensor:
-    """The arrays one after another; flattened before without an axis.
+    """Concatenates the arrays; without an axis, they are flattened first.
 
     >>> tg.numpy.concat([tg.constant([[1, 2]]), tg.constant([[3]])], axis=None).numpy()
     array([1, 2, 3], dtype=int32)
@@ -45,7 +45,7 @@ def concat(arrays: list[Any] | tuple[Any, ...], /, *, axis: int | None = 0) -> T
 
 
 def stack(arrays: list[Any] | tuple[Any, ...], /, *, axis: int = 0) -> Tensor:
-    """The arrays, all of one shape, side by side along a new axis."""
+    """Stacks arrays of the same shape along a new axis."""
     return array.stack(arrays, axis)
 
 
@@ -59,7 +59,7 @@ def unstack(x: TensorLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def permute_dims(x: TensorLike, /, axes: Axis) -> Tensor:
-    """x with its axes in another order; see `tg.transpose`."""
+    """x with its axes permuted; see `tg.transpose`."""
     return array.transpose(x, axes)
 
 
@@ -74,7 +74,7 @@ def squeeze(x: TensorLike, /, axis: Axis) -> Tensor:
 
 
 def flip(x: TensorLike, /, *, axis: Axis = None) -> Tensor:
-    """x with the order along the axes turned round, along all by default.
+    """x reversed along the axes, by default all.
 
     >>> tg.numpy.flip([[1, 2], [3, 4]], axis=1).numpy()
     array([[2, 1],
@@ -85,7 +85,7 @@ def flip(x: TensorLike, /, *, axis: Axis = None) -> Tensor:
 
 
 def moveaxis(x: TensorLike, source: Axis, destination: Axis, /) -> Tensor:
-    """x with some axes moved to other places, the others in order.
+    """x with some axes moved to other positions, and the others in order.
 
     >>> tg.numpy.moveaxis(tg.zeros([2, 3, 4]), 0, -1).shape
     TensorShape([3, 4, 2])
@@ -106,17 +106,17 @@ def moveaxis(x: TensorLike, source: Axis, destination: Axis, /) -> Tensor:
 
 
 def repeat(x: TensorLike, repeats: TensorLike, /, *, axis: int | None = None) -> Tensor:
-    """Each element repeated along an axis; x is flattened without one. See `tg.repeat`."""
+    """Repeats each element along an axis; without an axis, x is flattened. See `tg.repeat`."""
     return array.repeat(x, repeats, axis)
 
 
 def reshape(x: TensorLike, /, shape: ShapeLike, *, copy: bool | None = None) -> Tensor:
-    """x in another shape; one size may be -1. A tensor never changes, so `copy` decides nothing."""
+    """x in another shape; one size may be -1. A tensor never changes, so `copy` has no effect."""
     return array.reshape(x, shape)
 
 
 def roll(x: TensorLike, /, shift: TensorLike, *, axis: Axis = None) -> Tensor:
-    """x moved along the axes; as a row of all its elements without them.
+    """x shifted cyclically along the axes; without axes, as one flat row.
 
     >>> tg.numpy.roll([[1, 2], [3, 4]], 1).numpy()
     array([[4, 1],
@@ -131,7 +131,7 @@ def roll(x: TensorLike, /, shift: TensorLike, *, axis: Axis = None) -> Tensor:
 
 
 def tile(x: TensorLike, repetitions: Sequence[int], /) -> Tensor:
-    """x repeated whole along each axis; the shorter of shape and repetitions gets leading ones.
+    """Repeats the whole of x along each axis; the shorter of shape and repetitions gets leading 1s.
 
     >>> tg.numpy.tile([1, 2], (2, 1)).numpy()
     array([[1, 2],
@@ -146,7 +146,7 @@ def tile(x: TensorLike, repetitions: Sequence[int], /) -> Tensor:
 
 
 def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> Tensor:
-    """The elements at indices along an axis, which a vector does not need; -1 is the last one.
+    """The elements at indices along an axis, which is optional for a vector; -1 is the last one.
 
     >>> tg.numpy.take([10, 20, 30], [2, -3]).numpy()
     array([30, 10], dtype=int32)
@@ -158,7 +158,7 @@ def take(x: TensorLike, indices: TensorLike, /, *, axis: int | None = None) -> T
 
 
 def only_axis(op: str, x: Tensor) -> int:
-    """The axis of a vector, which need not be named. Raises ValueError for any other tensor."""
+    """The axis of a vector, which may be omitted. Raises ValueError for any other tensor."""
     if rank_of(op, x) == 1:
         return 0
     fail(

@@ -1,4 +1,4 @@
-"""Order, searching and sets. Positions and counts are int32."""
+"""Sorting, searching and sets. Positions and counts are int32."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def sort(
 def argsort(
     x: TensorLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
-    """The positions that put the elements in order along an axis; equal ones keep theirs."""
+    """The positions that sort the elements along an axis; equal ones keep their order."""
     return math.argsort(x, axis, _direction("argsort", descending), stable)
 
 
 def argmax(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The position of the largest element along an axis, or in all of x as one row.
+    """The position of the largest element along an axis, or in flattened x.
 
     >>> tg.numpy.argmax([[1, 5], [7, 2]]).numpy()
     np.int32(2)
@@ -46,7 +46,7 @@ def argmax(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False)
 
 
 def argmin(x: TensorLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The position of the smallest element along an axis, or in all of x as one row."""
+    """The position of the smallest element along an axis, or in flattened x."""
     return _extreme("argmin", math.argmin, x, axis, keepdims)
 
 
@@ -61,7 +61,7 @@ def _extreme(op: str, find: Any, x: Any, axis: int | None, keepdims: bool) -> Te
 
 
 def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """How many elements along the axes are not 0.
+    """The number of nonzero elements along the axes.
 
     >>> tg.numpy.count_nonzero([[0, 1], [2, 3]]).numpy()
     np.int32(3)
@@ -70,10 +70,10 @@ def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False
 
 
 def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
-    """The positions of the elements that are not 0: one vector for each axis.
+    """The positions of the nonzero elements: one vector for each axis.
 
-    How many there are is a size that each run finds, where x is not known while tracing. Raises
-    ShapeError for a scalar.
+    Their number is a size found at run time, unless x is known while tracing. Raises ShapeError for
+    a scalar.
 
     >>> [at.numpy() for at in tg.numpy.nonzero([[0, 7], [8, 0]])]
     [array([0, 1], dtype=int32), array([1, 0], dtype=int32)]
@@ -88,9 +88,9 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
 def searchsorted(
     x1: TensorLike, x2: TensorLike, /, *, side: str = "left", sorter: TensorLike | None = None
 ) -> Tensor:
-    """Where the values x2, of any shape, would be put into the sorted vector x1 to keep it so.
+    """The positions at which to insert x2, of any shape, into the sorted vector x1.
 
-    - `side`: "left" for before elements that are equal, "right" for after them;
+    - `side`: "left" for before equal elements, "right" for after them;
     - `sorter`: the positions that sort x1, if it is not sorted.
 
     >>> tg.numpy.searchsorted([1, 3, 5], [[3], [4]]).numpy()
@@ -113,7 +113,7 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` returns."""
+    """The result of `unique_all`."""
 
     values: Tensor
     indices: Tensor
@@ -122,25 +122,25 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` returns."""
+    """The result of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` returns."""
+    """The result of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def unique_all(x: TensorLike, /) -> UniqueAll:
-    """The distinct elements in the order of their first occurrence, where each occurs first, which
-    of them each element of x is, and how often they occur.
+    """The distinct elements in order of first occurrence, the positions where they first occur, for
+    each element of x the index of its distinct element, and the counts.
 
-    nan equals nothing, so each one is distinct. How many elements are distinct is a size that each
-    run finds, where x is not known while tracing.
+    nan equals nothing, so every nan is distinct. The number of distinct elements is a size found at
+    run time, unless x is known while tracing.
 
     >>> found = tg.numpy.unique_all([[3, 1], [3, 3]])
     >>> found.values.numpy(), found.indices.numpy(), found.counts.numpy()
@@ -162,7 +162,7 @@ def unique_counts(x: TensorLike, /) -> UniqueCounts:
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverse:
-    """The distinct elements, and which of them each element of x is; see `unique_all`."""
+    """The distinct elements, and for each element of x the index of its own; see `unique_all`."""
     x = as_tensor(x)
     values, inverse = array.unique(array.reshape(x, [-1]))
     return UniqueInverse(values, array.reshape(inverse, x.shape))

@@ -17,7 +17,7 @@ from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
 def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
-    """x in the type in which its elements are added or multiplied."""
+    """x in the dtype in which its elements are added or multiplied."""
     x = as_tensor(x)
     return cast_to(x, sum_type(x.dtype) if dtype is None else as_dtype(dtype))
 
@@ -25,7 +25,7 @@ def _summable(x: TensorLike, dtype: DTypeLike | None) -> Tensor:
 def sum(
     x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
-    """The sum along the axes; integers of 8 and 16 bits are added in 32.
+    """The sum along the axes; integers of 8 and 16 bits are added in 32 bits.
 
     >>> tg.numpy.sum(tg.constant([100, 100], tg.int8)).numpy()
     np.int32(200)
@@ -36,22 +36,22 @@ def sum(
 def prod(
     x: TensorLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False
 ) -> Tensor:
-    """The product along the axes; integers of 8 and 16 bits are multiplied in 32."""
+    """The product along the axes; integers of 8 and 16 bits are multiplied in 32 bits."""
     return math.reduce_prod(_summable(x, dtype), axis, keepdims)
 
 
 def max(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element along the axes; equal ones share the derivative evenly."""
+    """The largest element along the axes; equal ones share the derivative equally."""
     return math.reduce_max(x, axis, keepdims)
 
 
 def min(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element along the axes; equal ones share the derivative evenly."""
+    """The smallest element along the axes; equal ones share the derivative equally."""
     return math.reduce_min(x, axis, keepdims)
 
 
 def mean(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean along the axes; that of integers is float32, and of `tg.reduce_mean` an integer.
+    """The mean along the axes; float32 for integers, unlike `tg.reduce_mean`.
 
     >>> tg.numpy.mean([1, 2]).numpy()
     np.float32(1.5)
@@ -67,7 +67,7 @@ def _fractional(x: TensorLike) -> Tensor:
 def var(
     x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
-    """The sum of |x - mean(x)| ** 2 along the axes over n - correction, of n elements.
+    """The sum of |x - mean(x)| ** 2 along the axes, divided by n - correction, for n elements.
 
     >>> tg.numpy.var([1.0, 3.0], correction=1).numpy()
     np.float32(2.0)
@@ -90,12 +90,12 @@ def std(
 
 
 def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements along the axes are true, or not 0."""
+    """Whether all elements along the axes are true, or nonzero."""
     return math.reduce_all(cast_to(as_tensor(x), bool_), axis, keepdims)
 
 
 def any(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether some element along the axes is true, or not 0.
+    """Whether any element along the axes is true, or nonzero.
 
     >>> tg.numpy.any([0.0, 2.0]).numpy()
     np.True_
@@ -111,7 +111,7 @@ def cumulative_sum(
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Running totals along an axis, which a vector does not need; a 0 before if
+    """Cumulative sums along an axis, which is optional for a vector; they start with 0 if
     `include_initial`.
 
     >>> tg.numpy.cumulative_sum([1, 2, 3], include_initial=True).numpy()
@@ -128,7 +128,7 @@ def cumulative_prod(
     dtype: DTypeLike | None = None,
     include_initial: bool = False,
 ) -> Tensor:
-    """Running products along an axis, which a vector does not need; a 1 before if
+    """Cumulative products along an axis, which is optional for a vector; they start with 1 if
     `include_initial`.
 
     >>> tg.numpy.cumulative_prod([1, 2, 3]).numpy()
@@ -163,7 +163,7 @@ def diff(
 ) -> Tensor:
     """The differences of neighbours along an axis, taken n times.
 
-    - `prepend`, `append`: what x is extended by before.
+    - `prepend`, `append`: values added before and after x first.
 
     >>> tg.numpy.diff([1, 4, 9]).numpy(), tg.numpy.diff([1, 4, 9], n=2).numpy()
     (array([3, 5], dtype=int32), array([2], dtype=int32))

@@ -37,7 +37,7 @@ __all__ = [
     "schedules",
 ]
 
-# Modules are not public names.
+# Submodules are not public names.
 del adam, base, gradients, imported, loss_scale, matrices
 
 publish(__name__, f"{__name__}.schedules")

@@ -1,4 +1,4 @@
-"""Adam and its kin: optimizers of running means of gradients and of their squares."""
+"""Adam and its variants: optimizers with running means of gradients and of their squares."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tracegraph.typing import Rate
 
 
 class Adam(Optimizer):
-    """Steps of running means: w - a * m / (sqrt(v) + epsilon), with
+    """Adaptive steps from running means: w - a * m / (sqrt(v) + epsilon), with
 
     m = m + (g - m) * (1 - beta_1), v = v + (g ** 2 - v) * (1 - beta_2), and
     a = learning_rate * sqrt(1 - beta_2 ** t) / (1 - beta_1 ** t) at step t.
 
-    `amsgrad` takes the largest v so far.
+    `amsgrad` uses the largest v so far.
 
     Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), in the form with
-    the corrections inside of the rate; `amsgrad`: Reddi, Kale and Kumar, "On the Convergence of
+    the corrections inside the rate; `amsgrad`: Reddi, Kale and Kumar, "On the Convergence of
     Adam and Beyond" (2018).
 
     >>> v = tg.Variable([1.0])
@@ -75,7 +75,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay: w is w - w * weight_decay * learning_rate before each step.
+    """Adam with weight decay: w becomes w - w * weight_decay * learning_rate before each step.
 
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (2017).
 
@@ -102,7 +102,7 @@ class AdamW(Adam):
 
 
 class Adamax(Optimizer):
-    """Adam by the largest gradient: w - learning_rate / (1 - beta_1 ** t) * m / (u + epsilon), with
+    """Adam in the infinity norm: w - learning_rate / (1 - beta_1 ** t) * m / (u + epsilon), with
     m = m + (g - m) * (1 - beta_1) and u = max(beta_2 * u, |g|) at step t.
 
     Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization" (2014), section 7.
@@ -143,7 +143,7 @@ class Adamax(Optimizer):
 
 
 class Nadam(Optimizer):
-    """Adam with Nesterov's momentum: with m and v as in Adam,
+    """Adam with Nesterov momentum: with m and v as in Adam,
     w - learning_rate * m' / (sqrt(v / (1 - beta_2 ** t)) + epsilon),
     m' = u[t + 1] * m / (1 - u[1] * ... * u[t + 1]) + (1 - u[t]) * g / (1 - u[1] * ... * u[t]), and
     u[t] = beta_1 * (1 - 0.96 ** t / 2) at step t.
@@ -179,13 +179,13 @@ class Nadam(Optimizer):
         super()._update(gradients, variables)
 
     def _shares(self, dtype: DType, *offsets: int) -> list[Tensor]:
-        """u at the steps that many after those that were taken."""
+        """u at the steps `offsets` after the last one taken."""
         steps = (cast_to(add(self.updates(), offset), dtype) for offset in offsets)
         powers = (pow(as_tensor(0.96, dtype), step) for step in steps)
         return [multiply(subtract(1.0, multiply(power, 0.5)), self.beta_1) for power in powers]
 
     def step_factors(self, rate: Tensor, dtype: DType) -> tuple[Tensor, Tensor, Tensor]:
-        """What m, g and the square root of v are multiplied by."""
+        """The factors of m, of g and of the square root of v."""
         now, following = self._shares(dtype, 1, 2)
         product = cast_to(as_tensor(self.u_product), dtype)
         (second,) = self.corrections(dtype, self.beta_2)
@@ -205,10 +205,10 @@ class Nadam(Optimizer):
 
 
 class Lamb(Optimizer):
-    """Adam with steps in proportion to the weights, for large batches:
-    w - learning_rate * |w| / |d| * d, with the norms over all elements of a variable, which count
-    as 1 where either is 0, d = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon), and
-    m and v as in Adam.
+    """Adam with steps proportional to the norm of the weights, for large batches:
+    w - learning_rate * |w| / |d| * d, where
+    d = m / (1 - beta_1 ** t) / (sqrt(v / (1 - beta_2 ** t)) + epsilon), and m and v are as in Adam.
+    The norms are over all elements of a variable, and count as 1 if either is 0.
 
     Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"
     (2019).
@@ -219,7 +219,7 @@ class Lamb(Optimizer):
     array([0.5], dtype=float32)
     """
 
-    #: It goes by the norms of the whole variable.
+    #: Steps depend on the norm of the whole variable.
     has_steps_of_rows = False
 
     @takes_shared

@@ -1,4 +1,4 @@
-"""What all optimizers share: clipping, decay, running means, accumulation, state in Variables."""
+"""What all optimizers share: clipping, decay, running means, accumulation, and their state."""
 
 from __future__ import annotations
 
@@ -54,35 +54,35 @@ from tracegraph.typing import LayoutLike, Rate, TensorLike
 
 
 class Optimizer(Module):
-    """The base class: what all optimizers do with gradients, around the `update_step` of each.
+    """The base class: what all optimizers do with gradients around their `update_step`.
 
-    - `learning_rate`: a float, a Variable, or a function of nothing or of `iterations`, such as one
-      of `tg.optimizers.schedules`. A float is kept in a Variable, so `optimizer.learning_rate =
-      0.01` changes it without a new trace.
-    - `weight_decay`: before each step w is w - w * weight_decay * learning_rate.
-    - `clipnorm`, `clipvalue`, `global_clipnorm`: bounds of the norm of each gradient, of each of
-      its elements, or of the norm of all of them together; at most one.
+    - `learning_rate`: a float, a Variable, or a function of no arguments or of `iterations`, such
+      as one from `tg.optimizers.schedules`. A float is stored in a Variable, so
+      `optimizer.learning_rate = 0.01` takes effect without retracing.
+    - `weight_decay`: before each step, w becomes w - w * weight_decay * learning_rate.
+    - `clipnorm`, `clipvalue`, `global_clipnorm`: bounds on the norm of each gradient, on each of
+      its elements, or on the norm of all gradients together; at most one may be given.
     - `use_ema`: whether to keep a running mean of each variable: after each step,
-      average = ema_momentum * average + (1 - ema_momentum) * w, where the first is w itself. Every
-      `ema_overwrite_frequency` steps, and in `finalize_variable_values`, w is set to it.
-    - `loss_scale_factor`: what gradients are divided by, since the loss was multiplied by it, in
-      `minimize` or by `scale_loss`.
-    - `gradient_accumulation_steps`: the number of calls, 2 or more, whose mean gradient makes one
-      step. The other calls change no variable.
-    - `sparse_updates`: whether a step leaves rows as they are, with all that is kept for them, that
-      have no gradient: the rows that `tg.IndexedSlices` do not name, and in a dense gradient those
-      that are 0 throughout. By default a row without a gradient has one of 0, with which a running
-      mean still moves.
+      average = ema_momentum * average + (1 - ema_momentum) * w, starting from w itself. Every
+      `ema_overwrite_frequency` steps, and in `finalize_variable_values`, w is set to the average.
+    - `loss_scale_factor`: divides gradients, to undo the factor by which `minimize` or `scale_loss`
+      multiplied the loss.
+    - `gradient_accumulation_steps`: how many calls, 2 or more, contribute to the mean gradient of
+      one step. The other calls change no variable.
+    - `sparse_updates`: whether a step skips rows without a gradient, along with their slots: rows
+      that `tg.IndexedSlices` do not name, or that are all 0 in a dense gradient. By default such
+      rows have gradient 0, with which running means still move.
 
-    `iterations` counts the calls of `apply_gradients`. State is made when a variable is seen first.
+    `iterations` counts the calls of `apply_gradients`. State is created when a variable is first
+    seen.
 
     Raises DTypeError (a TypeError) for a setting that is not a number, and SignatureError (a
-    ValueError) for one that is out of its range: below zero, or a `beta` of 1 or more.
+    ValueError) for one that is out of range: below zero, or a `beta` of 1 or more.
     """
 
-    #: The names of the variables that go with each variable.
+    #: The names of the slots, the variables that each variable has beside it.
     slot_names: tuple[str, ...] = ()
-    #: Whether a row of a step depends on the same row of all that it is made of, and on no other.
+    #: Whether each row of a step depends only on the same row of the operands.
     has_steps_of_rows = True
 
     @takes_shared
@@ -106,7 +106,7 @@ class Optimizer(Module):
             self.iterations = state(0, "iteration", int32)
             self._learning_rate = self._as_rate(learning_rate)
         self._slots: dict[VariableReference, tuple[Variable, ...]] = {}
-        # Whoever has the slots without the class, as after loading, has their names so.
+        # For code that has the slots but not the class, as after loading.
         self.slot_names = self.slot_names
         self._shared_slots = (
             *(["average"] if self.use_ema else []),
@@ -138,7 +138,7 @@ class Optimizer(Module):
         return as_number(type(self).__name__, what, value, **bounds)
 
     def _optional(self, what: str, value: Any, above: float | None = None) -> Any:
-        """A number of zero or more, or one above a bound; None for none."""
+        """A number of zero or more, or above a bound; None for None."""
         if value is not None and self._number(what, value, low=0) == above:
             fail(
                 SignatureError,
@@ -148,7 +148,7 @@ class Optimizer(Module):
         return value
 
     def _count(self, what: str, given: Mapping[str, Any], low: int) -> int | None:
-        """An int of `low` or more; None for none."""
+        """An int of at least `low`; None for None."""
         value = given[what]
         if value is None or (type(value) is int and value >= low):
             return value
@@ -160,11 +160,11 @@ class Optimizer(Module):
         return list(vars(self).items())
 
     def __repr__(self) -> str:
-        """The class, its settings that are not defaults, the steps taken, and whose state it has:
+        """The class, its settings that differ from the defaults, the steps taken, and its state:
         `<Adam(learning_rate=0.01): 3 steps, state of 2 variables>`."""
         head = settings_text(self, f"learning_rate={self._rate_text()}")
         state = f"state of {counted(len(self._slots), 'variable')}"
-        if current_trace() is not None:  # when nothing has a value
+        if current_trace() is not None:  # nothing has a value then
             return f"<{head}: {state}>"
         steps = counted(int(self.iterations.numpy()), "step")
         return f"<{head}: {steps}, {state}>"
@@ -177,7 +177,7 @@ class Optimizer(Module):
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate now: a Variable, or what the function that was given returns."""
+        """The current learning rate: a Variable, or the result of the schedule or function."""
         return rate_at(self._learning_rate, self.iterations)
 
     @learning_rate.setter
@@ -188,15 +188,15 @@ class Optimizer(Module):
             self._learning_rate = self._as_rate(value)
 
     def _as_rate(self, value: Any) -> Any:
-        """What a rate is kept as: a Variable, or the function that was given."""
+        """The form in which a rate is stored: a Variable, or the function given."""
         if callable(value) and not isinstance(value, Variable):
             return value
         rate = self._checked_rate(value)
         return rate if isinstance(rate, Variable) else state(rate, "learning_rate", float32)
 
     def _checked_rate(self, value: Any) -> Any:
-        """A learning rate: a number of zero or more, or one in a tensor or Variable, whose value
-        may not be known yet. Raises DTypeError or SignatureError for another."""
+        """A learning rate: a number of zero or more, or a tensor or Variable of one, whose value
+        may not be known yet. Raises DTypeError or SignatureError for anything else."""
         if not hasattr(value, "dtype") or isinstance(value, np.generic):
             return self._number("the learning rate", value, low=0)
         rate = as_tensor(value)
@@ -208,7 +208,7 @@ class Optimizer(Module):
         return value
 
     def build(self, var_list: Iterable[Variable]) -> None:
-        """Makes the state of the variables now rather than at their first step."""
+        """Creates the state for the variables now rather than at their first step."""
         for variable in as_list("build", "var_list", var_list):
             self._slots_of(_checked_variable(variable, "variables are tg.Variables"))
 
@@ -217,7 +217,7 @@ class Optimizer(Module):
         key = variable.ref()
         found = self._slots.get(key)
         if found is None:
-            # They outlive the trace that asks first, and are not part of what it computes.
+            # Slots outlive the trace that first needs them, and are not part of its computation.
             with init_scope():
                 found = tuple(self._new_slot(name, variable) for name in slot_names(self))
             self._slots[key] = found
@@ -239,14 +239,14 @@ class Optimizer(Module):
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
-        A variable whose gradient is None is left as it is. A gradient of some rows may be
-        `tg.IndexedSlices(values, indices)`: values of one row add up, and all other rows are 0, or
-        left as they are with `sparse_updates`.
+        A variable whose gradient is None is left unchanged. A gradient of some rows may be
+        `tg.IndexedSlices(values, indices)`: values for the same row add up, and all other rows
+        are 0, or are skipped with `sparse_updates`.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         connected = connected_pairs(grads_and_vars, self.sparse_updates)
         variables = [v for _, v in connected]
-        for variable in variables:  # state outlives the branches of what follows
+        for variable in variables:  # state must outlive the branches below
             self._slots_of(variable)
         gradients = [g for g, _ in self._unscaled_pairs(connected)]
         if self.gradient_accumulation_steps is None:
@@ -258,8 +258,8 @@ class Optimizer(Module):
     def apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
     ) -> None:
-        """Takes one step: `apply_gradients` of two lists; without the second one it is for the
-        variables of `build`, in their order.
+        """Takes one step: `apply_gradients` with two lists. Without the second one, the variables
+        are those of `build`, in their order.
 
         Raises SignatureError (a ValueError) for lists of different lengths.
 
@@ -279,11 +279,11 @@ class Optimizer(Module):
         var_list: Iterable[Variable],
         tape: GradientTape | None = None,
     ) -> Variable:
-        """Takes one step down: the gradients of `loss`, and `apply_gradients`.
+        """Takes one step: computes the gradients of `loss`, and calls `apply_gradients`.
 
-        - `loss`: a function of nothing that returns it, or what was computed inside of `tape`.
+        - `loss`: a function of no arguments that returns it, or a tensor computed inside `tape`.
 
-        Raises GradientError (a ValueError) for a computed loss without its tape. Returns
+        Raises GradientError (a ValueError) for a loss tensor without its tape. Returns
         `iterations`.
 
         >>> v = tg.Variable([1.0, 2.0])
@@ -292,15 +292,15 @@ class Optimizer(Module):
         array([0.5, 1. ], dtype=float32)
         """
         seen, variables, recorded = recorded_loss(loss, var_list, tape)
-        # The loss itself is that of the user; what is scaled is where its derivative begins.
+        # The user sees the unscaled loss; the scale enters as its cotangent.
         scaled = self._scale() is not None
         start = cast_to(self.scale_loss(ones_like(seen)), as_tensor(seen).dtype) if scaled else None
         gradients = recorded.gradient(seen, variables, output_gradients=start)
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
     def scale_loss(self, loss: TensorLike) -> Tensor:
-        """The loss times what `apply_gradients` divides gradients by, as float32 or wider, so that
-        gradients do not vanish in float16; without a `loss_scale_factor` the loss itself.
+        """The loss times the factor by which `apply_gradients` divides, as float32 or wider, so
+        that gradients do not underflow in float16; without a `loss_scale_factor`, the loss itself.
 
         >>> float(tg.optimizers.SGD(loss_scale_factor=8.0).scale_loss(0.5))
         4.0
@@ -323,7 +323,7 @@ class Optimizer(Module):
         return cast_to(divide(*self._wide(gradient, scale)), variable.dtype)
 
     def _wide(self, x: Tensor, scale: Any) -> tuple[Tensor, Tensor]:
-        """Both in a dtype that has room for usual scales, which float16 has not."""
+        """Both in a dtype with the range for typical scales, which float16 lacks."""
         dtype = x.dtype if x.dtype.size > 4 else float32
         return cast_to(x, dtype), _as(dtype, scale)
 
@@ -332,8 +332,8 @@ class Optimizer(Module):
         var_list: Iterable[Variable] | None = None,
         var_names: Iterable[str] | None = None,
     ) -> None:
-        """Leaves variables out of `weight_decay`: those of `var_list`, and those whose name has one
-        of the regular expressions `var_names` in it. Call it before the first step is traced.
+        """Excludes variables from `weight_decay`: those in `var_list`, and those in whose name one
+        of the regular expressions `var_names` matches. Call it before the first step is traced.
 
         >>> optimizer = tg.optimizers.AdamW(0.1)
         >>> optimizer.exclude_from_weight_decay(var_names=["bias", "gamma"])
@@ -346,7 +346,7 @@ class Optimizer(Module):
         )
 
     def _decay_of(self, variable: Variable) -> float | None:
-        """The weight decay of a variable that is not left out of it."""
+        """The weight decay of a variable that is not excluded from it."""
         return self.weight_decay
 
     def _is_undecayed(self, variable: Variable) -> bool:
@@ -355,7 +355,7 @@ class Optimizer(Module):
         )
 
     def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
-        """Sets variables to their running means; without `use_ema` it does nothing.
+        """Sets variables to their running means; does nothing without `use_ema`.
 
         >>> v = tg.Variable(0.0)
         >>> optimizer = tg.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5)
@@ -373,8 +373,8 @@ class Optimizer(Module):
         return self._slots_of(variable)[slot_names(self).index(name)]
 
     def _accumulate(self, steps: int, gradients: list[Gradient], variables: list[Variable]) -> None:
-        """Adds the gradients to those that wait, and takes a step with their mean at every call
-        whose number `steps` divides."""
+        """Adds the gradients to the accumulated ones; every `steps` calls, takes a step with their
+        mean."""
         waiting = [self._shared(v, "gradient_accumulator") for v in variables]
         sums = [add(old, dense(g)) for old, g in zip(waiting, gradients)]
 
@@ -390,13 +390,13 @@ class Optimizer(Module):
         cond(equal(floormod(add(self.iterations, 1), steps), 0), update, wait)
 
     def updates(self) -> Tensor:
-        """How many steps there were that changed variables: an int32 scalar."""
+        """The number of steps that changed variables, as an int32 scalar."""
         steps = self.gradient_accumulation_steps
         done = self.iterations.read_value()
         return done if steps is None else floordiv(done, steps)
 
     def _update(self, gradients: Sequence[Gradient], variables: list[Variable]) -> None:
-        """Takes one step, with gradients that are whole."""
+        """Takes one step with fully accumulated gradients."""
         rate = as_tensor(self.learning_rate)
         factors: dict[DType, Any] = {}
         for gradient, variable in zip(self._clipped(gradients), variables):
@@ -406,7 +406,7 @@ class Optimizer(Module):
             self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
 
     def _clipped(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
-        """The gradients within their bounds; rows that are left out count as 0."""
+        """The clipped gradients; rows that are not named count as 0."""
         if self.clipnorm is not None:
             return [mapped(lambda x: clip_by_norm(x, self.clipnorm), g) for g in gradients]
         if self.clipvalue is not None:
@@ -439,8 +439,8 @@ class Optimizer(Module):
         variable.assign(self._averaged(new, variable) if self.use_ema else new)
 
     def _averaged(self, new: Tensor, variable: Variable) -> Tensor:
-        """Moves the running mean of a variable towards its new value; returns what the variable
-        becomes: the mean where it is to be overwritten."""
+        """Moves the running mean of a variable towards its new value; returns the value to assign,
+        which is the mean if an overwrite is due."""
         average, done = self._shared(variable, "average"), self.updates()
         kept = where(equal(done, 0), zeros_like(new), multiply(average, self.ema_momentum))
         share = where(equal(done, 0), _as(new.dtype, 1), _as(new.dtype, 1 - self.ema_momentum))
@@ -452,56 +452,56 @@ class Optimizer(Module):
         return where(is_due, mean, new)
 
     def slot_axes(self, name: str, variable: Variable) -> Sequence[int]:
-        """The axes of the variable that a new slot has."""
+        """The axes that a new slot takes from the variable."""
         return range(variable.ndim)
 
     def initial_slot(self, name: str) -> float:
-        """What the elements of a new slot are."""
+        """The initial value of a slot's elements."""
         return 0.0
 
     def corrections(self, dtype: DType, *betas: float) -> list[Tensor]:
-        """1 - beta ** t at step t: how much of a running mean that began with 0 is there."""
+        """1 - beta ** t at step t: the total weight in a running mean that started at 0."""
         step = cast_to(add(self.updates(), 1), dtype)
         return [subtract(1, pow(as_tensor(beta, dtype), step)) for beta in betas]
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Any:
-        """What a step needs of the rate and the iterations, computed once for each dtype."""
+        """What a step needs from the rate and the iterations, computed once per dtype."""
         return rate
 
     def update_step(
         self, gradient: Tensor, value: Tensor, slots: Sequence[Tensor], factors: Any
     ) -> Sequence[Tensor]:
-        """The new value of a variable, and of each of its slots in their order: all of them, or
-        with sparse updates those rows alone that have a gradient."""
+        """The new values of a variable and of its slots, in order: all rows, or with sparse updates
+        only those with a gradient."""
         raise NotImplementedError
 
 
 def slot_names(optimizer: Module) -> Any:
-    """The names of what an optimizer, or one that was loaded, keeps for each variable."""
+    """The names of the slots of an optimizer, which may be a loaded one."""
     attributes = vars(optimizer)
     own, shared = attributes["slot_names"], attributes.get("_shared_slots", ())
     return (*own, *shared) if type(own) is type(shared) is tuple else None
 
 
 def is_optimizer(module: Module) -> bool:
-    """Whether a module is an optimizer, or one that was loaded, which has its attributes alone."""
+    """Whether a module is an optimizer, or a loaded one, which has just its attributes."""
     return vars(module).keys() >= ATTRIBUTES
 
 
-#: What every optimizer keeps, beside the `_learning_rate` if that is no Python function.
+#: The attributes of every optimizer, besides `_learning_rate` unless that is a Python function.
 ATTRIBUTES = frozenset(("iterations", "_slots", "slot_names"))
 
 
 def rate_at(rate: Any, iterations: Variable) -> Any:
-    """A learning rate after so many steps: a Variable, or what a function returns."""
+    """The learning rate after `iterations` steps: a Variable, or the result of a function."""
     if isinstance(rate, Variable):
         return rate
     return rate(iterations) if _takes_an_argument(rate) else rate()
 
 
 def pairs_of(grads: Sequence[Any], variables: Sequence[Variable]) -> list[tuple[Any, Variable]]:
-    """The gradients, each with its variable. Raises SignatureError (a ValueError) for lists of
-    different lengths."""
+    """Pairs of gradient and variable. Raises SignatureError (a ValueError) for lists of different
+    lengths."""
     gradients = as_list("apply", "grads", grads)
     if len(gradients) != len(variables):
         fail(
@@ -516,8 +516,8 @@ def pairs_of(grads: Sequence[Any], variables: Sequence[Variable]) -> list[tuple[
 def recorded_loss(
     loss: TensorLike | Callable[[], TensorLike], var_list: Iterable[Variable], tape: Any
 ) -> tuple[Any, Sequence[Variable], Any]:
-    """The loss that `minimize` was given, computed if it is a function, the variables, and the tape
-    that saw it. Raises GradientError (a ValueError) for a computed loss without its tape."""
+    """The loss given to `minimize`, called if it is a function; the variables; and the tape that
+    recorded it. Raises GradientError (a ValueError) for a loss tensor without its tape."""
     variables = as_list("minimize", "var_list", var_list)
     if callable(loss):
         with tape or GradientTape() as tape:
@@ -535,10 +535,10 @@ def recorded_loss(
 def connected_pairs(
     grads_and_vars: Any, keeps_rows: bool = False
 ) -> list[tuple[Gradient, Variable]]:
-    """The pairs of gradient and variable whose gradient is not None; IndexedSlices are dense, or
-    Rows if those are kept.
+    """The pairs whose gradient is not None. IndexedSlices become dense, or Rows with
+    `keeps_rows`.
 
-    Raises GradientError if all are None, and DTypeError or ShapeError for what is no such pair.
+    Raises GradientError if all are None, and DTypeError or ShapeError for an invalid pair.
     """
     pairs = _checked_pairs(grads_and_vars)
     connected = [(_checked_gradient(g, v, keeps_rows), v) for g, v in pairs if g is not None]
@@ -575,9 +575,9 @@ _PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
 
 
 def _checked_gradient(gradient: Any, variable: Variable, keeps_rows: bool) -> Gradient:
-    """The gradient as a tensor of the variable's shape, whose dtype has room for it, or as Rows.
+    """The gradient as Rows, or as a tensor of the variable's shape in a compatible dtype.
 
-    Raises ShapeError or DTypeError for another.
+    Raises ShapeError or DTypeError for anything else.
     """
     own = variable.tensor_type
     if isinstance(gradient, Rows):
@@ -614,7 +614,7 @@ def _as(dtype: DType, value: Any) -> Tensor:
 def state(
     value: Any, name: str, dtype: DType | None = None, layout: LayoutLike | None = None
 ) -> Variable:
-    """A variable of the optimizer's own, named as Keras names it."""
+    """Creates a variable for the optimizer's state, named as in Keras."""
     variable = Variable(value, trainable=False, name=name, dtype=dtype, layout=layout)
     variable.has_plain_name = True
     return variable
@@ -626,7 +626,7 @@ def _takes_an_argument(function: Any) -> bool:
 
 
 def towards(old: Tensor, target: Tensor, share: float) -> Tensor:
-    """A share of the way from the old value to the target."""
+    """Moves from the old value a share of the way to the target."""
     return add(old, multiply(subtract(target, old), share))
 
 

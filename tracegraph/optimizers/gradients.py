@@ -1,4 +1,4 @@
-"""Optimizers of gradients and of means of them, one rate for all elements or one for each."""
+"""Optimizers that scale gradients or their running means, globally or per element."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class SGD(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """Gradients over the root of their mean square: w - learning_rate * g / sqrt(v + epsilon), with
+    """Gradients over their root mean square: w - learning_rate * g / sqrt(v + epsilon), with
     v = rho * v + (1 - rho) * g ** 2.
 
-    `centered` takes the variance, v - a ** 2 with a = rho * a + (1 - rho) * g, in the place of v.
+    `centered` uses the variance, v - a ** 2 with a = rho * a + (1 - rho) * g, instead of v.
     With `momentum`, m = momentum * m + the step, and w - m.
 
     Source: Tieleman and Hinton, lecture 6.5 of "Neural Networks for Machine Learning" (2012);
@@ -116,7 +116,7 @@ class RMSprop(Optimizer):
 
 class Adagrad(Optimizer):
     """Gradients over the root of the sum of their squares:
-    w - learning_rate * g / sqrt(s + epsilon), with s = s + g ** 2, which begins with
+    w - learning_rate * g / sqrt(s + epsilon), with s = s + g ** 2, where s starts at
     `initial_accumulator_value`.
 
     Source: Duchi, Hazan and Singer, "Adaptive Subgradient Methods for Online Learning and
@@ -156,7 +156,7 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Steps whose size follows that of earlier steps: w - learning_rate * d, with
+    """Steps sized by earlier steps: w - learning_rate * d, with
     d = g * sqrt(s + epsilon) / sqrt(v + epsilon), v = rho * v + (1 - rho) * g ** 2, and then
     s = rho * s + (1 - rho) * d ** 2.
 
@@ -194,9 +194,9 @@ class Adadelta(Optimizer):
 
 
 class Ftrl(Optimizer):
-    """Follows the regularised leader: weights that are exactly 0 by `l1_regularization_strength`.
+    """Follow the regularized leader; `l1_regularization_strength` makes weights exactly 0.
 
-    With p = -learning_rate_power, n' = n + g ** 2, where n begins with `initial_accumulator_value`,
+    With p = -learning_rate_power, n' = n + g ** 2, where n starts at `initial_accumulator_value`,
     z = z + g + 2 * l2_shrinkage_regularization_strength * w
     - (n' ** p - n ** p) / learning_rate * w, l1 = l1_regularization_strength and
     l2 = l2_regularization_strength + beta / (2 * learning_rate),
@@ -260,7 +260,7 @@ class Ftrl(Optimizer):
 
 
 class Lion(Optimizer):
-    """Steps of one size, by the sign of a running mean:
+    """Steps of constant size, by the sign of a running mean:
     w - learning_rate * sign(beta_1 * m + (1 - beta_1) * g), and then
     m = beta_2 * m + (1 - beta_2) * g.
 

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def from_optax(transformation: Any, name: str | None = None) -> OptaxOptimizer:
-    """An optimizer that does what a transformation of optax does, bit for bit.
+    """An optimizer that does what an optax transformation does, bit for bit.
 
-    - `transformation`: what `optax.adamw(1e-3)`, `optax.chain(...)` and their like return.
+    - `transformation`: the result of `optax.adamw(1e-3)`, `optax.chain(...)` and the like.
 
-    Its state is in Variables, so that it is in checkpoints and saved models; they are called after
-    their field and the variable that they are kept for, such as `kernel_mu`. Of the parameters the
-    transformation sees a dict by the names of the variables. A saved step needs no optax.
+    Its state lives in Variables, so checkpoints and saved models include it. Each is named after
+    its variable and its field, such as `kernel_mu`. The transformation sees the parameters as a
+    dict keyed by variable name. A saved step does not need optax.
 
-    Raises TraceError for what is not a transformation.
+    Raises TraceError for anything but a transformation.
 
     >>> import optax
     >>> v = tg.Variable([1.0, 2.0], name="v")

@@ -1,4 +1,4 @@
-"""Losses that are scaled, so that gradients in float16 do not vanish, by a factor that adapts."""
+"""Dynamic loss scaling, which keeps float16 gradients from underflowing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from tracegraph.state.variable import Variable
 
 
 class LossScaleOptimizer(Optimizer):
-    """Takes the steps of another optimizer, with gradients of a loss that is multiplied by
-    `dynamic_scale`.
+    """Wraps an optimizer, and scales the loss by `dynamic_scale`.
 
-    `minimize` multiplies, and so does `scale_loss`, for gradients of your own;
-    `apply_gradients` divides. If one of the gradients is infinite or nan, it takes no step and
-    halves the scale. After `dynamic_growth_steps` steps without such a one it doubles it.
+    `minimize` multiplies the loss by it; for gradients that you compute yourself, `scale_loss`
+    does. `apply_gradients` divides the gradients. If any of them is infinite or nan, it skips the
+    step and halves the scale; after `dynamic_growth_steps` steps without one it doubles the scale.
 
-    - `inner_optimizer`: whose learning rate, steps, clipping and so on these are.
+    - `inner_optimizer`: the optimizer that takes the steps, with its learning rate, clipping etc.
     - `initial_scale`: the first scale.
 
-    Raises DTypeError (a TypeError) for what is not an optimizer, and SignatureError (a ValueError)
-    for one that has a `loss_scale_factor` of its own, and for numbers that are not above 0.
+    Raises DTypeError (a TypeError) if `inner_optimizer` is not an optimizer, and SignatureError (a
+    ValueError) if it has its own `loss_scale_factor`, or for numbers that are not above 0.
 
     Source: Micikevicius et al., "Mixed Precision Training" (2017).
 
@@ -53,7 +52,7 @@ class LossScaleOptimizer(Optimizer):
         dynamic_growth_steps: int = 2000,
         name: str | None = None,
     ) -> None:
-        # Settings and state of steps are those of the inner optimizer.
+        # Settings and step state belong to the inner optimizer.
         Module.__init__(self, name)
         if not isinstance(inner_optimizer, Optimizer):
             rule = "inner_optimizer is an optimizer"
@@ -78,7 +77,7 @@ class LossScaleOptimizer(Optimizer):
 
     @property
     def iterations(self) -> Variable:  # type: ignore[override]
-        """The calls of `apply_gradients` whose gradients were finite."""
+        """The number of calls of `apply_gradients` whose gradients were finite."""
         return self.inner_optimizer.iterations
 
     @property
@@ -91,7 +90,7 @@ class LossScaleOptimizer(Optimizer):
         self.inner_optimizer.learning_rate = value
 
     def build(self, var_list: Iterable[Variable]) -> None:
-        """Makes the state of the variables now rather than at their first step."""
+        """Creates the state for the variables now rather than at their first step."""
         self.inner_optimizer.build(var_list)
 
     def exclude_from_weight_decay(
@@ -99,11 +98,11 @@ class LossScaleOptimizer(Optimizer):
         var_list: Iterable[Variable] | None = None,
         var_names: Iterable[str] | None = None,
     ) -> None:
-        """Leaves variables out of the weight decay of the inner optimizer."""
+        """Excludes variables from the inner optimizer's weight decay."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
-        """Sets variables to the running means that the inner optimizer has of them."""
+        """Sets variables to the running means that the inner optimizer keeps."""
         self.inner_optimizer.finalize_variable_values(as_list("finalize", "var_list", var_list))
 
     def _scale(self) -> Any:
@@ -117,7 +116,7 @@ class LossScaleOptimizer(Optimizer):
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars, self.inner_optimizer.sparse_updates)
-        self.build([v for _, v in pairs])  # state outlives the branches of what follows
+        self.build([v for _, v in pairs])  # state must outlive the branches below
 
         def step() -> None:
             self.inner_optimizer.apply_gradients(self._unscaled_pairs(pairs))

@@ -1,4 +1,4 @@
-"""Optimizers that know matrices: of factored running means, and of steps along all directions."""
+"""Optimizers for matrices: factored running means, and orthogonalized steps."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class Adafactor(Optimizer):
-    """Steps whose running means of squares take the memory of a row and a column of each matrix:
+    """Adaptive steps with factored second moments, which store a row and a column per matrix:
     w - max(epsilon_2, rms(w)) * min(learning_rate, 1 / sqrt(t)) * u / max(1, rms(u) /
     clip_threshold) at step t, with u = g / sqrt(v).
 
-    With s = g ** 2 + epsilon_1 and b = 1 - t ** beta_2_decay, the v of vectors and numbers is
-    b * v + (1 - b) * s. For more axes it is r * c / mean(r), of the last two: r and c are such
-    running means of the means of s over columns, and over rows. rms is the root of the mean square.
+    With s = g ** 2 + epsilon_1 and b = 1 - t ** beta_2_decay, v of a vector or scalar is
+    b * v + (1 - b) * s. With more axes it is r * c / mean(r) over the last two: r and c are such
+    running means of the means of s over columns, and over rows. rms is the root mean square.
 
-    `relative_step` is accepted as in Keras, where the rate is at most 1 / sqrt(t) in either case.
+    `relative_step` is accepted as in Keras: the rate is at most 1 / sqrt(t) either way.
 
     Source: Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost"
     (2018).
@@ -53,7 +53,7 @@ class Adafactor(Optimizer):
     array([0.5], dtype=float32)
     """
 
-    #: It goes by the means of whole variables.
+    #: Steps depend on means over the whole variable.
     has_steps_of_rows = False
 
     @takes_shared
@@ -112,18 +112,18 @@ def _rms(x: Tensor) -> Tensor:
 
 
 class Muon(Adam):
-    """Steps of one size along all directions of a matrix: w - learning_rate * rms_rate *
+    """Steps of equal size along all directions of a matrix: w - learning_rate * rms_rate *
     sqrt(max(rows, columns)) * o(g + momentum * m), with m = momentum * m + g; without `nesterov`
     it is o(m), and with a `rms_rate` of None the step is learning_rate * o.
 
-    o brings all singular values near to 1: x / (|x| + 1e-7), and then `ns_steps` times
+    o brings all singular values close to 1: x / (|x| + 1e-7), and then `ns_steps` times
     muon_a * x + (muon_b * y + muon_c * y @ y) @ x with y = x @ x.T, of x or x.T, whichever is wide.
 
-    Variables of 2 axes make such steps, and decay by `weight_decay`; all others, those with
-    "embedding" in their name unless `exclude_embeddings` is False, and those whose name has one of
-    the regular expressions `exclude_layers` in it, make those of `Adam`, with adam_lr_ratio *
-    learning_rate, and decay by adam_weight_decay * learning_rate. The outputs of a network should
-    be among them.
+    Variables with 2 axes take these steps, and decay by `weight_decay`. All others take steps of
+    `Adam` with adam_lr_ratio * learning_rate, and decay by adam_weight_decay * learning_rate; so do
+    variables with "embedding" in their name, unless `exclude_embeddings` is False, and those in
+    whose name one of the regular expressions `exclude_layers` matches. The output layer of a
+    network should be among these.
 
     Source: Jordan et al., "Muon: An Optimizer for Hidden Layers in Neural Networks" (2024);
     `rms_rate`: Liu et al., "Muon is Scalable for LLM Training" (2025).
@@ -136,7 +136,7 @@ class Muon(Adam):
            [0. , 0.9]], dtype=float32)
     """
 
-    #: A step of a matrix depends on all of it.
+    #: A step depends on the whole matrix.
     has_steps_of_rows = False
 
     @takes_shared

@@ -1,4 +1,4 @@
-"""Gradients of some rows of a variable, and steps that leave its other rows as they are."""
+"""Gradients of some rows of a variable, and steps that leave the other rows unchanged."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tracegraph.tracing.index_checks import check_range
 
 
 class Rows(NamedTuple):
-    """The gradient of the rows `indices`, which are sorted, each as often as it was named.
+    """The gradient of some rows: `indices` is sorted, with repetitions.
 
-    `sums` has the sum of all values of a row where the row stands first, and 0 where it stands
-    again; `first` says for each place where that is.
+    `sums` has the sum of all values for a row at its first occurrence, and 0 at the others; `first`
+    gives, for each position, that of the first occurrence.
     """
 
     sums: Tensor
@@ -38,7 +38,7 @@ Gradient: TypeAlias = Tensor | Rows
 
 
 def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> Rows:
-    """The gradient that IndexedSlices are.
+    """Converts IndexedSlices to Rows.
 
     Raises ShapeError for values that are not rows of a variable of this type, and
     InvalidArgumentError for an index that is known to be out of range.
@@ -52,13 +52,13 @@ def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> Rows:
 
 
 def dense_of(op: str, slices: IndexedSlices, variable: TensorType) -> Tensor:
-    """IndexedSlices as one tensor: values of one row add up, the other rows are 0."""
+    """Converts IndexedSlices to a tensor: values for the same row add up, other rows are 0."""
     values, indices = _checked(op, slices, variable)
     return scatter_nd(reshape(indices, [-1, 1]), values, variable.shape)
 
 
 def _checked(op: str, slices: IndexedSlices, variable: TensorType) -> tuple[Tensor, Tensor]:
-    """The rows, along one axis, and their indices."""
+    """The rows, along a single axis, and their indices."""
     values = as_tensor(slices.values)
     indices = as_integers(op, "the indices", slices.indices)
     if not variable.shape:
@@ -84,7 +84,7 @@ def dense(gradient: Gradient) -> Tensor:
 
 
 def mapped(change: Callable[[Tensor], Tensor], gradient: Gradient) -> Gradient:
-    """A gradient with other values."""
+    """Applies a function to the values of a gradient."""
     if isinstance(gradient, Rows):
         return gradient._replace(sums=change(gradient.sums))
     return change(gradient)
@@ -96,22 +96,22 @@ def updated_rows(
     old: Sequence[Tensor],
     is_by_rows: bool,
 ) -> list[Tensor]:
-    """What `update(gradient, *old)` makes of the rows that have a gradient; the others are old.
+    """`update(gradient, *old)` for the rows that have a gradient; the others keep their old values.
 
-    - `is_by_rows`: whether a row of what it makes depends on the same row alone of what it takes.
+    - `is_by_rows`: whether each row of the result depends only on the same row of the operands.
     """
     if isinstance(gradient, Rows) and is_by_rows:
         parts = [gather(x, gradient.indices) for x in old]
         new = update(gather(gradient.sums, gradient.first), *parts)
         vectors = reshape(gradient.indices, [-1, 1])
-        # A row that was named twice is there twice, and is the same both times.
+        # A row named twice appears twice, with the same new value.
         return [tensor_scatter_nd_update(x, vectors, y) for x, y in zip(old, new, strict=True)]
     new, is_touched = update(dense(gradient), *old), _touched(gradient)
     return [where(is_touched, y, x) for x, y in zip(old, new, strict=True)]
 
 
 def _touched(gradient: Gradient) -> Tensor:
-    """Which rows have a gradient, to be broadcast over them."""
+    """Which rows have a gradient, in a shape that broadcasts over them."""
     if isinstance(gradient, Rows):
         whole = dense(gradient._replace(sums=ones_like(gradient.sums)))
         return not_equal(whole, zeros_like(whole))

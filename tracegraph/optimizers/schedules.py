@@ -1,4 +1,4 @@
-"""Schedules: learning rates that are functions of the number of steps taken."""
+"""Schedules: learning rates as functions of the step number."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tracegraph.typing import TensorLike
 
 
 class LearningRateSchedule:
-    """The base class: a function of the step, which is an integer of shape (), that returns a
-    learning rate. An optimizer that has it as its `learning_rate` calls it with `iterations`.
+    """The base class: a function from the step, an integer of shape (), to a learning rate. An
+    optimizer with a schedule as `learning_rate` calls it with `iterations`.
 
     >>> class Halving(tg.optimizers.schedules.LearningRateSchedule):
     ...     def __call__(self, step):
@@ -59,7 +59,7 @@ class ExponentialDecay(LearningRateSchedule):
     """initial_learning_rate * decay_rate ** (step / decay_steps); `staircase` rounds the exponent
     down.
 
-    Raises SignatureError (a ValueError) for `decay_steps` that are not above 0.
+    Raises SignatureError (a ValueError) unless `decay_steps` is above 0.
 
     >>> rate = tg.optimizers.schedules.ExponentialDecay(0.1, decay_steps=10, decay_rate=0.5)
     >>> [round(float(rate(step)), 4) for step in (0, 10, 20)]
@@ -92,10 +92,10 @@ class ExponentialDecay(LearningRateSchedule):
 
 
 class InverseTimeDecay(ExponentialDecay):
-    """initial_learning_rate / (1 + decay_rate * step / decay_steps); `staircase` rounds the
-    quotient of the steps down.
+    """initial_learning_rate / (1 + decay_rate * step / decay_steps); `staircase` rounds
+    step / decay_steps down.
 
-    Raises SignatureError (a ValueError) for `decay_steps` that are not above 0.
+    Raises SignatureError (a ValueError) unless `decay_steps` is above 0.
 
     >>> rate = tg.optimizers.schedules.InverseTimeDecay(0.1, decay_steps=10, decay_rate=1.0)
     >>> [round(float(rate(step)), 4) for step in (0, 10, 30)]
@@ -118,13 +118,13 @@ class InverseTimeDecay(ExponentialDecay):
 
 
 class PiecewiseConstantDecay(LearningRateSchedule):
-    """The value of the first boundary that the step has not passed, and after all of them the last
-    value: values[k] up to and including step boundaries[k].
+    """Piecewise constant: values[k] up to and including step boundaries[k], and the last value
+    after the last boundary.
 
-    - `boundaries`: numbers that increase; `values` are one more.
+    - `boundaries`: increasing numbers; there is one more of `values`.
 
-    Raises SignatureError (a ValueError) for another number of values, and for boundaries that do
-    not increase.
+    Raises SignatureError (a ValueError) for a wrong number of values, or boundaries that do not
+    increase.
 
     >>> rate = tg.optimizers.schedules.PiecewiseConstantDecay([10, 20], [1.0, 0.5, 0.25])
     >>> [float(rate(step)) for step in (10, 11, 21)]
@@ -165,12 +165,12 @@ class PiecewiseConstantDecay(LearningRateSchedule):
 
 
 class PolynomialDecay(LearningRateSchedule):
-    """From the initial rate to `end_learning_rate`, and there it stays:
+    """Decays from the initial rate to `end_learning_rate`, where it stays:
     (initial - end) * (1 - step / decay_steps) ** power + end.
 
-    `cycle` starts again where the end is reached, with twice, three times, … the `decay_steps`.
+    `cycle` restarts the decay whenever the end is reached, with 2, 3, … times the `decay_steps`.
 
-    Raises SignatureError (a ValueError) for `decay_steps` that are not above 0.
+    Raises SignatureError (a ValueError) unless `decay_steps` is above 0.
 
     >>> rate = tg.optimizers.schedules.PolynomialDecay(1.0, decay_steps=10, end_learning_rate=0.0)
     >>> [float(rate(step)) for step in (0, 5, 20)]
@@ -208,14 +208,13 @@ class PolynomialDecay(LearningRateSchedule):
 
 
 class CosineDecay(LearningRateSchedule):
-    """Down half a wave of a cosine, from a rate to `alpha` times it, and there it stays:
+    """Decays along half a cosine wave from a rate to `alpha` times it, where it stays:
     rate * ((1 - alpha) * (1 + cos(pi * step / decay_steps)) / 2 + alpha).
 
-    - `warmup_target`: that rate, which is reached in a straight line from `initial_learning_rate`
-      in `warmup_steps`, before the `decay_steps` begin. None is not a warm-up: the rate is the
-      initial one.
+    - `warmup_target`: that rate, reached linearly from `initial_learning_rate` in `warmup_steps`
+      before the `decay_steps` begin. None means no warm-up: the rate is the initial one.
 
-    Raises SignatureError (a ValueError) for `decay_steps` that are not above 0, and for a
+    Raises SignatureError (a ValueError) unless `decay_steps` is above 0, and for a
     `warmup_target` without `warmup_steps`.
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
@@ -260,12 +259,12 @@ class CosineDecay(LearningRateSchedule):
 
 
 class CosineDecayRestarts(LearningRateSchedule):
-    """Half waves of a cosine, one after another: the first is `first_decay_steps` long and from the
-    initial rate to `alpha` times it; each next one is `t_mul` times as long and begins at `m_mul`
-    times the height.
+    """Half cosine waves in sequence: the first decays from the initial rate to `alpha` times it in
+    `first_decay_steps`; each later one is `t_mul` times as long and starts at `m_mul` times the
+    height.
 
-    Raises SignatureError (a ValueError) for `first_decay_steps` that are not above 0, and for a
-    `t_mul` below 1, with which the waves would end.
+    Raises SignatureError (a ValueError) unless `first_decay_steps` is above 0, and for a `t_mul`
+    below 1, with which the waves would run out.
 
     Source: Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2016).
 
@@ -301,7 +300,7 @@ class CosineDecayRestarts(LearningRateSchedule):
         return multiply(_wave(part, height, self.alpha), self.initial_learning_rate)
 
     def _begin(self, number: Tensor) -> Tensor:
-        """Where a wave begins, in lengths of the first one."""
+        """The start of a wave, in lengths of the first one."""
         if self.t_mul == 1:
             return number
         growth = subtract(pow(as_tensor(self.t_mul, float32), number), 1.0)
@@ -312,16 +311,16 @@ class CosineDecayRestarts(LearningRateSchedule):
         if self.t_mul == 1:
             return floor(at)
         growth = add(multiply(at, self.t_mul - 1.0), 1.0)
-        # Where a wave begins, rounding must not leave the step in the one before.
+        # At the start of a wave, rounding must not put the step in the previous one.
         return floor(divide(add(log(growth), _ROUNDING), math.log(self.t_mul)))
 
 
-#: More than the error of a logarithm of steps in float32.
+#: Larger than the error of the logarithm of a step count in float32.
 _ROUNDING = 3e-6
 
 
 def _wave(part: Tensor, height: Tensor | float, alpha: float) -> Tensor:
-    """Half a wave of a cosine, from `height` to `alpha`."""
+    """Half a cosine wave, from `height` to `alpha`."""
     fallen = multiply(multiply(add(cos(multiply(part, math.pi)), 1.0), 0.5), height)
     return add(multiply(fallen, 1.0 - alpha), alpha)
 

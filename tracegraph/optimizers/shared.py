@@ -1,4 +1,4 @@
-"""The arguments that all optimizers share, stated once."""
+"""The arguments that all optimizers share, defined once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 class SharedButDecay(TypedDict, total=False):
-    """What `Optimizer` says of each, and its defaults, hold for every optimizer."""
+    """The shared arguments except weight decay; `Optimizer` documents them and their defaults."""
 
     clipnorm: float | None
     clipvalue: float | None
@@ -26,12 +26,12 @@ class SharedButDecay(TypedDict, total=False):
 
 
 class Shared(SharedButDecay, total=False):
-    """All of them. One that decays by itself has an argument of its own for it."""
+    """All shared arguments. Optimizers with their own weight decay define that argument."""
 
     weight_decay: float | None
 
 
-#: The defaults, in the order in which the arguments follow those of a class.
+#: The defaults, in the order of the arguments after those of a class.
 DEFAULTS = Shared(
     weight_decay=None,
     clipnorm=None,
@@ -48,9 +48,9 @@ DEFAULTS = Shared(
 
 
 def takes_shared(init: Init) -> Init:
-    """An `__init__` that ends in `**shared: Unpack[Shared]`, as users see it: with each of these
-    arguments in its signature, and by position too. Arguments of its own that are for keywords
-    alone come behind those that Keras has. Raises TypeError for what does not fit."""
+    """Expands `**shared: Unpack[Shared]` at the end of an `__init__` for users: each of these
+    arguments appears in the signature and can be passed by position. The class's own keyword-only
+    arguments follow those of Keras. Raises TypeError for arguments that do not fit."""
     *own, _ = inspect.signature(init).parameters.values()
     names = {parameter.name for parameter in own}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

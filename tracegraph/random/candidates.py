@@ -1,4 +1,4 @@
-"""Candidates: classes drawn from a large set, for losses that look at some classes only."""
+"""Candidates: classes sampled from a large set, for losses that consider only some classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tracegraph.typing import TensorLike
 
 
 class Candidates(NamedTuple):
-    """What the samplers return: classes, and how often each class is expected among them."""
+    """The result of the samplers: classes, and the expected count of each."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -44,14 +44,15 @@ def uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """`num_sampled` classes from 0 to below `range_max`, all equally probable.
+    """Samples `num_sampled` classes in [0, range_max), all equally probable.
 
-    - `true_classes`: int64 [examples, num_true], whose expected counts are returned as well.
-    - `unique`: whether the candidates are different ones, drawn until there are enough of them.
+    - `true_classes`: int64 [examples, num_true], whose expected counts are returned too.
+    - `unique`: whether the candidates are distinct; if so, classes are drawn until there are
+      enough.
 
-    Returns int64 [num_sampled], and how often each class is expected: float32 [examples, num_true]
-    for the true ones, [num_sampled] for the sampled. Raises ValueError for more different
-    candidates than there are classes.
+    Returns int64 [num_sampled], and the expected counts: float32 [examples, num_true] for the true
+    classes, [num_sampled] for the sampled ones. Raises ValueError for more distinct candidates than
+    there are classes.
 
     >>> drawn = tg.random.uniform_candidate_sampler([[1]], 1, 3, unique=True, range_max=3)
     >>> sorted(drawn.sampled_candidates.numpy().tolist())
@@ -77,8 +78,8 @@ def log_uniform_candidate_sampler(
     seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """`num_sampled` classes, of which k has the probability log((k + 2) / (k + 1)) / log(range_max
-    + 1): that of words that are sorted by how often they occur.
+    """Samples `num_sampled` classes, where k has probability log((k + 2) / (k + 1)) / log(range_max
+    + 1): that of words sorted by frequency.
 
     Arguments, results and errors are those of `uniform_candidate_sampler`.
 
@@ -109,8 +110,8 @@ def _sampled(
     chance: Callable[[Tensor], Tensor],
     draw: Callable[[Tensor], Tensor],
 ) -> Candidates:
-    """Candidates of classes with the probability `chance(classes)`; `draw` makes one of a uniform
-    number."""
+    """Candidates from classes with probability `chance(classes)`; `draw` maps a uniform number to a
+    class."""
     true = as_integers(op, "the true_classes", true_classes)
     count, classes = (
         as_count(op, what, value)
@@ -131,7 +132,7 @@ def _sampled(
     def expected(chances: Tensor) -> Tensor:
         if tries is None:
             return cast_to(multiply(chances, float(count)), float32)
-        # A class is missing after so many tries with the probability (1 - p) ** tries.
+        # The probability that a class is missing after so many tries is (1 - p) ** tries.
         return cast_to(negative(expm1(multiply(tries, log1p(negative(chances))))), float32)
 
     return Candidates(sampled, expected(chance(true)), expected(chance(sampled)))
@@ -147,11 +148,11 @@ def _check(op: str, true: Tensor, num_true: Any, count: Any, classes: Any) -> No
 
 
 def _different(generator: Any, chances: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`count` different classes, and how many tries it took to draw them one by one.
+    """`count` distinct classes, and the number of tries it took to draw them one by one.
 
-    The largest of log p plus Gumbel numbers are distributed as if classes were drawn until there
-    were enough different ones. A next one is then found with the probability of all that are
-    missing, so each number of tries is geometric.
+    The largest values of log p plus Gumbel noise are distributed like classes drawn until there are
+    enough distinct ones. The probability of finding the next one is that of all the missing ones,
+    so each number of tries is geometric.
     """
     u, v = (
         RandomUniform(shape, float64)(generator.next_key())
@@ -166,7 +167,7 @@ def _different(generator: Any, chances: Tensor, count: int) -> tuple[Tensor, Ten
     return cast_to(sampled, int64), reduce_sum(tries)
 
 
-#: Uniform numbers are made at least so large, that their logarithms are finite.
+#: A lower bound for uniform numbers, which keeps their logarithms finite.
 _SMALLEST = float(np.finfo(np.float64).tiny)
 
 __all__ = ["log_uniform_candidate_sampler", "uniform_candidate_sampler"]

@@ -1,4 +1,4 @@
-"""Numbers that are drawn from a generator: others at each call."""
+"""Random numbers from a generator: new ones at each call."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers: mean + stddev * n, where n has mean 0 and standard deviation 1.
+    """Normally distributed numbers: mean + stddev * n, with n of mean 0 and standard deviation 1.
 
     - `mean`, `stddev`: numbers or tensors that broadcast to `shape`.
-    - `seed`: draws from a sequence of its own, which this number decides.
+    - `seed`: draws from a separate sequence, which this number determines.
 
     >>> tg.random.normal([2, 3]).shape
     TensorShape([2, 3])
@@ -46,7 +46,7 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normal numbers, none of which is more than two standard deviations from the mean.
+    """Normally distributed numbers, truncated at two standard deviations from the mean.
 
     >>> bool(tg.reduce_all(tg.abs(tg.random.truncated_normal([100])) <= 2.0))
     True
@@ -62,7 +62,7 @@ def uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers from minval to below maxval, all equally probable; integers need a maxval.
+    """Uniformly distributed numbers in [minval, maxval); integers need a maxval.
 
     Raises ValueError for integers without maxval.
 
@@ -74,7 +74,7 @@ def uniform(
 
 
 def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
-    """`value` with its parts along the first axis in random order.
+    """Permutes `value` randomly along its first axis.
 
     >>> sorted(tg.random.shuffle([1, 2, 3]).numpy().tolist())
     [1, 2, 3]
@@ -89,8 +89,8 @@ def categorical(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each row of logits[batch, classes], `num_samples` classes with probability softmax(row),
-    in int64 by default.
+    """Samples `num_samples` classes for each row of logits[batch, classes], with probability
+    softmax(row), as int64 by default.
 
     >>> tg.random.categorical([[0.0, -1e9]], 3).numpy()
     array([[0, 0, 0]])
@@ -107,12 +107,13 @@ def gamma(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Numbers of density x ** (alpha - 1) * e ** (-beta * x), `shape` for each alpha and beta.
+    """Gamma-distributed numbers: density x ** (alpha - 1) * e ** (-beta * x), `shape` per
+    parameter.
 
     - `alpha`, `beta`: positive shape and inverse scale, which broadcast; beta is 1 by default. The
-      result has the axes of `shape`, then theirs.
+      result has the axes of `shape`, followed by theirs.
 
-    The numbers have derivatives in alpha, of first order, and in beta.
+    The numbers are differentiable with respect to alpha, to first order, and to beta.
 
     >>> tg.random.gamma([2], [0.5, 1.5]).shape
     TensorShape([2, 2])
@@ -129,10 +130,10 @@ def poisson(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Whole numbers of the probability lam ** k * e ** -lam / k!, `shape` for each lam.
+    """Poisson-distributed integers: probability lam ** k * e ** -lam / k!, `shape` for each lam.
 
-    The result has the axes of `shape`, then those of `lam`. The numbers have no derivative.
-    Raises InvalidArgumentError for a lam that is known to be negative, DTypeError for another type.
+    The result has the axes of `shape`, followed by those of `lam`. The numbers have no derivative.
+    Raises InvalidArgumentError for a lam known to be negative, DTypeError for an invalid dtype.
 
     >>> tg.random.poisson([2], [0.5, 1.5]).shape
     TensorShape([2, 2])

@@ -1,4 +1,4 @@
-"""What a key makes: numbers of each distribution."""
+"""Random numbers of each distribution, made from a key."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
 
 
 def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor, Tensor]:
-    """alpha and beta as tensors of one shape. Raises InvalidArgumentError if one is known to be
-    negative or 0."""
+    """alpha and beta as tensors of the same shape. Raises InvalidArgumentError if one is known to
+    be negative or 0."""
     kind = floating_dtype(op, dtype)
     a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
     for what, x in (("alpha", a), ("beta", b)):
@@ -69,8 +69,8 @@ def draw_gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
 
 
 def draw_poisson(key: Tensor, op: str, shape: Any, lam: Any, dtype: Any, is_whole: bool) -> Tensor:
-    """Numbers for each of `lam`; `shape` is that of the result if `is_whole`, and else comes before
-    that of lam."""
+    """Numbers for each of `lam`; `shape` is that of the result if `is_whole`, and otherwise
+    precedes that of lam."""
     kind = _counting(op, dtype)
     rate = _counted(op, "lam", lam)
     _check_at_hand(op, "lam", rate, lambda value: value >= 0, "numbers of 0 or more")
@@ -92,7 +92,7 @@ def draw_binomial(key: Tensor, op: str, shape: Any, counts: Any, probs: Any, dty
 
 
 def _counting(op: str, dtype: Any) -> DType:
-    """The type of whole numbers that are drawn: of integers, or floating."""
+    """The dtype for drawing integers: an integer or floating one."""
     kind = as_dtype(dtype)
     if not (kind.is_integer or kind.is_floating):
         fact = f"{op}: whole numbers of {kind.name} are not made here"
@@ -101,7 +101,7 @@ def _counting(op: str, dtype: Any) -> DType:
 
 
 def _counted(op: str, what: str, value: Any) -> Tensor:
-    """A parameter as floating numbers of 32 bits, or 64 if it has so many."""
+    """A parameter as float32, or float64 if it has 64 bits."""
     x = as_tensor(value)
     if not (x.dtype.is_integer or x.dtype.is_floating):
         refuse(op, f"{what} is {x.type}", x, fix="give real numbers")
@@ -155,7 +155,7 @@ def _integers(key: Tensor, sizes: Any, minval: Any, maxval: Any, kind: DType) ->
 
 
 def _check_bounds(low: Tensor, high: Tensor) -> None:
-    """Refuses bounds that are known to hold no integer between them."""
+    """Rejects bounds that are known to have no integer between them."""
     lowest, highest = value_at_hand(low), value_at_hand(high)
     if lowest is not None and highest is not None and (lowest >= highest).any():
         fail(
@@ -188,7 +188,7 @@ def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> 
     rows, classes = x.type.shape
     count = as_count("categorical", "num_samples", num_samples)
     u = ops.RandomUniform((rows, count, classes), x.dtype)(key)
-    # The largest of logits plus Gumbel numbers is distributed like softmax.
+    # The largest of logits plus Gumbel noise is distributed like softmax.
     gumbel = negative(log(negative(log(u))))
     wide = broadcast(reshape(x, [rows, 1, classes]), gumbel.type.shape)
     return argmax(add(wide, gumbel), axis=2, output_type=dtype)

@@ -1,4 +1,4 @@
-"""Generators, whose state is a Variable: the global one, and one for each seed."""
+"""Generators, whose state is a Variable: the global one, and one per operation seed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _drawn = itertools.count()
 
 
 def _fresh_seed() -> int:
-    """A seed by chance. Processes that are joined draw the same ones, in the same order."""
+    """A random seed. Joined processes draw the same seeds in the same order."""
     if settings.common_seed is None:
         return int.from_bytes(os.urandom(8), "little")
     words = f"{settings.common_seed} {next(_drawn)}".encode()
@@ -56,8 +56,8 @@ def _fresh_seed() -> int:
 class Generator(Module):
     """A source of random numbers; `state` is a Variable, a key of two uint32.
 
-    Make one with `Generator.from_seed(1)` or `Generator.from_non_deterministic_state()`.
-    `Generator(other)` continues from where another is, and `Generator(state=...)` from a state.
+    Create one with `Generator.from_seed(1)` or `Generator.from_non_deterministic_state()`.
+    `Generator(other)` continues where another one is, and `Generator(state=...)` from a state.
 
     >>> generator = tg.random.Generator.from_seed(1)
     >>> first = generator.normal([2]).numpy()
@@ -85,17 +85,17 @@ class Generator(Module):
 
     @classmethod
     def from_seed(cls, seed: int, alg: str | int | None = None) -> Generator:
-        """A generator that gives the same numbers for the same integer seed."""
+        """Creates a generator that draws the same numbers for the same integer seed."""
         return cls(state=_key_of(_int_seed(seed)))
 
     @classmethod
     def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
-        """A generator that gives other numbers each time."""
+        """Creates a generator that draws different numbers each time."""
         return cls(state=_key_of(_fresh_seed()))
 
     @classmethod
     def from_state(cls, state: TensorLike, alg: str | int | None = None) -> Generator:
-        """A generator that continues from the state of another."""
+        """Creates a generator that continues from the state of another."""
         return cls(state=state)
 
     @property
@@ -105,20 +105,20 @@ class Generator(Module):
 
     @property
     def key(self) -> Tensor:
-        """The state now, as a tensor: the key of which the next numbers are made."""
-        # A function may have left it on a mesh, where numbers that are drawn outside of it would
-        # be made by all devices, of other processes too.
+        """The present state as a tensor: the key for the next numbers."""
+        # A function may have left it on a mesh. Numbers drawn outside the function would then be
+        # computed by all devices, including those of other processes.
         if current().is_top_level:
             take_off_mesh(self._state_variable)
         return self._state_variable.read_value()
 
     @property
     def algorithm(self) -> int:
-        """TensorFlow's number of the algorithm, which is Threefry."""
+        """TensorFlow's number for the algorithm, which is Threefry."""
         return 2
 
     def reset_from_seed(self, seed: int) -> None:
-        """Starts anew, as `from_seed` does."""
+        """Restarts from a seed, as `from_seed` does."""
         self._state_variable.assign(_key_of(_int_seed(seed)))
 
     def reset(self, state: TensorLike) -> None:
@@ -141,7 +141,7 @@ class Generator(Module):
         return [type(self)(state=_row(keys, k)) for k in range(count)]
 
     def next_key(self) -> Tensor:
-        """A key that is used once; the state moves on."""
+        """A key to use once; advances the state."""
         keys = RandomSplit(2)(self.key)
         self._state_variable.assign(_row(keys, 0))
         return _row(keys, 1)
@@ -198,7 +198,7 @@ class Generator(Module):
 
 
 def _as_state(state: Any) -> Any:
-    """The state of a generator: two integers, or the Variable that holds those of another."""
+    """The state of a generator: two integers, or the Variable that holds another's."""
     x = as_integers("Generator", "the numbers of a state", state)
     if x.type.shape != (2,):
         refuse("Generator", f"a state is u32[2], and it was given {x.type}", x, fix=_STATES)
@@ -218,11 +218,11 @@ def _int_seed(seed: Any) -> int:
     fail(DTypeError, f"a seed is an int, not {shown(seed)}", fix="use an int")
 
 
-# The global generator, and one for each seed of an operation.
+# The global generator, and one for each operation seed.
 
 
 class _Global:
-    """The seed of `set_seed`, and the generators that depend on it."""
+    """The seed from `set_seed`, and the generators that depend on it."""
 
     lock = threading.RLock()
     seed: int | None = None
@@ -230,10 +230,10 @@ class _Global:
 
 
 def _key_for(op_seed: int | None) -> np.ndarray:
-    """The first state of the generator of an operation's seed, or of the global one for None."""
+    """The initial state of the generator for an operation seed, or of the global one for None."""
     if op_seed is None:
         return _key_of(_fresh_seed() if _Global.seed is None else _Global.seed)
-    # Without a global seed an operation's seed still decides, as in TensorFlow.
+    # Without a global seed, an operation seed still determines the numbers, as in TensorFlow.
     return np.array([(_Global.seed or 0) & _MASK, op_seed & _MASK], np.uint32) ^ np.uint32(
         0x9E3779B9
     )
@@ -267,7 +267,7 @@ def set_global_generator(generator: Generator) -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Starts all random numbers of this program anew: the same seed gives the same sequence.
+    """Restarts all random numbers of this program: the same seed gives the same sequence.
 
     >>> tg.random.set_seed(1)
     >>> first = tg.random.uniform([2]).numpy()

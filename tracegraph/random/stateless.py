@@ -1,4 +1,4 @@
-"""Numbers as a function of a seed, which is two integers: the same ones each time."""
+"""Random numbers as a function of a seed of two integers: the same ones each time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stateless_normal(
     name: str | None = None,
     alg: str | int | None = "auto_select",
 ) -> Tensor:
-    """`normal` as a function of a seed, which is two integers.
+    """`normal` as a function of a seed of two integers.
 
     >>> a, b = (tg.random.stateless_normal([2], seed=[1, 2]) for _ in range(2))
     >>> bool(tg.reduce_all(a == b))
@@ -50,7 +50,7 @@ def stateless_truncated_normal(
     name: str | None = None,
     alg: str | int | None = "auto_select",
 ) -> Tensor:
-    """`truncated_normal` as a function of a seed, which is two integers.
+    """`truncated_normal` as a function of a seed of two integers.
 
     >>> tg.random.stateless_truncated_normal([2], seed=[1, 2]).shape
     TensorShape([2])
@@ -67,7 +67,7 @@ def stateless_uniform(
     name: str | None = None,
     alg: str | int | None = "auto_select",
 ) -> Tensor:
-    """`uniform` as a function of a seed, which is two integers.
+    """`uniform` as a function of a seed of two integers.
 
     >>> tg.random.stateless_uniform([2], seed=[1, 2]).shape
     TensorShape([2])
@@ -84,8 +84,8 @@ def stateless_gamma(
     name: str | None = None,
     alg: str | int | None = None,
 ) -> Tensor:
-    """`gamma` as a function of a seed, which is two integers; `shape` is that of the result, to
-    which alpha and beta broadcast.
+    """`gamma` as a function of a seed of two integers; `shape` is that of the result, to which
+    alpha and beta broadcast.
 
     >>> tg.random.stateless_gamma([3, 2], seed=[1, 2], alpha=[0.5, 1.5]).shape
     TensorShape([3, 2])
@@ -101,8 +101,8 @@ def stateless_poisson(
     dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """`poisson` as a function of a seed, which is two integers; `shape` is that of the result, to
-    which lam broadcasts.
+    """`poisson` as a function of a seed of two integers; `shape` is that of the result, to which
+    lam broadcasts.
 
     >>> tg.random.stateless_poisson([3, 2], seed=[1, 2], lam=[0.5, 1.5]).shape
     TensorShape([3, 2])
@@ -118,12 +118,12 @@ def stateless_binomial(
     output_dtype: DTypeLike = int32,
     name: str | None = None,
 ) -> Tensor:
-    """How many of `counts` trials succeed, each with the probability `probs`, as a function of a
-    seed, which is two integers.
+    """The number of successes in `counts` trials, each with probability `probs`, as a function of a
+    seed of two integers.
 
     `shape` is that of the result, to which counts and probs broadcast. The numbers have no
-    derivative. Raises InvalidArgumentError for counts that are known to be negative, and for
-    probabilities that are not from 0 to 1.
+    derivative. Raises InvalidArgumentError for counts known to be negative, and for probabilities
+    that are not from 0 to 1.
 
     >>> tg.random.stateless_binomial([2, 3], seed=[1, 2], counts=[5.0, 5.0, 5.0], probs=1.0).numpy()
     array([[5, 5, 5],
@@ -136,7 +136,7 @@ def stateless_binomial(
 def stateless_shuffle(
     value: TensorLike, seed: TensorLike, alg: str | int | None = None, name: str | None = None
 ) -> Tensor:
-    """`shuffle` as a function of a seed, which is two integers.
+    """`shuffle` as a function of a seed of two integers.
 
     >>> sorted(tg.random.stateless_shuffle([1, 2, 3], seed=[1, 2]).numpy().tolist())
     [1, 2, 3]
@@ -151,7 +151,7 @@ def stateless_categorical(
     dtype: DTypeLike = int64,
     name: str | None = None,
 ) -> Tensor:
-    """`categorical` as a function of a seed, which is two integers.
+    """`categorical` as a function of a seed of two integers.
 
     >>> tg.random.stateless_categorical([[0.0, 0.0]], 3, seed=[1, 2]).shape
     TensorShape([1, 3])
@@ -160,7 +160,7 @@ def stateless_categorical(
 
 
 def split(seed: TensorLike, num: int = 2, alg: str | int | None = "auto_select") -> Tensor:
-    """`num` new seeds for the `stateless_*` functions, made of one: a tensor [num, 2].
+    """Splits a seed into `num` new ones for the `stateless_*` functions: a tensor [num, 2].
 
     >>> tg.random.split([1, 2]).shape
     TensorShape([2, 2])
@@ -169,7 +169,7 @@ def split(seed: TensorLike, num: int = 2, alg: str | int | None = "auto_select")
 
 
 def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = "auto_select") -> Tensor:
-    """A new seed made of a seed and an integer.
+    """A new seed derived from a seed and an integer.
 
     >>> tg.random.fold_in([1, 2], 3).shape
     TensorShape([2])

@@ -1,8 +1,8 @@
-"""Saving and loading of Modules, functions, and containers of them, with every derivative.
+"""Saves and loads Modules, functions, and containers of them, with all their derivatives.
 
-What is saved is data: graphs as text, tensors, and the structure that holds them. What is loaded
-needs none of the source: it is called at any shape that its graphs allow, differentiated to any
-order in both modes, trained on, and saved again.
+A saved model is data: graphs as text, tensors, and the structure that holds them. A loaded model
+needs none of the source. It can be called at any shape that its graphs allow, differentiated to
+any order in both modes, trained further, and saved again.
 
 >>> class Scale(tg.Module):
 ...     def __init__(self):

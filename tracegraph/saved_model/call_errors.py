@@ -1,4 +1,4 @@
-"""Calls that were not saved: what of their arguments is not as in the traces that were."""
+"""Errors for calls that were not saved: how their arguments differ from the saved traces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracegraph.signatures.signature import Request, VariableKey, is_tensor_key
 
 
 def refuse_call(name: str, request: Request, traces: Sequence[ConcreteFunction]) -> NoReturn:
-    """Raises the SignatureError of a call that fits none of the traces."""
+    """Raises the SignatureError for a call that fits none of the traces."""
     given = f"{_call(name, request)} was not saved"
     if not traces:
         fail(
@@ -36,14 +36,14 @@ def refuse_call(name: str, request: Request, traces: Sequence[ConcreteFunction])
 
 
 def _as_traced(trace: ConcreteFunction) -> Request:
-    """The request of a trace with the types of its graph, whose open sizes have names."""
+    """The request of a trace with the types of its graph, in which open sizes have names."""
     types = iter(trace.argument_types)
     keys = trace.request.keys
     return trace.request.with_keys([next(types) if is_tensor_key(key) else key for key in keys])
 
 
 def _call(name: str, request: Request) -> str:
-    """A call as text: tensors by their types, containers and Python values as they are."""
+    """A call as text, with the types of tensors, and containers and Python values as they are."""
     texts = []
     for argument, value in arguments_of(request).items():
         is_tensor = isinstance(value, int) and is_tensor_key(request.keys[value])
@@ -55,7 +55,7 @@ def _results(trace: ConcreteFunction) -> str:
     return f"({', '.join(str(y.type) for y in trace.outputs)})"
 
 
-# What differs.
+# Differences.
 
 
 def _distance(given: Request, known: Request) -> tuple[bool, int]:
@@ -65,7 +65,7 @@ def _distance(given: Request, known: Request) -> tuple[bool, int]:
 
 
 def _first_parting(given: Request, known: Request) -> tuple[str, str] | None:
-    """Where the structures of two calls part, and the repair."""
+    """Where the structures of two calls diverge, and the fix."""
     if given.structure.matches(known.structure):
         return None
     now, before = arguments_of(given), arguments_of(known)
@@ -80,12 +80,12 @@ def _first_parting(given: Request, known: Request) -> tuple[str, str] | None:
     return "its arguments have another structure", "pass the containers that were saved"
 
 
-#: Stands for what one of two containers does not have.
+#: Marks an item that one of two containers lacks.
 _MISSING = object()
 
 
 def _partings(path: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The places where two nests part, with what stands there in both. Leaves are their places."""
+    """The paths where two nests diverge, with both values. Leaves are given by their indices."""
     if type(now) is not type(before):
         yield path, now, before
         return
@@ -98,14 +98,14 @@ def _partings(path: str, now: Any, before: Any) -> Iterator[tuple[str, Any, Any]
 
 
 def _kind(request: Request, value: Any) -> str:
-    """What stands in a call at a place where another structure stands in the other."""
+    """The kind of a value at a place where the structures of two calls diverge."""
     if value is None or isinstance(value, int):
         return shown_argument(request, value)
     return kind_of(value)
 
 
 def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What stands in a container, by the Python that reaches it."""
+    """The contents of a container, keyed by the Python expressions for them."""
     if isinstance(value, dict):
         yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
     elif record_kind(value):
@@ -115,7 +115,7 @@ def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fixes(given: Request, known: Request) -> Iterator[str]:
-    """A repair for each kind of difference between calls of one structure."""
+    """A fix for each kind of difference between two calls with the same structure."""
     rows = zip(_paths(known), given.keys, known.keys, known.leaves, strict=True)
     unequal = [row for row in rows if row[1] != row[2]]
     tensors = [row for row in unequal if _are_types(row)]
@@ -150,11 +150,11 @@ def _fixes(given: Request, known: Request) -> Iterator[str]:
 
 
 def _paths(request: Request) -> list[str]:
-    """For each leaf of a call the Python that reaches it, such as `p['w']`."""
+    """For each leaf of a call, the Python expression for it, such as `p['w']`."""
     found: dict[int, str] = {}
 
     def note(path: str, value: Any) -> None:
-        if isinstance(value, int):  # a leaf is its place
+        if isinstance(value, int):  # a leaf is given by its index
             found[value] = path
         for inner, item in _entries(path, value):
             note(inner, item)

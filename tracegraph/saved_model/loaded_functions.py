@@ -1,4 +1,4 @@
-"""Functions without their source: what was traced of them, and saved."""
+"""Functions without their source: only their saved traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracegraph.state.variable import Variable
 
 
 class SavedFunction(Function):
-    """A function that was loaded: what was traced before it was saved, and nothing else."""
+    """A loaded function: the traces that existed when it was saved, and nothing else."""
 
     has_source = False
 
@@ -39,7 +39,7 @@ class SavedFunction(Function):
         return _SavedBody(self)
 
     def add(self, concrete: ConcreteFunction) -> None:
-        """Takes a trace that was loaded."""
+        """Adds a loaded trace."""
         self._traces.add(concrete)
 
     def _may_trace_again(self, error: ShapeError, concrete: ConcreteFunction) -> bool:
@@ -50,16 +50,17 @@ class SavedFunction(Function):
             return super()._request(*self._of_known_classes((args, kwargs)))
         except SignatureError:
             raise
-        except TraceError as error:  # of a loaded function TensorFlow raises ValueError
+        except TraceError as error:  # TensorFlow raises ValueError for a loaded function
             fact, fix = fact_of(error), fix_of(error)
             fail(SignatureError, fact, fix=fix, cause=error.__cause__)
 
     def clear_cache(self) -> None:
-        """Forgets compiled programs; the traces stay, since nothing could make them anew."""
+        """Discards compiled programs. The traces stay, since they could not be recreated."""
         self._call_plans.clear()
 
     def _of_known_classes(self, value: Any) -> Any:
-        """Namedtuples and dataclasses as those of the same name and fields that were loaded."""
+        """Converts namedtuples and dataclasses to the loaded classes with the same name and
+        fields."""
         if type(value) in (list, tuple):
             return type(value)([self._of_known_classes(item) for item in value])
         if type(value) is dict:
@@ -72,7 +73,7 @@ class SavedFunction(Function):
         return value if cls is None else cls(*[self._of_known_classes(x) for _, x in fields])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
-        """The same traces with the copies of their Variables."""
+        """The same traces, with the copies of their Variables."""
         new = SavedFunction(self._name, self.function_spec, self._records, **self._options)
         memo[id(self)] = new
         for concrete in self.traces:
@@ -91,10 +92,10 @@ class SavedFunction(Function):
 
 
 class SavedConcreteFunction(ConcreteFunction):
-    """A trace that was loaded."""
+    """A loaded trace."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedConcreteFunction:
-        """The same trace with the copies of its Variables, as a method of a copy has its own."""
+        """The same trace with the copies of its Variables, as a copied method has its own."""
         variables = tuple(
             v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
         )
@@ -106,7 +107,7 @@ class SavedConcreteFunction(ConcreteFunction):
 
 
 class _SavedBody(Body):
-    """The body of a function whose source is not there: it has the traces that were saved."""
+    """The body of a function without source: only the saved traces exist."""
 
     def __init__(self, owner: SavedFunction) -> None:
         super().__init__(owner.python_function, owner.signature)
@@ -117,7 +118,7 @@ class _SavedBody(Body):
 
 
 def _stub(name: str, parameters: inspect.Signature) -> Any:
-    """A Python function of these parameters, in place of the source that is not there."""
+    """A Python function with these parameters, in place of the missing source."""
 
     def stub(*args: Any, **kwargs: Any) -> NoReturn:
         fail(
@@ -132,10 +133,10 @@ def _stub(name: str, parameters: inspect.Signature) -> Any:
 
 
 class SignatureFunction(ConcreteFunction):
-    """A saved signature: a concrete function that takes tensors by name, and returns a dict of
+    """A saved signature: a concrete function that takes tensors by name and returns a dict of
     tensors by name.
 
-    One that takes a single tensor takes it by position too.
+    If it takes a single tensor, that may also be passed by position.
     """
 
     def __init__(
@@ -149,18 +150,18 @@ class SignatureFunction(ConcreteFunction):
         results = _NamedResults(concrete.results, tuple(outputs))
         parts = concrete.request, concrete.traced, results, concrete._stand_ins
         super().__init__(*parts, concrete.run_options)
-        self._executions = concrete._executions  # what is compiled for one serves both
+        self._executions = concrete._executions  # the two share compiled programs
         self.name = name
-        #: The function as it was traced, which takes and returns the structures that it did.
+        #: The function as traced, with its original argument and result structures.
         self.concrete = concrete
         self.input_names = tuple(inputs)
         self.output_names = tuple(outputs)
-        #: Where the signature lies as StableHLO, if it was saved as a program too.
+        #: The path of the signature as StableHLO, if it was also saved as a program.
         self.program = program
 
     @property
     def keywords(self) -> list[str]:
-        """The names of the tensors that it takes, in order."""
+        """The names of its tensor arguments, in order."""
         return list(self.input_names)
 
     @property
@@ -176,7 +177,7 @@ class SignatureFunction(ConcreteFunction):
 
     @property
     def function_type(self) -> inspect.Signature:
-        """The signature of a call by name; names that Python does not write stand in `inputs`."""
+        """The signature of a call by name; names that are no Python identifiers go in `inputs`."""
         _, specs = self.structured_input_signature
         kind = inspect.Parameter.KEYWORD_ONLY
         named = {n: s for n, s in specs.items() if n.isidentifier() and not iskeyword(n)}
@@ -195,7 +196,7 @@ class SignatureFunction(ConcreteFunction):
         return "{" + ", ".join(f"{name}: {y.type}" for name, y in rows) + "}"
 
     def _binding(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Binding:
-        """The tensors of a call. Raises TraceError (a TypeError) for other names than those of the
+        """The tensors of a call. Raises TraceError (a TypeError) for names that are not in the
         signature."""
         names = self.input_names
         if len(args) == 1 and not kwargs and len(names) == 1:
@@ -212,7 +213,7 @@ class SignatureFunction(ConcreteFunction):
         return Binding(self, tensors, self.variables_for(self.request))
 
     def _keeps_type(self, value: Any) -> bool:
-        """Arrays are converted as lists are: a signature is declared, as an input_signature is."""
+        """Converts arrays as it does lists: a signature is declared, like an input_signature."""
         return isinstance(value, (Tensor, Variable))
 
     def __repr__(self) -> str:
@@ -247,6 +248,6 @@ class _NamedResults(Results):
 
 
 def variables_of(function: Function | ConcreteFunction) -> Iterator[Variable]:
-    """The Variables that the traces of a function use."""
+    """The Variables used by the traces of a function."""
     traces = [function] if isinstance(function, ConcreteFunction) else function.traces
     return (variable for trace in traces for variable in trace.traced.variables)

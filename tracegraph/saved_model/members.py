@@ -1,5 +1,5 @@
-"""What is saved: all that can be reached through the attributes, methods and containers of an
-object, and by which names."""
+"""What to save: everything reachable through the attributes, methods and containers of an object,
+with paths."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tracegraph.saved_model.placeholders import described, entries, leaves
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable, VariableReference
 
-#: The path of the functions that are signatures, if no other leads to them.
+#: The path of functions that are only reachable as signatures.
 SIGNATURES = "signatures"
 
 
 class Members:
-    """The Modules, functions and Variables that can be reached from an object, and from its
-    signatures, each by the path that leads to it first.
+    """The Modules, functions and Variables reachable from an object and its signatures, each with
+    the first path that leads to it.
 
-    What an optimizer keeps for a Variable is called after the Variable, wherever that stands.
+    An optimizer's slot is named after its Variable, wherever that is.
     """
 
     def __init__(self, root: Any, signatures: Mapping[str, Any]) -> None:
         self.found: list[Any] = []
         self._paths: dict[int, str] = {}
-        #: For each dict whose keys are Variables its path, one of them, and what is kept for it.
+        #: For each dict keyed by Variables: its path, a Variable, and the slots kept for it.
         self._kept: list[tuple[str, Variable, Any]] = []
         self._visit("", root)
         self._visit(SIGNATURES, dict(signatures))
@@ -74,17 +74,17 @@ def members_of(module: Module) -> list[tuple[str, Any]]:
 
 
 def key_name(key: Any) -> str:
-    """How paths name an entry of a container."""
+    """The name of a container's entry in paths."""
     try:
         encoded(key)
-    except NoData:  # its text may tell where it is in memory
+    except NoData:  # its repr may contain a memory address
         return described(key)
     return str(key)
 
 
 def _methods(module: Module) -> list[tuple[str, Function]]:
-    """The decorated methods of the class by name, bound to the instance or, where they are static
-    or of the class, as calling them finds them."""
+    """The decorated methods of the class by name: bound to the instance, or as attribute lookup
+    returns static and class methods."""
     names = {
         name
         for cls in type(module).__mro__
@@ -95,7 +95,7 @@ def _methods(module: Module) -> list[tuple[str, Function]]:
 
 
 def _undecorated(member: Any) -> Any:
-    """What a static method or one of the class stands around."""
+    """The function inside a static or class method."""
     return member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
 
 
@@ -105,6 +105,6 @@ def _is_cache(name: str) -> bool:
 
 
 def is_called_in_python(module: Module) -> bool:
-    """Whether the class has a `__call__` that is no `tg.function`."""
+    """Whether the class has a `__call__` that is not a `tg.function`."""
     call = type(module).__call__ if callable(module) else None
     return not isinstance(module, LoadedModule) and inspect.isfunction(call)

@@ -1,4 +1,4 @@
-"""Modules without their classes, and what stands for dicts, lists and functions."""
+"""Modules without their classes, and stand-ins for dicts, lists and functions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tracegraph.saved_model.placeholders import leaves, not_saved_in
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 
-#: Where the signatures of a loaded module are, and the Variables that its functions use and that
-#: no attribute of anything holds. No attribute has a name that begins like these.
+#: Attributes of a loaded module for its signatures, and for the Variables that its functions use
+#: but no attribute holds. No saved attribute has a name with this prefix.
 _OWN = "_tg_"
 
 _SIGNATURES = "_tg_signatures"
@@ -30,7 +30,7 @@ _CAPTURED = "_tg_captured"
 
 
 class _Yielding:
-    """A property that gives way to an attribute of the same name, if one was saved."""
+    """A property that yields to a saved attribute of the same name."""
 
     def __init__(self, ask: Callable[[Any], Any]) -> None:
         self._ask = ask
@@ -41,34 +41,34 @@ class _Yielding:
 
 
 class LoadedModule(Module):
-    """A module that was loaded: its attributes are those that were saved, and its methods are
-    functions of the saved graphs.
+    """A loaded module: its attributes are the saved ones, and its methods are functions of the
+    saved graphs.
 
-    What was saved as a dict or list, or as a function, is a LoadedModule too: `loaded["name"]`,
-    `loaded[0]` or `loaded(x)`, and `content` is the dict, list or function itself. `signatures`
-    has the signatures that were saved, by name.
+    A saved dict, list or function also becomes a LoadedModule: use `loaded["name"]`, `loaded[0]` or
+    `loaded(x)`, or get the dict, list or function itself as `content`. `signatures` has the saved
+    signatures by name.
     """
 
-    #: Attributes that were not saved, with what they were.
+    #: Attributes that were not saved, each with a description.
     _omitted: Mapping[str, str] = types.MappingProxyType({})
 
     def __init__(self) -> None:
-        """Loaded modules are filled by `tg.saved_model.load`."""
+        """Called by `tg.saved_model.load`, which fills the module."""
 
     @property
     def signatures(self) -> Mapping[str, SignatureFunction]:
-        """The signatures that were saved, by name."""
+        """The saved signatures, by name."""
         return types.MappingProxyType(vars(self).get(_SIGNATURES, {}))
 
     @_Yielding
     def omitted(self) -> Mapping[str, str]:
-        """What was not saved: attributes by name, and what stood in lists and dicts of them by
-        path, such as `layers/1`; each with what it was."""
+        """Values that were not saved, with descriptions: attributes by name, and items of lists and
+        dicts in them by path, such as `layers/1`."""
         return _omitted_of(self)
 
     @_Yielding
     def content(self) -> Any:
-        """What was saved: the module itself, or the dict, list or function it stands for."""
+        """The saved object: the module itself, or the dict, list or function it stands for."""
         return self
 
     @asked
@@ -89,12 +89,12 @@ class LoadedModule(Module):
         return [item for item in vars(self).items() if item[0] != _SIGNATURES]
 
 
-#: The most names that are shown of what something holds.
+#: How many names of a container's contents to show.
 _SHOWN = 8
 
 
 def _with(names: Sequence[Any]) -> str:
-    """What something holds, as its text says it."""
+    """The contents of a container, for its repr."""
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return f" with {', '.join([*map(str, names[:_SHOWN]), *more])}" if names else ""
 
@@ -108,11 +108,11 @@ class _Callable(LoadedModule):
 
 
 class _LoadedOptimizer(LoadedModule):
-    """A loaded optimizer: its steps are those that were traced, with the learning rate of now."""
+    """A loaded optimizer: it takes the steps that were traced, with the current learning rate."""
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate now: a Variable, or what a `tg.function` that was saved returns."""
+        """The current learning rate: a Variable, or the result of a saved `tg.function`."""
         rate = self._learning_rate
         call = vars(rate)["__call__"] if isinstance(rate, _Callable) else rate
         return rate_at(call, self.iterations)
@@ -150,17 +150,17 @@ class _LoadedOptimizer(LoadedModule):
 
 
 def _constructor(optimizer: _LoadedOptimizer) -> str:
-    """How an optimizer of the class that was saved is made."""
+    """The call that creates an optimizer of the saved class."""
     name = type(optimizer).__name__
     return f"tg.optimizers.{name}" if hasattr(optimizers, name) else name
 
 
-#: What the `__call__` of a class was that is omitted; one of an instance alone calls nothing.
+#: Describes an omitted `__call__` of a class; one of an instance alone has no effect on calls.
 CALLED_IN_PYTHON = "a Python function"
 
 
 class _Uncallable(LoadedModule):
-    """A loaded module whose class was called in Python, as layers are: that is not data."""
+    """A loaded module whose class has a Python `__call__`, as layers do, which is not data."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         fail(
@@ -173,7 +173,7 @@ class _Uncallable(LoadedModule):
 
 
 class _Wrapper(LoadedModule):
-    """Stands for a dict, list or function that was saved."""
+    """Stands for a saved dict, list or function."""
 
     @_Yielding
     def content(self) -> Any:
@@ -224,7 +224,7 @@ class _Container(_Wrapper):
 
 
 class _DictWrapper(_Container):
-    """Stands for a dict, whose entries with names are attributes too."""
+    """Stands for a dict; entries whose keys are names are attributes too."""
 
     def keys(self) -> KeysView[Any]:
         return self.content.keys()
@@ -266,7 +266,7 @@ Sequence.register(_ListWrapper)  # type: ignore[attr-defined]
 
 
 class _FunctionWrapper(_Callable, _Wrapper):
-    """Stands for a function, whose methods and attributes it has."""
+    """Stands for a function, and has its methods and attributes."""
 
     def __repr__(self) -> str:
         return repr(self.content).replace("<", "<loaded ", 1)
@@ -278,20 +278,20 @@ class _FunctionWrapper(_Callable, _Wrapper):
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The Variables that its traces use."""
+        """The Variables used by its traces."""
         function = self.content
         traces = [function] if isinstance(function, ConcreteFunction) else function.traces
         return tuple({id(v): v for trace in traces for v in trace.variables}.values())
 
     @asked
     def __getattr__(self, name: str) -> Any:
-        # Names with an underscore have a meaning for this object: how it is copied, for one.
+        # Names with an underscore mean something for this object itself, such as how to copy it.
         content = None if name.startswith("_") else vars(self).get("content_")
         return getattr(content, name) if hasattr(content, name) else super().__getattr__(name)
 
 
 def content_of(value: Any) -> Any:
-    """What a loaded module stands for, if its class is not one of its own."""
+    """The value that a loaded module stands for, if it is a stand-in; otherwise the value."""
     return vars(value)["content_"] if isinstance(value, _Wrapper) else value
 
 
@@ -302,7 +302,7 @@ def own_attributes(module: Module) -> list[tuple[str, Any]]:
 
 
 def omitted_of(module: Module) -> Mapping[str, str]:
-    """What a module that was loaded had lost when it was saved first."""
+    """What a loaded module lost when it was first saved."""
     return _omitted_of(module) if isinstance(module, LoadedModule) else {}
 
 
@@ -314,20 +314,20 @@ def _omitted_of(module: LoadedModule) -> dict[str, str]:
 
 
 def lost_attributes(module: Module) -> dict[str, str]:
-    """The attributes that a module lost when it was saved first, and that it did not get since."""
+    """The attributes that a module lost when it was first saved, and has not regained since."""
     lost = type(module)._omitted if isinstance(module, LoadedModule) else {}
     return {name: what for name, what in lost.items() if name not in vars(module)}
 
 
 def python_class_name(module: Module) -> str:
-    """The name of the class that a module has, or had when it was saved first."""
+    """The name of a module's class, now or when it was first saved."""
     name = type(module).__name__
     return name if name.isidentifier() and not label_problem(name) else Module.__name__
 
 
 def attribute_problem(name: str) -> str:
-    """Why no attribute that is saved can have this name; nothing if it can: it would stand in the
-    way of what Modules, or Python, find under it."""
+    """Why a saved attribute cannot have this name, or "" if it can: it would hide an attribute of
+    Modules, or one that Python uses."""
     problem = label_problem(name)
     if problem:
         return problem
@@ -340,7 +340,7 @@ def attribute_problem(name: str) -> str:
     return "is one that every module has" if is_ours else ""
 
 
-#: What loaded modules have of their own, and attributes must not hide.
+#: Attributes of loaded modules themselves, which saved ones must not hide.
 _RESERVED = {
     name
     for cls in LoadedModule.__mro__
@@ -352,8 +352,8 @@ _RESERVED = {
 def new_module(
     name: str, attributes: Sequence[str], hidden: Sequence[str], omitted: dict[str, str]
 ) -> Any:
-    """An empty module of a class of its own, with the name that the class had, for attributes of
-    these names."""
+    """An empty module of a new class with the name of the saved one, for attributes with these
+    names."""
     bases: tuple[type, ...] = (LoadedModule,)
     if set(attributes) >= ATTRIBUTES:
         bases = (_LoadedOptimizer, *bases)
@@ -366,13 +366,13 @@ def new_module(
 
 
 def with_signatures(module: LoadedModule, signatures: Mapping[str, SignatureFunction]) -> Any:
-    """The module, which has these signatures from now on."""
+    """The module, after giving it these signatures."""
     vars(module)[_SIGNATURES] = dict(signatures)
     return module
 
 
 def with_captured(module: LoadedModule, variables: Sequence[Variable]) -> None:
-    """Lets a module list Variables that nothing holds but its functions."""
+    """Makes a module list Variables that only its functions hold."""
     if variables:
         vars(module)[_CAPTURED] = list(variables)
 
@@ -388,7 +388,7 @@ def functions_in(module: LoadedModule) -> Iterator[Function | ConcreteFunction]:
 
 
 def wrapped(content: Any) -> LoadedModule:
-    """A module that stands for something that is not a module."""
+    """A module that stands for a dict, list or function."""
     if isinstance(content, (Function, ConcreteFunction)):
         module: LoadedModule = _FunctionWrapper()
         vars(module)["__call__"] = content

@@ -1,4 +1,4 @@
-"""Names of what is saved: those that files can hold, no two the same."""
+"""Names in saved models: valid in files, and unique."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracegraph.errors import SignatureError, fail, shown
 
 
 def check_label(name: str, what: str) -> None:
-    """Raises SignatureError for a name that a manifest does not hold."""
+    """Raises SignatureError for a name that a manifest cannot hold."""
     problem = label_problem(name)
     if problem:
         refuse_name(name, what, problem)
@@ -25,5 +25,5 @@ def joined(path: str, name: Any) -> str:
 
 
 def is_special(name: str) -> bool:
-    """Whether a name has a meaning for Python."""
+    """Whether a name has a special meaning in Python."""
     return name.startswith("__") and name.endswith("__")

@@ -1,4 +1,4 @@
-"""Options of saving and loading, and files that belong to a model."""
+"""Options for saving and loading, and files that belong to a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracegraph.archive.directory import as_path
 from tracegraph.errors import LoadError, SignatureError, fail, shown
 from tracegraph.operands.flags import as_flag, refuse_kind
 
-#: What the format is called, and the newest version of it that is written and read.
+#: The name of the format, and its newest version, which is written and read.
 FORMAT = "tracegraph.saved_model"
 VERSION = 1
 
 
 class _Field(NamedTuple):
-    """A field of TensorFlow's options that is not here: why, what to do, and which values ask for
-    nothing else than what is done anyway."""
+    """An option of TensorFlow's that is not supported: why, what to do instead, and the values
+    that need no support."""
 
     reason: str
     fix: str
@@ -31,10 +31,10 @@ _ANY = object()  # every value is harmless
 _POLICY = _Field("every Variable lies on one device", "leave it out")
 _DEVICE = _Field("", "", (_ANY,))
 
-#: TensorFlow's other fields, by the class that has them.
+#: TensorFlow's other options, by class.
 _ELSEWHERE = {
     "SaveOptions": {
-        "namespace_whitelist": _Field("", "", (_ANY,)),  # there are no ops of others
+        "namespace_whitelist": _Field("", "", (_ANY,)),  # there are no third-party ops
         "function_aliases": _Field(
             "functions are found where they stand", "keep them as attributes", (None, {})
         ),
@@ -61,7 +61,7 @@ _ELSEWHERE = {
 
 
 def _check_elsewhere(kind: type, given: Mapping[str, Any]) -> None:
-    """Accepts fields of TensorFlow's that change nothing. Raises SignatureError for others."""
+    """Accepts options of TensorFlow's that change nothing. Raises SignatureError for others."""
     known = _ELSEWHERE[kind.__name__]
     for name, value in given.items():
         field = known.get(name, _Field("there is no such option", "leave it out", ()))
@@ -75,22 +75,22 @@ def _check_elsewhere(kind: type, given: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, init=False)
 class SaveOptions:
-    """How a model is saved.
+    """Options for saving a model.
 
-    - `experimental_custom_gradients`: whether custom gradients, and those that were registered for
-      ops, are saved with their functions. Without them a gradient through such a function raises
+    - `experimental_custom_gradients`: whether to save custom gradients, including those registered
+      for ops, with their functions. Without them, a gradient through such a function raises
       LookupError after loading.
-    - `locations`: whether every node keeps the file name and the line where it was made.
-    - `save_debug_info`: whether the text of those lines is saved too, so that dumps and pages of
-      the loaded model quote them. It is never run.
-    - `stablehlo`: kinds of devices, "cpu" or several of them as `("cpu", "cuda")`, for which each
-      of the `signatures` is also written as a program, see `tg.export.stablehlo`: for readers that
-      run it without tracegraph. Variables are constants of it, with the values of now.
+    - `locations`: whether to save, for each node, the file name and line that created it.
+    - `save_debug_info`: whether to save the text of those lines too, so that dumps and pages of
+      the loaded model can quote them. It is never run.
+    - `stablehlo`: platforms, "cpu" or several as in `("cpu", "cuda")`, for which to also write each
+      of the `signatures` as a program that runs without tracegraph; see `tg.export.stablehlo`.
+      Variables become constants in it, with their present values.
     - `extra`: files for the folder `extra`, as bytes by name; they are never read here. A save
-      replaces those of the save before, and leaves other files there alone.
+      replaces the files of the previous save, and leaves other files there alone.
 
-    Fields of TensorFlow's are accepted where they change nothing, such as
-    `experimental_io_device`. Raises ValueError for what has no meaning here.
+    Options of TensorFlow's are accepted if they change nothing, such as `experimental_io_device`.
+    Raises ValueError for any that have no meaning here.
     """
 
     experimental_custom_gradients: bool
@@ -122,7 +122,7 @@ class SaveOptions:
 
 
 def _checked_devices(devices: Any) -> str | Sequence[str]:
-    """The names of devices, which are looked up when the model is saved."""
+    """The platform names, which are validated when the model is saved."""
     names = (devices,) if isinstance(devices, str) else devices
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
         return devices
@@ -131,7 +131,7 @@ def _checked_devices(devices: Any) -> str | Sequence[str]:
 
 
 def _checked_extra(extra: Any) -> dict[str, bytes]:
-    """The extra files. Raises SignatureError for what is not bytes by name."""
+    """The extra files. Raises SignatureError unless they are bytes by name."""
     rows = extra.items() if isinstance(extra, Mapping) else [("", extra)]
     for name, data in rows:
         if not isinstance(name, str) or not isinstance(data, (bytes, bytearray, memoryview)):
@@ -144,12 +144,12 @@ def _checked_extra(extra: Any) -> dict[str, bytes]:
 
 @dataclass(frozen=True, init=False)
 class LoadOptions:
-    """How a model is loaded.
+    """Options for loading a model.
 
-    - `verify`: whether every file is compared with its checksum at once. Without it the graphs
-      are, and each tensor is when it is used first.
+    - `verify`: whether to check every file against its checksum at once. Without it, graphs are
+      checked at once, and each tensor on first use.
 
-    Fields of TensorFlow's are accepted where they change nothing. Raises ValueError for others.
+    Options of TensorFlow's are accepted if they change nothing. Raises ValueError for others.
     """
 
     verify: bool
@@ -160,9 +160,9 @@ class LoadOptions:
 
 
 class Asset:
-    """A file that is saved with a model: after loading, `path` is where the copy lies.
+    """A file that is saved with a model; after loading, `path` is the path of the copy.
 
-    Raises ValueError if there is no such file.
+    Raises ValueError if the file does not exist.
 
     >>> with open("words.txt", "w") as file:
     ...     _ = file.write("one two")
@@ -194,7 +194,7 @@ class Asset:
 
 
 def as_options(kind: type, given: Any) -> Any:
-    """The options that were given, or the default ones. Raises ValueError for anything else."""
+    """The options given, or the defaults. Raises ValueError for anything else."""
     if given is None:
         return kind()
     if not isinstance(given, kind):

@@ -1,4 +1,4 @@
-"""What no file can hold: what is written in its place, and what stands there after loading."""
+"""Placeholders for values that no file can hold, in the file and after loading."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tracegraph.state.module import Module
 
 
 class NotSaved:
-    """Stands in a list, a dict or a default value for what no file can hold: places and keys are
-    as they were. Whoever uses it is told what it was."""
+    """Replaces a value that no file can hold in a list, a dict or a default, so that positions and
+    keys stay the same. Using it raises an error that says what it was."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -37,7 +37,7 @@ class NotSaved:
 
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
-    """What stands in a container, by key, place or field; None for what is not a container."""
+    """The items of a container, by key, index or field; None if it is not a container."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
@@ -48,7 +48,7 @@ def entries(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What stands in a value and in the containers of it, by path."""
+    """The leaves of a value and of its containers, by path."""
     rows = entries(value)
     if rows is None:
         yield path, value
@@ -58,19 +58,19 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def not_saved_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
-    """What was left out of a list or dict, by its path."""
+    """The values left out of a list or dict, by path."""
     for inner, leaf in leaves(path, value):
         if isinstance(leaf, NotSaved):
             yield inner, vars(leaf)["_what"]
 
 
 def opaque(value: Any) -> dict[str, str]:
-    """What stands in the place of something that is not data."""
+    """The JSON that replaces a value that is not data."""
     return {"opaque": described(value)}
 
 
 def described(value: Any) -> str:
-    """What something is that is not data."""
+    """A description of a value that is not data."""
     if isinstance(value, NotSaved):
         return vars(value)["_what"]
     if type(value) in (*PLAIN_ARRAYS, np.ma.MaskedArray):
@@ -80,12 +80,12 @@ def described(value: Any) -> str:
     return "an object" if label_problem(text) else text
 
 
-#: Classes of arrays that are nothing but arrays; others, such as those with a mask, hold more.
+#: Plain array classes; others, such as masked arrays, hold more than an array.
 PLAIN_ARRAYS = (np.ndarray, np.memmap)
 
 
 def has_hash(entry: Any) -> bool:
-    """Whether what is made of the JSON of a value can be a key."""
+    """Whether the object loaded from a value's JSON can be a dict key."""
     if not isinstance(entry, dict):
         return True
     ((kind, inner),) = entry.items()

@@ -1,4 +1,4 @@
-"""Loading: a manifest that is not trusted, a text of graphs, and tensors, as objects again."""
+"""Loading: rebuilds objects from an untrusted manifest, a text of graphs, and tensors."""
 
 from __future__ import annotations
 
@@ -59,22 +59,22 @@ def load(
     options: LoadOptions | None = None,
     compiled: bool = False,
 ) -> LoadedModule:
-    """What `tg.saved_model.save` saved, as a `tg.Module`.
+    """Loads an object saved by `tg.saved_model.save`, as a `tg.Module`.
 
-    - `export_dir`: the directory. It is not trusted: nothing in it is run or imported, and whatever
-      is wrong with it is a LoadError.
+    - `export_dir`: the directory. It is not trusted: nothing in it is run or imported, and any
+      defect raises a LoadError.
     - `tags`: accepted, as in TensorFlow; there is one graph per directory.
     - `options`: a `tg.saved_model.LoadOptions`.
-    - `compiled`: whether programs are taken from beside the model, where `f.precompile` has put
-      them. They are machine code, so they are read only if no other user can write to the folder or
-      to one around it. Those that do not fit, by version, device, flags or damage, are compiled
-      anew; a UserWarning says why.
+    - `compiled`: whether to use the compiled programs that `f.precompile` put beside the model.
+      They are machine code, so they are read only if no other user can write to the folder or its
+      parents. Programs that do not fit this version, device or flags, or are damaged, are
+      recompiled; a UserWarning says why.
 
-    Its functions are those that were traced; they have every derivative, and `variables`,
-    `trainable_variables` and `submodules` are as they were. Values of Variables are read from the
-    files at their first use: a later save to the same path does not change them.
+    Functions have the traces that were saved, with every derivative; `variables`,
+    `trainable_variables` and `submodules` are as they were. Variables read their values from the
+    files on first use: a later save to the same path does not change them.
 
-    Raises LoadError (a ValueError) that names the file and the place in it.
+    Raises LoadError (a ValueError) that names the file and the position in it.
     """
     folder = as_path("tg.saved_model.load", export_dir)
     chosen = as_options(LoadOptions, options)
@@ -94,7 +94,7 @@ def _loader(folder: str, options: LoadOptions) -> Loader:
 
 
 def saved_traces(folder: str) -> list[ConcreteFunction]:
-    """The traces of all functions of the model in a folder. Raises LoadError as `load` does."""
+    """The traces of all functions of a saved model. Raises LoadError as `load` does."""
 
     def traces() -> list[ConcreteFunction]:
         loader = _loader(folder, as_options(LoadOptions, None))
@@ -106,7 +106,7 @@ def saved_traces(folder: str) -> list[ConcreteFunction]:
 
 @api_boundary
 def contains_saved_model(export_dir: str | os.PathLike[str]) -> bool:
-    """Whether a model was saved to a directory. What stands in its files is not looked at.
+    """Whether a directory holds a saved model. The contents of its files are not checked.
 
     >>> tg.saved_model.save(tg.Module(), "empty")
     >>> tg.saved_model.contains_saved_model("empty"), tg.saved_model.contains_saved_model(".")
@@ -129,7 +129,7 @@ _TRACE_FIELDS = (
 
 
 class Loader:
-    """Makes the objects of a manifest; those that are named by numbers are made first, empty."""
+    """Creates the objects of a manifest; numbered ones are first created empty."""
 
     def __init__(self, fields: Mapping[str, Entry], files: Storage) -> None:
         self._fields = fields
@@ -147,14 +147,14 @@ class Loader:
             "object": lambda e: self._modules[e.count(len(self._modules))],
             "function": lambda e: self._functions[e.count(len(self._functions))],
         }
-        #: Of plain data; of what defaults may be; of what modules hold.
+        #: Decoders of plain data, of default values, and of a module's contents.
         self._plain = Decoder(self._records)
         self._defaults = Decoder(self._records, values)
         held = {
             "variable": lambda e: self._held(self._variable_of(e)),
         }
         self._decoder = Decoder(self._records, {**values, **objects, **held})
-        #: Identities of Variables that some attribute holds.
+        #: Identities of the Variables that attributes hold.
         self._in_attributes: set[int] = set()
 
     def load(self) -> LoadedModule:
@@ -183,7 +183,7 @@ class Loader:
         return root
 
     def traces(self) -> list[ConcreteFunction]:
-        """Those of all functions that were loaded."""
+        """The traces of all loaded functions."""
         of_each = (
             [found] if isinstance(found, ConcreteFunction) else found.traces
             for found in self._functions
@@ -203,8 +203,8 @@ class Loader:
         return variable
 
     def _list_captured(self, root: LoadedModule) -> None:
-        """Lets modules list the Variables that functions use and no attribute holds: each module
-        those of its own functions, and the root all."""
+        """Makes modules list the Variables that functions use but no attribute holds: each module
+        those of its own functions, and the root all of them."""
         created = sorted(self._variables, key=lambda variable: variable.number)
         left = [v for v in created if id(v) not in self._in_attributes]
         if left:
@@ -231,7 +231,7 @@ class Loader:
     # Variables.
 
     def _read_variables(self, entry: Entry) -> list[Variable]:
-        """The Variables by their numbers, created in the order in which they were once."""
+        """The Variables by number, created in their original order."""
         items = entry.items()
         rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in items]
         places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
@@ -411,10 +411,10 @@ class Loader:
 
 
 def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFunction]) -> None:
-    """Raises LoadError where the traces are not those of the input signature."""
+    """Raises LoadError if the traces do not match the input signature."""
     if not traces or any(x.request.tensor_specs[: len(specs)] != specs for x in traces):
         entry.fail("none is for the input_signature, or one is for another")
 
 
 def _nothing() -> None:
-    """In place of a weak reference to a Variable that is gone."""
+    """Replaces a weak reference to a Variable that no longer exists."""

@@ -1,4 +1,4 @@
-"""Signatures: functions of tensors by name that return tensors by name."""
+"""Signatures: functions that take tensors by name and return tensors by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.modules import LoadedModule
 from tracegraph.saved_model.names import check_label
 
-#: The signature that a single function has.
+#: The name of a single function's signature.
 DEFAULT_SIGNATURE = "serving_default"
 
 

@@ -1,4 +1,4 @@
-"""Where the graphs, tensors and files of a model are stored: a directory, or memory."""
+"""Storage of a model's graphs, tensors and files: a directory, or memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FIELDS = (
 
 
 def manifest_fields(entry: Entry) -> dict[str, Entry]:
-    """The entries of a manifest. Raises LoadError if one is missing or not known."""
+    """The entries of a manifest. Raises LoadError if one is missing or unknown."""
     optional = (EXTRA, LINES)
     names = (*_FIELDS, *optional)
     fields = dict(zip(names, entry.fields(*_FIELDS, optional=optional), strict=True))
@@ -39,15 +39,15 @@ def manifest_fields(entry: Entry) -> dict[str, Entry]:
 
 
 class Storage:
-    """What stands beside a manifest: graphs and tensors by name, and files of the user's."""
+    """The data beside a manifest: graphs and tensors by name, and the user's files."""
 
     weights: Mapping[str, Any]
     constants: Mapping[str, Any]
-    #: The lines of source that are known.
+    #: The source lines that are known.
     lines: Lines = MappingProxyType({})
 
     def graphs(self, entry: Entry) -> dict[str, Graph]:
-        """The graphs of a file by their names."""
+        """The graphs of a file, by name."""
         raise NotImplementedError
 
     def fill(self, variable: Variable, stored: Any, layout: Any) -> None:
@@ -61,11 +61,11 @@ class Storage:
         raise NotImplementedError
 
     def check_all_used(self, entry: Entry) -> None:
-        """Raises LoadError for a file that is listed in vain."""
+        """Raises LoadError for a listed file that is not used."""
 
 
 class DirectoryStorage(Storage):
-    """Those of a directory, which are not trusted."""
+    """Storage in a directory, which is not trusted."""
 
     def __init__(self, reader: Reader, fields: Mapping[str, Entry], options: LoadOptions) -> None:
         self._reader = reader
@@ -112,7 +112,7 @@ class DirectoryStorage(Storage):
 
 
 class _Arrays(Mapping[str, Any]):
-    """The arrays beside a text, each read where the text names it."""
+    """The arrays beside a text, each read when the text names it."""
 
     def __init__(self, stored: Mapping[str, Stored]) -> None:
         self._stored = stored
@@ -131,7 +131,7 @@ class _Arrays(Mapping[str, Any]):
 
 
 class MemoryStorage(Storage):
-    """What will stand in the files, for the rehearsal of reading it."""
+    """The data to be written to files, for the rehearsal of loading."""
 
     def __init__(
         self,
@@ -147,14 +147,14 @@ class MemoryStorage(Storage):
         return self._graphs
 
     def fill(self, variable: Variable, stored: Any, layout: Any) -> None:
-        """Its value would only be read."""
+        """Does nothing: values would only be read."""
 
     def asset(self, entry: Entry) -> str:
-        return __file__  # any that is there: what is meant is not copied yet
+        return __file__  # any file that exists: the asset is not copied yet
 
 
 class _Held(NamedTuple):
-    """An array that will stand in a file; of the values of Variables only their types count."""
+    """An array to be written to a file; only the types of Variables' values matter."""
 
     type: TensorType
     array: np.ndarray | None = None

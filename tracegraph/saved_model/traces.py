@@ -1,4 +1,4 @@
-"""Traces: which graphs a file can hold, and whether what is said of a graph is so."""
+"""Traces: which graphs a file can hold, and checks of a graph against its manifest."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ from tracegraph.tracing.trace import Traced
 
 
 def trace_as_declared(function: Function) -> None:
-    """Traces a function for its input signature. One that needs a rank or a size which that leaves
-    open has the traces of those for which it was called.
+    """Traces a function for its input signature. If it needs a rank or size that the signature
+    leaves open, it keeps the traces of its calls.
 
-    Raises ShapeError for one that was not called, and SignatureError for one that no trace can be
-    made of.
+    Raises ShapeError if it then was not called, and SignatureError if it cannot be traced at all.
     """
     if not function.has_source:
         return
     was_called = bool(function.traces)
     if any(trace.request.mesh for trace in function.traces):
-        return  # here may be another mesh around, or none
+        return  # the mesh around may be another one now, or none
     try:
         concrete = function.get_concrete_function()
     except ShapeError as error:
@@ -63,8 +62,8 @@ def trace_as_declared(function: Function) -> None:
 
 
 def of_one_mesh(function: Function) -> list[ConcreteFunction]:
-    """The traces of a function; of those that differ by the mesh around alone the one for the mesh
-    that is around now, or else the one that was called last."""
+    """The traces of a function. Of traces that differ only in the surrounding mesh, takes the one
+    for the present mesh, or else the one that was called last."""
     around, found = (placement_around(),), {}
     for trace in function.traces:
         key = trace.request.key[:-1]
@@ -91,8 +90,8 @@ def _refuse_rank(function: Function, fact: str, cause: Exception | None = None) 
 
 
 def saved_graph(concrete: ConcreteFunction, has_custom_gradients: bool) -> Graph:
-    """The graph of a trace as it is written: with registered gradients, or without any that are
-    the user's. Raises SignatureError for what no file can hold."""
+    """The graph of a trace as it is written, with or without the user's custom gradients. Raises
+    SignatureError if no file can hold it."""
     for inner in concrete.graph.graphs():
         for node in inner.nodes:
             _check_data(node, concrete.name)
@@ -112,7 +111,7 @@ def saved_graph(concrete: ConcreteFunction, has_custom_gradients: bool) -> Graph
 
 
 def _check_data(node: Node, name: str) -> None:
-    """Raises SignatureError for a node that calls Python, or writes to an object of it."""
+    """Raises SignatureError for a node that calls Python, or writes to a Python object."""
     for value in _flat(node.op.attributes):
         if isinstance(value, _DATA):
             continue
@@ -129,7 +128,7 @@ def _check_data(node: Node, name: str) -> None:
         )
 
 
-#: What attributes of ops are, other than tuples.
+#: The types of op attributes, other than tuples.
 _DATA = (
     *(NoneType, bool, int, float, complex, str, bytes, np.ndarray, np.generic),
     *(DType, TensorType, Dim, ShapeVariable, Graph),
@@ -137,7 +136,7 @@ _DATA = (
 
 
 def check_readable(graphs: Iterable[Graph]) -> None:
-    """Raises Mismatch for an open size or shape that is too long to be read."""
+    """Raises Mismatch for an open size or shape whose text is too long to read."""
     inner = {inner for graph in graphs for inner in graph.graphs()}
     nodes = [node for graph in inner for node in graph.nodes]
     types = {x.type for graph in inner for x in graph.inputs}
@@ -158,7 +157,7 @@ def _flat(values: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def with_results(entry: Entry, traced: Traced, count: int) -> Traced:
-    """The traced body with its number of results, which must be what the graph has room for."""
+    """The traced body with its number of results, which must be possible for the graph."""
     traced = dataclasses.replace(traced, result_count=count)
     flags = sum(1 + report.operand_count for report in traced.checks)
     wanted = count + len(traced.assigned) + traced.has_token + flags
@@ -168,7 +167,7 @@ def with_results(entry: Entry, traced: Traced, count: int) -> Traced:
 
 
 def check_inputs(entry: Entry, traced: Traced, request: Request) -> None:
-    """Raises LoadError where the inputs and outputs of a graph are not what is said of them."""
+    """Raises LoadError if a graph's inputs and outputs do not match the manifest."""
     wanted = [
         *request.types,
         *(v.tensor_type for v in traced.variables),
@@ -184,7 +183,7 @@ def check_inputs(entry: Entry, traced: Traced, request: Request) -> None:
 
 
 def check_outputs(entry: Entry, traced: Traced, packed: Packed) -> None:
-    """Raises LoadError where the outputs of a graph are not what is said of them."""
+    """Raises LoadError if a graph's outputs do not match the manifest."""
     results = traced.graph.output_types[: traced.result_count]
     outputs = traced.graph.output_types[traced.result_count :]
     for number, count in packed.sparse.items():
@@ -210,13 +209,13 @@ def check_outputs(entry: Entry, traced: Traced, packed: Packed) -> None:
 
 
 def _are_numbers(operands: Sequence[TensorType]) -> bool:
-    """Whether operands are integers, alone or one for each iteration of a loop."""
+    """Whether operands are integers, either single or one for each iteration of a loop."""
     shapes = {operand.shape for operand in operands if operand.shape != ()}
     return all(operand.dtype.is_integer for operand in operands) and len(shapes) <= 1
 
 
 def _may_hold(variable: TensorType, value: TensorType) -> bool:
-    """Whether a variable may be assigned a value of this type, at any sizes that are open."""
+    """Whether a variable may be assigned a value of this type; its open sizes match any."""
     if variable.dtype is not value.dtype:
         return False
     if variable.is_static or isinstance(variable.shape, ShapeVariable):
@@ -228,7 +227,7 @@ def _may_hold(variable: TensorType, value: TensorType) -> bool:
 
 
 def check_fits(entry: Entry, type: TensorType, stored: TensorType) -> None:
-    """Whether a stored value is one of a Variable's declared type, whose sizes may be open."""
+    """Whether a stored value fits a Variable's declared type, whose sizes may be open."""
     fits = type.dtype is stored.dtype
     if not isinstance(type.shape, ShapeVariable):
         pairs = list(zip(type.shape, stored.shape))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The values of Variables as files: whole, or in parts that the processes write together."""
+"""The values of Variables as files: whole, or in parts that processes write together."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tracegraph.operands.conversion import is_divided
 def write_values(
     path: str, stem: str, values: Mapping[str, Tensor], commit: Callable[[Writer, Any], None]
 ) -> None:
-    """Writes values to the files `stem` of a directory, and has `commit` write the manifest, given
-    what that says of them. Of several processes, which all call this, each writes the parts that it
-    owns, and the first one what is whole, and the manifest."""
+    """Writes values to the files `stem` of a directory, and calls `commit`, with their manifest
+    entry, to write the manifest. With several processes, all call this: each writes the parts it
+    owns, and the first one also writes whole values and the manifest."""
     is_first = settings.process_index == 0
     forms = {key: _form(value) for key, value in values.items()}
     arrays = {k: x for k, x in forms.items() if is_first or isinstance(x, DividedArray)}
@@ -41,7 +41,7 @@ def _write_together(
     arrays: Mapping[str, np.ndarray | DividedArray],
     commit: Callable[[Writer, Any], None],
 ) -> None:
-    """Writes the files of all processes, and then the one manifest that makes them count."""
+    """Writes the files of all processes, and then the single manifest that makes them valid."""
     is_first = settings.process_index == 0
 
     def make_folder() -> None:  # or refuses it
@@ -65,12 +65,12 @@ def _write_together(
                 commit(writer, merged([rows for rows, _ in written]))
 
         written = _in_each_process(path, write)
-        _in_each_process(path, make_count)  # it counts when anybody goes on
+        _in_each_process(path, make_count)  # it is valid before anybody goes on
 
 
 def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
-    """What a step of saving returns in each process. Where it fails in some, all raise: they would
-    wait for each other for ever."""
+    """The result of a step of saving in each process. If it fails in some, it raises in all, which
+    would otherwise wait for each other forever."""
     result, failure = None, None
     try:
         result = step()
@@ -91,7 +91,7 @@ def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
 
 
 def _form(value: Tensor) -> np.ndarray | DividedArray:
-    """A value as it is written: divided as it is, or as a whole."""
+    """A value in the form in which it is written: divided, or whole."""
     buffer = device_buffer(value)
     if not is_divided(buffer) or buffer.is_fully_replicated:
         return host_array(value)

@@ -1,4 +1,4 @@
-"""Saving: what can be reached from an object, as a manifest, a text of graphs, and tensors."""
+"""Saving: writes everything reachable from an object as a manifest, graph text, and tensors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ from tracegraph.text.printer import Names, graph_symbols, module_text
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.version import PRODUCER
 
-#: Arrays in graphs that are larger stand beside the text, in bytes.
+#: The size in bytes above which arrays in graphs are stored outside the text.
 _INLINE_BYTES = 1024
 
 
@@ -86,23 +86,22 @@ def save(
     signatures: Any = None,
     options: SaveOptions | None = None,
 ) -> None:
-    """Saves an object to a directory, from which `tg.saved_model.load` makes it anew.
+    """Saves an object to a directory, for `tg.saved_model.load`.
 
-    - `obj`: a `tg.Module`, a `tg.function`, or a dict or list of them. With it goes what can be
-      reached through attributes, lists and dicts: modules, Variables, tensors, plain values, and
-      every function with all its traces; one that has an `input_signature` is traced if it was
-      not. Variables that a function uses are saved with it wherever they belong.
-    - `export_dir`: a directory that does not exist, is empty, or was saved to before. A save that
-      is interrupted leaves what was there, or the new state.
-    - `signatures`: a function, or a dict of functions by name, that are called with tensors by
-      name and return a dict of tensors; a single one is called `serving_default`.
+    - `obj`: a `tg.Module`, a `tg.function`, or a dict or list of them. Everything reachable through
+      attributes, lists and dicts is saved: modules, Variables, tensors, plain values, and every
+      function with all its traces. A function with an `input_signature` is traced if it has not
+      been. Variables that a function uses are saved with it, wherever they belong.
+    - `export_dir`: a directory that does not exist, is empty, or holds an earlier save. An
+      interrupted save leaves either the old state or the new one.
+    - `signatures`: a function, or a dict of functions by name, which take tensors by name and
+      return a dict of tensors; a single one is named `serving_default`.
     - `options`: a `tg.saved_model.SaveOptions`.
 
-    Python functions and objects that are not data are left out; a function that *calls* Python
-    code when it runs, or whose trace depends on a Python object, is refused with its line.
-
-    Raises ValueError for an object of another kind, and for what cannot be saved; OSError where the
-    system takes no more, as a full disk does, which leaves what was there whole.
+    Python functions, and objects that are not data, are left out. A function that *calls* Python
+    code when it runs, or whose trace depends on a Python object, is an error that names its line.
+    Raises ValueError for other kinds of objects, and for anything that cannot be saved; OSError if
+    the system cannot write, as with a full disk, which leaves the old state intact.
 
     >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
     >>> tg.saved_model.save(double, "double")
@@ -128,12 +127,12 @@ def save(
     write_values(path, "weights", saver.values(), partial(saver.write, content, text))
 
 
-#: What safetensors keeps for itself among the names of a file.
+#: Names that safetensors reserves for itself in a file.
 _RESERVED = ("__metadata__",)
 
 
 class _Saver:
-    """Walks what is saved; everything that may be met twice gets a number where it is met first."""
+    """Walks the objects to save; objects that may occur twice are numbered when first met."""
 
     def __init__(self, options: SaveOptions) -> None:
         self._options = options
@@ -144,18 +143,18 @@ class _Saver:
         self._weight_names = Names(_RESERVED)
         self._arrays: dict[str, np.ndarray] = {}
         self._graphs: list[Graph] = []
-        #: Types of Variables that are arguments, with the entries that say them; names of the open
-        #: sizes of arguments.
+        #: Types of Variable arguments, with their manifest entries; names of the arguments' open
+        #: sizes.
         self._stand_ins: list[SizeRow] = []
         self._taken: set[str] = set()
         self._assets: list[tuple[dict[str, Any], Path]] = []
-        #: What is also written as a program, by the name of its signature.
+        #: The signatures that are also written as programs, by name.
         self._programs: dict[str, ConcreteFunction] = {}
 
     # The manifest.
 
     def content(self, root: Any, signatures: Any) -> dict[str, Any]:
-        """The manifest without the names of files."""
+        """The manifest without file names."""
         named = named_signatures(root, signatures)
         root = content_of(root)
         self._members = _traced_members(root, named)
@@ -174,7 +173,7 @@ class _Saver:
         return content
 
     def text(self, content: dict[str, Any]) -> bytes:
-        """The text of all graphs, whose names the manifest gets. Raises SignatureError where it
+        """The text of all graphs, whose names are put in the manifest. Raises SignatureError if it
         could not be loaded."""
         graphs = self._with_sizes_named()
         symbols = graph_symbols(graphs.values())
@@ -192,8 +191,8 @@ class _Saver:
         return text
 
     def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
-        """Makes all objects once as a reader will: whatever one refuses is not written at all.
-        Raises LoadError."""
+        """Rehearses loading: creates all objects as a reader would, so that nothing unreadable is
+        written. Raises LoadError."""
         names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
         fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
         weights = {key: v.tensor_type for key, v in self._weights.items()}
@@ -208,12 +207,12 @@ class _Saver:
         }
 
     def values(self) -> dict[str, Tensor]:
-        """The values of all Variables at one moment."""
+        """A consistent snapshot of the values of all Variables."""
         return values_now(self._weights)
 
     def write(self, content: dict[str, Any], text: bytes, writer: Writer, weights: Any) -> None:
-        """Writes the other files, and the manifest that makes all count; `weights` is what it says
-        of the values of Variables."""
+        """Writes the other files, and then the manifest that makes them valid; `weights` is its
+        entry for the values of Variables."""
         for name, concrete in self._programs.items():
             data = stablehlo(concrete, platforms=self._options.stablehlo)
             content["signatures"][name]["program"] = writer.add_program(data)
@@ -232,8 +231,8 @@ class _Saver:
         )
 
     def _with_sizes_named(self) -> dict[Graph, Graph]:
-        """The graphs as they are written: with names for the open sizes of Variables that are the
-        same in every process."""
+        """The graphs as written, in which the open sizes of Variables have names that are the same
+        in every process."""
         variables = zip(self._variables.rows, self._weights.values(), strict=True)
         rows = [*((row, v.tensor_type) for row, v in variables), *self._stand_ins]
         sizes = name_sizes(rows, self._taken)
@@ -241,20 +240,20 @@ class _Saver:
         return {graph: renamed(graph, sizes, done) if sizes else graph for graph in self._graphs}
 
     def _sources(self) -> Iterator[Source]:
-        """The places of all nodes."""
+        """The source locations of all nodes."""
         for graph in dict.fromkeys(inner for x in self._graphs for inner in x.graphs()):
             yield from (node.source for node in graph.nodes)
 
     def _refuse_loss(self) -> None:
-        """Raises SignatureError for a Variable that its Module lists and that was left out with
-        what holds it."""
+        """Raises SignatureError for a Variable that its Module lists, but that was left out along
+        with its holder."""
         for module in self._objects.items():
             for variable in module.variables:
                 if self._variables.row_of(variable) is None:
                     _refuse_loss(module, variable)
 
     def _order_variables(self) -> None:
-        """Notes the order in which the Variables were created, in which tapes list them."""
+        """Records the order in which the Variables were created, in which tapes list them."""
         pairs = zip(self._variables.rows, self._weights.values(), strict=True)
         rows = sorted(pairs, key=lambda pair: pair[1].number)
         for place, (entry, _) in enumerate(rows):
@@ -263,7 +262,7 @@ class _Saver:
     # Values.
 
     def value(self, value: Any, path: str) -> Any:
-        """The JSON of a value that was reached by `path`."""
+        """The JSON of a value with this `path`."""
 
         def special(item: Any) -> Any:
             return self._special(item, path)
@@ -276,19 +275,19 @@ class _Saver:
         return encoded(value, special, inside)
 
     def _element(self, value: Any, path: str) -> Any:
-        """The JSON of what stands in a container: what is not data leaves its place."""
+        """The JSON of a container's item; a value that is not data leaves a placeholder."""
         try:
             return self.value(value, path)
         except NoData as problem:
             return opaque(problem.args[0])
 
     def _key(self, key: Any, path: str) -> Any:
-        """The JSON of a key of a dict: what would have no hash after loading is not data."""
+        """The JSON of a dict key; one that would not be hashable after loading is not data."""
         entry = self._element(key, path)
         return entry if has_hash(entry) else opaque(key)
 
     def _key_name(self, key: Any) -> str:
-        """How paths name an entry of a dict; state that belongs to a Variable is named by it."""
+        """The name of a dict's entry in paths; a Variable's state is named after the Variable."""
         if isinstance(key, VariableReference):
             variable = key.deref()
             row = self._variables.row_of(variable)
@@ -324,7 +323,7 @@ class _Saver:
         raise NoData(value)
 
     def _array(self, array: np.ndarray) -> str:
-        """The name of an array among the constants: the same for the same bits."""
+        """The name of an array among the constants; equal bits share one name."""
         view = tensors.storage_view(array)
         head = f"{array.dtype.name}{array.shape}".encode()
         digest = hashlib.sha256(head + tensors.checksum(view).encode()).hexdigest()
@@ -359,7 +358,7 @@ class _Saver:
         }
 
     def _attribute(self, module: Module, name: str, value: Any, path: str) -> Any:
-        """The JSON of an attribute. Raises NoData for one that means something to Python."""
+        """The JSON of an attribute. Raises NoData for one with a special meaning in Python."""
         is_call = name == "__call__" and isinstance(value, (Function, ConcreteFunction))
         if is_special(name) and not is_call:
             raise NoData(value)
@@ -446,12 +445,12 @@ class _Saver:
         }
 
     def _in_order(self, traces: Iterable[ConcreteFunction]) -> list[ConcreteFunction]:
-        """The traces in an order that does not depend on how often each was called: that of what
-        is shown of them and, where that is the same, of what is written."""
+        """The traces in an order that does not depend on how often each was called: sorted by their
+        printed signatures, then by the JSON that is written."""
         return sorted(traces, key=lambda x: (x.pretty_printed_signature(), self._sort_key(x)))
 
     def _sort_key(self, concrete: ConcreteFunction) -> str:
-        """The arguments as they are written, but for open sizes, which have other names."""
+        """The arguments as written, without open sizes, whose names differ."""
         entry, stand_ins = written_arguments(concrete)
         for row, _ in stand_ins:
             del row["type"]
@@ -486,12 +485,12 @@ class _Table:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self._numbers: dict[int, int] = {}
-        #: What must stay alive while identities stand for objects.
+        #: Keeps objects alive while their identities are in use.
         self._alive: list[Any] = []
 
     def number(self, item: Any, describe: Callable[[], dict[str, Any]]) -> int:
-        """The number of an object. One that is met first gets a row before it is described, since
-        what it holds may lead to it again."""
+        """The number of an object. A new object gets its row before it is described, since its
+        contents may lead back to it."""
         number = self._numbers.get(id(item))
         if number is None:
             number = self._numbers[id(item)] = len(self.rows)
@@ -510,8 +509,8 @@ class _Table:
 
 
 def _traced_members(root: Any, signatures: Mapping[str, Any]) -> Members:
-    """What can be reached, once every function with an `input_signature` is traced for it: tracing
-    makes Variables, and attributes that hold them."""
+    """The reachable objects, after tracing every function that has an `input_signature`: tracing
+    creates Variables, and attributes that hold them."""
     done: set[int] = set()
     while True:
         members = Members(root, signatures)
@@ -539,7 +538,7 @@ def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
 
 
 def _name_graphs(value: Any, symbols: Mapping[Graph, str]) -> None:
-    """Replaces graphs in a manifest by their names."""
+    """Replaces the graphs in a manifest by their names."""
     for function in value["functions"]:
         for trace in function["traces"]:
             trace["graph"] = symbols[trace["graph"]]

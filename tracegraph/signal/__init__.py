@@ -8,7 +8,7 @@ from tracegraph.signal.frames import *
 from tracegraph.signal.transforms import *
 from tracegraph.signal.windows import *
 
-if not TYPE_CHECKING:  # mypy reads no sums of lists; to a checker, starred names are public
+if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
     __all__ = [*transforms.__all__, *frames.__all__, *windows.__all__]
 
 publish(__name__)

@@ -1,4 +1,4 @@
-"""Signals in overlapping pieces: frames, their transforms, and what is made of spectrograms."""
+"""Signals as overlapping frames: framing, short-time transforms, mel spectrograms."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def frame(
     axis: int = -1,
     name: str | None = None,
 ) -> Tensor:
-    """Pieces of `frame_length` elements, each `frame_step` behind the one before.
+    """Splits a signal into frames of `frame_length` elements, `frame_step` apart.
 
     `axis` becomes two axes: the frames, and the elements of each. Its size must be known.
 
-    - `pad_end`: frames that begin inside and end outside are filled up with `pad_value`; else
-      they are left out.
+    - `pad_end`: whether to keep frames that extend past the end, filled up with `pad_value`;
+      otherwise they are dropped.
 
     Raises ShapeError if a length is below 1 or the size is open.
 
@@ -79,7 +79,7 @@ def frame(
 
 
 def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
-    """The length and the distance of frames: ints of 1 or more."""
+    """The length and the step of frames: ints of at least 1."""
     found = []
     for what, value in (("frame_length", frame_length), ("frame_step", frame_step)):
         if getattr(value, "shape", ()) or isinstance(value, (list, tuple)):
@@ -92,10 +92,10 @@ def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
 
 
 def overlap_and_add(signal: TensorLike, frame_step: SizeLike, name: str | None = None) -> Tensor:
-    """The signal[..., frames, elements] as one, [..., (frames - 1) * frame_step + elements].
+    """Joins signal[..., frames, elements] to one of [..., (frames - 1) * frame_step + elements].
 
-    Each frame stands `frame_step` behind the one before, and what overlaps is added. Raises
-    ShapeError if the step is below 1 or the sizes are open.
+    Frames start `frame_step` apart, and are added where they overlap. Raises ShapeError if the step
+    is below 1 or the sizes are open.
 
     >>> tg.signal.overlap_and_add([[1, 2, 3], [4, 5, 6]], frame_step=2).numpy()
     array([1, 2, 7, 5, 6], dtype=int32)
@@ -127,8 +127,8 @@ def stft(
 ) -> Tensor:
     """The transforms [..., frames, fft_length // 2 + 1] of windowed frames of signals[..., n].
 
-    - `fft_length`: the size of each transform; by default the power of 2 from `frame_length` on.
-    - `window_fn`: called with the length and `dtype=`; None leaves frames as they are.
+    - `fft_length`: the size of each transform; by default the next power of 2 from `frame_length`.
+    - `window_fn`: called with the length and `dtype=`; None applies no window.
     - `pad_end`: see `tg.signal.frame`.
 
     >>> tg.signal.stft(tg.ones([8]), frame_length=4, frame_step=2).numpy().real.round(4)[0]
@@ -156,10 +156,10 @@ def inverse_stft(
     window_fn: Window | None = hann_window,
     name: str | None = None,
 ) -> Tensor:
-    """The real signals of transforms stfts[..., frames, fft_length // 2 + 1].
+    """Reconstructs real signals from transforms stfts[..., frames, fft_length // 2 + 1].
 
-    It is the inverse of `tg.signal.stft` where `window_fn` is what `inverse_stft_window_fn` makes
-    of the window there; at the ends, where fewer frames overlap, it is not.
+    This inverts `tg.signal.stft` if `window_fn` comes from `inverse_stft_window_fn` with the window
+    used there, except at the ends, where fewer frames overlap.
 
     >>> window = tg.signal.inverse_stft_window_fn(2)
     >>> y = tg.signal.inverse_stft(tg.signal.stft(tg.ones([8]), 4, 2), 4, 2, window_fn=window)
@@ -184,7 +184,7 @@ def inverse_stft(
 def inverse_stft_window_fn(
     frame_step: SizeLike, forward_window_fn: Window = hann_window, name: str | None = None
 ) -> Window:
-    """The window function by which `tg.signal.inverse_stft` undoes `tg.signal.stft`.
+    """The window function with which `tg.signal.inverse_stft` inverts `tg.signal.stft`.
 
     >>> tg.signal.inverse_stft_window_fn(2)(4, dtype=tg.float32).numpy()
     array([0., 1., 1., 1.], dtype=float32)
@@ -201,7 +201,7 @@ def inverse_stft_window_fn(
         overlaps = -(-len(window) // step)
         squares = np.pad(window**2, (0, overlaps * step - len(window))).reshape(overlaps, step)
         total = np.tile(squares.sum(0), overlaps)[: len(window)]
-        # Where no window reaches there is no signal to be found.
+        # Where no window reaches, the signal cannot be recovered.
         inverse = np.divide(window, total, out=np.zeros_like(total), where=total != 0)
         return as_tensor(inverse.astype(as_dtype(dtype).numpy_dtype))
 
@@ -217,10 +217,10 @@ def linear_to_mel_weight_matrix(
     dtype: DTypeLike = float32,
     name: str | None = None,
 ) -> Tensor:
-    """The matrix [num_spectrogram_bins, num_mel_bins] that takes a spectrogram to the mel scale.
+    """The matrix [num_spectrogram_bins, num_mel_bins] that converts a spectrogram to the mel scale.
 
-    Each column is a triangle: 1127 log(1 + f / 700) mel belong to the frequency f, and the edges
-    are equally far from each other in mel. Raises ValueError for a number that is out of range.
+    Each column is a triangle, whose edges are evenly spaced in mel; the frequency f corresponds to
+    1127 log(1 + f / 700) mel. Raises ValueError for a number out of range.
 
     >>> tg.signal.linear_to_mel_weight_matrix(2, 5, 8000, 0.0, 4000.0).numpy().round(2)
     array([[0.  , 0.  ],
@@ -242,7 +242,7 @@ def linear_to_mel_weight_matrix(
     left, middle, right = edges[:-2], edges[1:-1], edges[2:]
     rising, falling = (bins - left) / (middle - left), (right - bins) / (right - middle)
     weights = np.maximum(0, np.minimum(rising, falling))
-    weights[0] = 0  # the mean of a signal is on no scale of pitches
+    weights[0] = 0  # the mean of a signal has no place on a pitch scale
     return as_tensor(weights.astype(as_dtype(dtype).numpy_dtype))
 
 
@@ -251,7 +251,7 @@ def _bins(op: str, what: str, count: Any) -> int:
     return as_number(op, what, number, low=1, high=_MOST_BINS)
 
 
-#: How many bins a scale has at most: its matrix is made by NumPy.
+#: The maximum number of bins: NumPy builds the matrix.
 _MOST_BINS = 2**24
 
 
@@ -264,8 +264,8 @@ def mfccs_from_log_mel_spectrograms(
 ) -> Tensor:
     """The mel-frequency cepstral coefficients of log_mel_spectrograms[..., num_mel_bins].
 
-    They are the cosine transform of type 2 over sqrt(2 num_mel_bins). Raises ValueError if there
-    are no bins.
+    They are the discrete cosine transform of type 2, divided by sqrt(2 num_mel_bins). Raises
+    ValueError if there are no bins.
 
     >>> tg.signal.mfccs_from_log_mel_spectrograms([1.0, 1.0]).numpy().round(4) + 0.0
     array([2., 0.], dtype=float32)

@@ -34,10 +34,10 @@ from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
 def fft(input: TensorLike, name: str | None = None) -> Tensor:
-    """y[..., k] = sum_j x[..., j] e ** (-2 pi i j k / n), of a complex tensor.
+    """y[..., k] = sum_j x[..., j] e ** (-2 pi i j k / n), for a complex tensor.
 
-    Raises DTypeError for real tensors (see `tg.signal.rfft`), ShapeError for scalars. Real numbers
-    of a list or an array become complex.
+    Raises DTypeError for real tensors (see `tg.signal.rfft`), ShapeError for scalars. Lists and
+    arrays of real numbers are converted to complex.
 
     >>> tg.signal.fft(tg.constant([1.0, 0.0, -1.0, 0.0], tg.complex64)).numpy().real
     array([0., 2., 0., 2.], dtype=float32)
@@ -100,7 +100,7 @@ def _transformed(op: str, input: Any, count: int, inverse: bool) -> Tensor:
 
 
 def _as_complex(value: Any) -> Tensor:
-    """A tensor as it is; real numbers of a list or an array as complex ones."""
+    """A tensor unchanged; lists and arrays of real numbers as complex."""
     x = as_tensor(value)
     if is_tensor(value) or x.dtype.is_complex:
         return x
@@ -108,7 +108,7 @@ def _as_complex(value: Any) -> Tensor:
 
 
 def _as_floating(value: Any) -> Tensor:
-    """A tensor as it is; integers of a list or an array as float32."""
+    """A tensor unchanged; lists and arrays of integers as float32."""
     x = as_tensor(value)
     return cast_to(x, float32) if x.dtype.is_integer and not is_tensor(value) else x
 
@@ -122,7 +122,7 @@ def _last_axes(op: str, x: Tensor, count: int) -> tuple[int, ...]:
 
 
 def _divided(x: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """x over the number of elements that were summed."""
+    """x divided by the number of elements summed."""
     if all(map(known_int, sizes)):
         return x * (1 / max(math.prod(sizes), 1))  # type: ignore[operator]
     for size in sizes:
@@ -135,10 +135,10 @@ def rfft(
 ) -> Tensor:
     """The first n // 2 + 1 elements of the transform of a real tensor along the last axis.
 
-    - `fft_length`: n, in a list; the axis is cut or filled up with zeros to it. By default it is
-      the size of the axis.
+    - `fft_length`: n, in a list; the axis is cropped or zero-padded to it. By default the size of
+      the axis.
 
-    The result is complex64, or complex128 of float64. Raises DTypeError for other types.
+    The result is complex64, or complex128 for float64. Raises DTypeError for other dtypes.
 
     >>> tg.signal.rfft([1.0, 0.0, -1.0, 0.0]).numpy()
     array([0.+0.j, 2.+0.j, 0.+0.j], dtype=complex64)
@@ -151,8 +151,8 @@ def irfft(
 ) -> Tensor:
     """The inverse of `tg.signal.rfft`: a real tensor of n elements along the last axis.
 
-    - `fft_length`: n, in a list; the axis is cut or filled up with zeros to n // 2 + 1. By default
-      it is twice the size of the axis less one.
+    - `fft_length`: n, in a list; the axis is cropped or zero-padded to n // 2 + 1. By default twice
+      the size of the axis less one.
 
     >>> tg.signal.irfft(tg.constant([0.0, 2.0, 0.0], tg.complex64)).numpy()
     array([ 1.,  0., -1.,  0.], dtype=float32)
@@ -165,7 +165,7 @@ def rfft2d(
 ) -> Tensor:
     """`tg.signal.rfft` along the last axis, and `tg.signal.fft` along the one before it.
 
-    - `fft_length`: two sizes, to which the axes are cut or filled up with zeros.
+    - `fft_length`: two sizes, to which the axes are cropped or zero-padded.
 
     >>> tg.signal.rfft2d(tg.ones([2, 2])).numpy().real
     array([[4., 0.],
@@ -234,7 +234,7 @@ def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
 
 
 def _lengths(op: str, fft_length: Any, own: Sequence[Any]) -> tuple[Any, ...]:
-    """The sizes that are asked for, or those that there are."""
+    """The sizes given, or those of the tensor."""
     if fft_length is None:
         return tuple(own)
     sizes = as_sizes(op, "fft_length", fft_length)
@@ -245,20 +245,20 @@ def _lengths(op: str, fft_length: Any, own: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def resized(x: Tensor, axes: Sequence[int], sizes: Sequence[Any]) -> Tensor:
-    """x cut, or filled up with zeros behind, to other sizes along some axes."""
+    """x cropped, or padded with zeros at the end, to other sizes along some axes."""
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - x.type.shape[axis]
         if known_int(missing) and missing < 0:
             x = cut(x, axis, 0, size)
         elif not (known_int(missing) and missing == 0):
             none = (0,) * x.ndim
-            behind = (*none[:axis], missing, *none[axis + 1 :])  # an open one may turn out to cut
+            behind = (*none[:axis], missing, *none[axis + 1 :])  # an open size may turn out to crop
             x = Pad(none, behind, none)(x, full(0, TensorType(x.dtype, ())))
     return x
 
 
 def fftshift(x: TensorLike, axes: Axis = None, name: str | None = None) -> Tensor:
-    """x with the frequency 0 in the middle of `axes`, all by default: moved by n // 2.
+    """Shifts x by n // 2 along `axes`, all by default, so that frequency 0 is in the middle.
 
     >>> tg.signal.fftshift([0, 1, 2, -2, -1]).numpy()
     array([-2, -1,  0,  1,  2], dtype=int32)
@@ -293,11 +293,11 @@ def dct(
     """The discrete cosine transform of a real tensor along the last axis, as SciPy defines it.
 
     - `type`: 1, 2, 3 or 4.
-    - `n`: the axis is cut or filled up with zeros to this size.
-    - `axis`: -1, the only one that TensorFlow takes; any other is taken here, too.
-    - `norm`: "ortho" makes the types 2, 3 and 4 orthonormal.
+    - `n`: the size to which the axis is cropped or zero-padded.
+    - `axis`: -1, the only value that TensorFlow accepts; here any other works too.
+    - `norm`: "ortho" makes types 2, 3 and 4 orthonormal.
 
-    Raises ValueError for another type or norm, ShapeError for type 1 of less than two elements.
+    Raises ValueError for an unknown type or norm, ShapeError for type 1 of fewer than two elements.
 
     >>> tg.signal.dct([1.0, 1.0, 1.0]).numpy().round(4) + 0.0
     array([6., 0., 0.], dtype=float32)
@@ -329,8 +329,8 @@ def idct(
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The inverse of `tg.signal.dct`, which without norm="ortho" is 2 n times the input, and 2 (n -
-    1) times for type 1.
+    """Undoes `tg.signal.dct`. Without norm="ortho" the result is the input times 2 n, or 2 (n - 1)
+    for type 1.
 
     >>> tg.signal.idct(tg.signal.dct([1.0, 2.0], norm="ortho"), norm="ortho").numpy().round(4)
     array([1., 2.], dtype=float32)
@@ -373,19 +373,19 @@ def _size_of(x: Tensor) -> Tensor:
 
 
 def _numbers(x: Tensor) -> Tensor:
-    """0, 1, ... along the last axis, in float64: products with pi are rounded once."""
+    """0, 1, ... along the last axis, in float64, so that products with pi are rounded once."""
     return cast_to(Iota(x.type.shape[-1], int64)(), float64)
 
 
 def _quarter_turn(z: Tensor, sign: int) -> Tensor:
-    """Complex numbers of length 1, from 1 up to a quarter of a turn along the last axis."""
+    """Complex numbers of modulus 1, from 1 up to a quarter turn along the last axis."""
     size = cast_to(as_tensor(z.type.shape[-1]), float64)
     angles = _numbers(z) * (sign * math.pi / 2) / size  # type: ignore[operator]
     return cast_to(COMPLEX(cos(angles), sin(angles)), z.dtype)
 
 
 def _weights(x: Tensor, first: float, others: float) -> Tensor:
-    """What makes a transform orthonormal: a factor for the first element, and one for the others,
+    """Factors that make a transform orthonormal: one for the first element and one for the others,
     over the square root of their number."""
     is_first = _numbers(x) < 0.5  # type: ignore[operator]
     values = where(is_first, as_tensor(first, x.dtype), as_tensor(others, x.dtype))

@@ -1,4 +1,4 @@
-"""Windows, by which the pieces of a signal are multiplied."""
+"""Windows, by which frames of a signal are multiplied."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def hann_window(
 ) -> Tensor:
     """0.5 - 0.5 cos(2 pi k / n), where n is the length, or one less if not `periodic` or odd.
 
-    The length is known while tracing. Raises ShapeError for one below 0, DTypeError for a dtype
-    that is not floating.
+    The length must be known while tracing. Raises ShapeError for one below 0, DTypeError for a
+    dtype that is not floating.
 
     >>> tg.signal.hann_window(4).numpy()
     array([0. , 0.5, 1. , 0.5], dtype=float32)
@@ -63,7 +63,7 @@ def _raised_cosine(
 def kaiser_window(
     window_length: SizeLike, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """Kaiser's window, which is narrow for a large `beta`.
+    """The Kaiser window, which is narrower for a larger `beta`.
 
     >>> tg.signal.kaiser_window(3, beta=2.0).numpy().round(4)
     array([0.4387, 1.    , 0.4387], dtype=float32)
@@ -76,7 +76,7 @@ def kaiser_window(
 def kaiser_bessel_derived_window(
     window_length: SizeLike, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """Kaiser's window, summed up so that the squares of its two halves add up to 1.
+    """The Kaiser window, cumulatively summed so that the squares of its halves add up to 1.
 
     >>> tg.signal.kaiser_bessel_derived_window(4, beta=2.0).numpy().round(4)
     array([0.4834, 0.8754, 0.8754, 0.4834], dtype=float32)
@@ -95,7 +95,7 @@ def kaiser_bessel_derived_window(
 def vorbis_window(
     window_length: SizeLike, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """sin(pi / 2 sin(pi (k + 1 / 2) / n) ** 2), of which the squares of the two halves add up to 1.
+    """sin(pi / 2 sin(pi (k + 1 / 2) / n) ** 2); the squares of its two halves add up to 1.
 
     >>> tg.signal.vorbis_window(2).numpy().round(4)
     array([0.7071, 0.7071], dtype=float32)

@@ -1,1 +1,1 @@
-"""Variables and Modules, and what users call them."""
+"""Variables and Modules, and the names users give them."""

@@ -1,8 +1,8 @@
-"""Values that wait for what does not exist yet.
+"""Values that wait for objects that do not exist yet.
 
-A restored checkpoint may hold values of Variables that are made later: when a layer is called
-first, when an optimizer takes its first step, when an attribute is assigned. The owner of such a
-place announces that it has something new, and whoever waits for it looks what that is.
+A restored checkpoint may hold values for Variables that are created later: when a layer is first
+called, when an optimizer takes its first step, when an attribute is assigned. The owner announces
+each addition, and whatever waits for the owner looks at it again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ class Waiting(Protocol):
     """Something that waits for the parts of an owner."""
 
     def resume(self, kept_for: Any) -> None:
-        """Looks what the owner has now; see `announce`."""
+        """Examines the owner's present parts; see `announce`."""
         ...
 
 
-#: Owners by identity, each with those who wait for it; empty most of the time.
+#: Owners by identity, each with the records that wait for it; empty most of the time.
 waiting: dict[int, tuple[weakref.ref[Any], list[Any]]] = {}
 
 
 def wait(owner: Any, record: Waiting) -> None:
-    """Resumes `record` at every announcement of `owner`, for as long as the owner lives."""
+    """Calls `record.resume` at every announcement of `owner`, for as long as the owner lives."""
     number = id(owner)
     if number not in waiting:
 
@@ -36,13 +36,13 @@ def wait(owner: Any, record: Waiting) -> None:
 
 
 def records(owner: Any) -> list[Any]:
-    """Those who wait for `owner`, in the order in which they began."""
+    """The records that wait for `owner`, in the order in which they started."""
     found = waiting.get(id(owner))
     return list(found[1]) if found is not None else []
 
 
 def stop(owner: Any, record: Waiting) -> None:
-    """Ends the waiting of `record`."""
+    """Stops `record` from waiting for `owner`."""
     found = waiting.get(id(owner))
     if found is not None and record in found[1]:
         found[1].remove(record)
@@ -51,7 +51,7 @@ def stop(owner: Any, record: Waiting) -> None:
 
 
 def announce(owner: Any, kept_for: Any = None) -> None:
-    """Tells those who wait for `owner` that it has something new: an attribute, or what it keeps
+    """Tells the records that wait for `owner` that it has something new: an attribute, or a slot
     for the Variable `kept_for`."""
     for record in records(owner):
         record.resume(kept_for)

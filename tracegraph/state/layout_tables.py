@@ -1,4 +1,4 @@
-"""Tables of layouts: which Variables of a Module take which, by patterns of their paths."""
+"""Tables of layouts: which layout each Variable of a Module takes, by patterns of paths."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tracegraph.state.variable import Variable
 
 
 def apply_layouts(root: Module, table: Any) -> dict[str, Layout]:
-    """The layouts of the Variables that there are, by path; those that layers make later take
-    theirs when they are made. See `Module.apply_layouts`."""
+    """The layouts of the existing Variables, by path; Variables that layers create later take
+    theirs on creation. See `Module.apply_layouts`."""
     if not isinstance(table, Mapping) or not all(isinstance(x, str) for x in table):
         fail(
             SignatureError,
@@ -34,31 +34,31 @@ def apply_layouts(root: Module, table: Any) -> dict[str, Layout]:
 
 
 class _Unused(NamedTuple):
-    """What is said of patterns that fit no Variable."""
+    """The message about patterns that match no Variable."""
 
     fact: str
     fix: str
 
 
 class _Waiting:
-    """A table whose module may have Variables to come."""
+    """A table applied to a module that may still create Variables."""
 
     def __init__(self, root: Module, table: Mapping[str, Any]) -> None:
         self.root = root
         self.table = table
-        #: What axes alone in the table mean.
+        #: The mesh for layouts that the table gives as axes alone.
         self.mesh: Mesh | None = mesh_around()
         self.used: set[str] = set()
-        #: The Variables that were looked at, and the Modules that announce what they are given.
+        #: The Variables examined so far, and the Modules that announce their new attributes.
         self._known: set[int] = set()
         self._owners: list[Module] = []
-        #: Whether everything is built; whether building what is not could make Variables.
+        #: Whether all modules are built; whether building the others could create Variables.
         self.is_done, self._may_grow = False, True
         self._source, self._has_warned = here(), False
 
     def apply(self) -> dict[str, Layout]:
-        """Gives the Variables that were not there before their layouts: all of them, or none if one
-        does not fit."""
+        """Gives the Variables created since the last call their layouts: all of them, or none if
+        one does not fit."""
         parts = list(_parts(self.root))
         new = [(path, part) for path, part in parts if id(part) not in self._known]
         found = [(path, x, self._layout_for(path, x)) for path, x in new if isinstance(x, Variable)]
@@ -82,8 +82,8 @@ class _Waiting:
         return given
 
     def _layout_for(self, path: str, variable: Variable) -> Layout | None:
-        """What the table has for a Variable; None where a later table has something. Raises
-        ShapeError where it does not fit."""
+        """The table's layout for a Variable; None if a later table has one. Raises ShapeError if
+        it does not fit."""
         pattern = next((x for x in self.table if _fits(path, x)), None)
         if pattern is None:
             return None
@@ -95,18 +95,18 @@ class _Waiting:
         return layout
 
     def _later(self) -> list[Mapping[str, Any]]:
-        """The tables that were applied to the same module after this one."""
+        """The tables applied to the same module after this one."""
         tables = [x for x in records(self.root) if isinstance(x, _Waiting) and x.root is self.root]
         return [x.table for x in tables[tables.index(self) + 1 :]] if self in tables else []
 
     def resume(self, kept_for: Any) -> None:
-        """Called where a module of the tree was given an attribute."""
+        """Called when a module of the tree gets an attribute."""
         if not self.is_done:
             self.apply()
             self.warn_of_unused()
 
     def unused(self) -> _Unused | None:
-        """What is to be said of the patterns that fit nothing, if there are any."""
+        """The message about patterns that match nothing, if there are any."""
         patterns = [repr(pattern) for pattern in self.table if pattern not in self.used]
         if not patterns:
             return None
@@ -117,7 +117,7 @@ class _Waiting:
         )
 
     def warn_of_unused(self) -> None:
-        """Warns once of patterns that fit nothing, as soon as no more Variables are expected."""
+        """Warns once of patterns that match nothing, as soon as no more Variables can appear."""
         if self._has_warned or self._may_grow:
             return
         self._has_warned = True
@@ -127,13 +127,13 @@ class _Waiting:
 
 
 def _fits(path: str, pattern: str) -> bool:
-    """Whether a path is like a pattern, in which `*` is anything; `*/kernel` is that of the root
-    module too."""
+    """Whether a path matches a pattern. `*` matches anything; `*/kernel` also matches the `kernel`
+    of the root module."""
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(f"/{path}", pattern)
 
 
 def _parts(root: Module) -> Iterator[tuple[str, Any]]:
-    """The Modules and Variables below `root` with their paths, each once, nearer ones first."""
+    """The Modules and Variables below `root` with their paths, each once, nearest first."""
     seen: set[int] = set()
     level: list[tuple[str, Any]] = [("", root)]
     while level:
@@ -149,7 +149,7 @@ def _parts(root: Module) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(part: Any) -> Iterator[tuple[str, Any]]:
-    """What a Module or a container holds, by names."""
+    """The contents of a Module or a container, by name."""
     if isinstance(part, Module):
         named: Any = ((k, x) for k, x in part._ordered_attributes() if k not in part._hidden)
     elif isinstance(part, Mapping):

@@ -22,7 +22,7 @@ from tracegraph.tracing.name_scopes import has_scopes, module_name_scope, module
 if TYPE_CHECKING:
     from tracegraph.typing import LayoutLike
 
-#: What the last call of each module has added to its losses.
+#: The losses that the last call of each module added.
 added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
 
 
@@ -40,11 +40,11 @@ class _Losses:
 class Module:
     """A base class for models and layers.
 
-    `variables`, `trainable_variables` and `submodules` are found by walking the attributes:
-    Variables and Modules, and lists, tuples, sets and dicts of them, ordered by attribute name,
-    those of the module itself before those of nested modules. Each is listed once.
+    `variables`, `trainable_variables` and `submodules` come from a walk over the attributes. It
+    finds Variables and Modules, and lists, tuples, sets and dicts of them, ordered by attribute
+    name, the module's own before those of nested modules. Each is listed once.
 
-    - `name`: an identifier; the class name in snake case by default.
+    - `name`: an identifier; by default the class name in snake case.
 
     Raises ValueError for a name that is not an identifier.
     """
@@ -52,8 +52,8 @@ class Module:
     #: Attributes that the walk skips.
     _hidden: frozenset[str] = frozenset()
 
-    #: Scalars to add to the loss: what the regularizer of each variable makes of it, and what
-    #: layers of the module have added when they were called last.
+    #: Scalars to add to the loss: each variable's regularizer applied to it, and the losses that
+    #: layers of the module added in their last call.
     losses: Any = _Losses()
 
     def __init__(self, name: str | None = None) -> None:
@@ -81,7 +81,7 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         try:
             super().__setattr__(name, value)
-        except Exception as error:  # of a property
+        except Exception as error:  # raised by a property
             leave_out_our_frames(error)
             raise
         if waiting:
@@ -94,7 +94,7 @@ class Module:
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether the name is that of the class."""
+        """Whether the name is the default one."""
         return self.name == _snake_case(type(self).__name__)
 
     @property
@@ -104,12 +104,12 @@ class Module:
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The variables that tapes watch by themselves."""
+        """The variables that tapes watch automatically."""
         return tuple(v for v in self.variables if v.trainable)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """The variables that tapes do not watch by themselves."""
+        """The variables that tapes do not watch automatically."""
         return tuple(v for v in self.variables if not v.trainable)
 
     @property
@@ -127,12 +127,12 @@ class Module:
 
     @property
     def name_scope(self) -> Any:
-        """A context that names what is made inside it after the module."""
+        """A context that puts the nodes made inside it in a scope named after the module."""
         return module_name_scope(self)
 
     @classmethod
     def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that runs inside the module's name scope."""
+        """Wraps a method so that it runs inside the module's name scope."""
 
         @functools.wraps(method)
         def inside(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -146,18 +146,19 @@ class Module:
         return inside
 
     def apply_layouts(self, table: Mapping[str, LayoutLike]) -> dict[str, Any]:
-        """Divides variables among the devices of a mesh, as a table says by patterns of their
-        paths: `{"*/kernel": ["data", "model"], "*/bias": ["model"]}`.
+        """Shards variables over the devices of a mesh, following a table of path patterns:
+        `{"*/kernel": ["data", "model"], "*/bias": ["model"]}`.
 
-        - `table`: layouts by patterns. A path has the names of the attributes that lead to a
-          variable, as in `blocks/0/kernel`; `*` stands for anything, and the first pattern that
-          fits counts. A layout is a `tg.distribute.Layout`, a `jax.sharding.NamedSharding`, or
-          inside `with mesh:` a list of axes.
+        - `table`: layouts by pattern. A path consists of the names of the attributes that lead to a
+          variable, as in `blocks/0/kernel`; `*` matches anything, and the first pattern that
+          matches wins. A layout is a `tg.distribute.Layout`, a `jax.sharding.NamedSharding`, or,
+          inside `with mesh:`, a list of axes.
 
-        Variables that no pattern fits stay as they are. Those that layers make when they are first
-        called are made in place. Returns the layouts that were given, by path. Raises ValueError
-        for a pattern that fits no variable, and for a layout that does not fit one. Where layers
-        are not built yet, a pattern that fits none is a warning when the last of them is built.
+        Variables that match no pattern keep their layout. Those that layers create on their first
+        call are created in place. Returns the layouts applied, by path. Raises ValueError for a
+        pattern that matches no variable, and for a layout that does not fit its variable. While
+        some layers are not built, a pattern without a match is a warning instead, issued when the
+        last of them is built.
 
         >>> class Line(tg.Module):
         ...     def __init__(self):
@@ -175,9 +176,9 @@ class Module:
 
 
 def settings_text(module: Module, *first: str) -> str:
-    """The class with the arguments of `__init__` that a reader of a `repr` wants to see, such as
-    `Dense(units=3)`: those that are plain values or functions with a name, kept under their own
-    names, and not the defaults."""
+    """The class with the `__init__` arguments worth showing in a `repr`, such as `Dense(units=3)`:
+    plain values and named functions that are stored under their own names and differ from the
+    defaults."""
     parameters = inspect.signature(type(module).__init__).parameters.values()
     given = ((p, _setting(vars(module).get(p.name))) for p in [*parameters][1:])
     named = [] if module.is_unnamed else [f"name={module.name!r}"]
@@ -191,13 +192,13 @@ def settings_text(module: Module, *first: str) -> str:
 
 
 def _texts(default: Any, value: Any) -> list[str]:
-    """What a setting shows that is the default, which may be one number for all axes."""
+    """The texts of a default setting, which may be one number for all axes."""
     several = (default,) * len(value) if isinstance(value, tuple) else default
     return [(_setting(x) or "").lower() for x in (default, several)]
 
 
 def _setting(value: Any) -> str | None:
-    """A setting as Python writes it; None for what has no short form."""
+    """A setting as Python source; None if it has no short form."""
     if isinstance(value, DType):
         return value.name
     if isinstance(value, (bool, int, float, str, tuple)):
@@ -206,7 +207,7 @@ def _setting(value: Any) -> str | None:
 
 
 def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`__call__` of a Module: the nodes that it makes are in the Module's scope."""
+    """Wraps `__call__` of a Module so that its nodes are in the Module's scope."""
 
     @functools.wraps(call)
     def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -243,14 +244,14 @@ def _variables(root: Module) -> Iterator[Variable]:
 
 
 def _leaves(module: Module) -> Iterator[Any]:
-    """Variables and Modules among the attributes and in the containers that they hold."""
+    """The Variables and Modules among the attributes and in containers that they hold."""
     for name, value in module._ordered_attributes():
         if name not in module._hidden:
             yield from variables_and_modules_in(value)
 
 
 def variables_and_modules_in(value: Any) -> Iterator[Variable | Module]:
-    """The Variables and Modules that a value is, or that stand in the containers of it."""
+    """The Variables and Modules in a value: itself, or inside its containers."""
     return _in_container(value, set())
 
 
@@ -260,7 +261,7 @@ def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:
         return
     if not isinstance(value, (dict, list, tuple, set, frozenset)) or id(value) in seen:
         return
-    if isinstance(value, TensorShape):  # which has no entries where the rank is open
+    if isinstance(value, TensorShape):  # which has no entries if its rank is unknown
         return
     seen.add(id(value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Updates of parts of a Variable: scatters and assignment to slices. Installed on `Variable`."""
+"""Updates of parts of a Variable: scatters and slice assignment. Installed on `Variable`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-#: What each method combines with, and what happens to the updates before.
+#: What each method combines with, and how it treats the updates first.
 _COMBINATIONS: dict[str, tuple[type[Op], Callable[[Tensor], Tensor]]] = {
     "add": (ops.ScatterAdd, _same),
     "sub": (ops.ScatterAdd, NEG),
@@ -56,8 +56,8 @@ def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> V
 
 
 def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
-    """Refuses indices, or vectors of `depth` of them, that are known to be out of range, and
-    more of them than the Variable has axes."""
+    """Rejects indices, or index vectors of length `depth`, that are known to be out of range, and
+    vectors longer than the rank of the Variable."""
     rank = len(variable.tensor_type.shape)
     if isinstance(depth, int) and depth > rank:
         fail(
@@ -72,7 +72,7 @@ def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
 
 
 def _divided(now: Tensor, vectors: Tensor, values: Tensor) -> Tensor:
-    """Divides by the product of the updates of each element, rounding once."""
+    """Divides each element by the product of its updates, rounding once."""
     divisors = ops.ScatterMul(0, 0)(full_like(now, 1), vectors, values)
     return FloorDiv()(now, divisors) if now.dtype.is_integer else DIV(now, divisors)
 
@@ -93,7 +93,7 @@ def _updates(variable: Variable, updates: Any) -> Tensor:
 def _indices(value: Any) -> Tensor:
     indices = as_tensor(value)
     if indices.dtype.is_floating and indices.type.is_static and 0 in indices.type.shape:
-        return cast_to(indices, int32)  # an empty list has no dtype: the index of a scalar
+        return cast_to(indices, int32)  # an empty list, which indexes a scalar, has no dtype
     if not indices.dtype.is_integer:
         fail(
             DTypeError,
@@ -131,7 +131,7 @@ def _scatter_method(how: str) -> Callable[..., Any]:
         _check(self, f"scatter_{how}", indices, 1)
         vectors = Reshape((*indices.type.shape, 1))(indices)
         values = _updates(self, sparse_delta.values)
-        if values.type.shape == ():  # one number for all, as TensorFlow has it here alone
+        if values.type.shape == ():  # one number for all: TensorFlow allows it only here
             rows = self.tensor_type.shape[1:]
             values = broadcast(values, (*indices.type.shape, *rows))
         return _scattered(self, how, vectors, values)
@@ -147,8 +147,8 @@ def _scatter_method(how: str) -> Callable[..., Any]:
 
 
 def _dense(self: IndexedSlices) -> Tensor:
-    """One tensor of the `dense_shape`. Raises SignatureError without one, and ShapeError for values
-    that are not one row for each index."""
+    """The slices as one tensor of shape `dense_shape`. Raises SignatureError without that shape,
+    and ShapeError unless the values are one row per index."""
     if self.dense_shape is None:
         fail(
             SignatureError,
@@ -195,7 +195,7 @@ def gather_nd(self: Variable, indices: Any, name: str | None = None) -> Tensor:
 def batch_scatter_update(
     self: Variable, sparse_delta: Any, use_locking: bool = False, name: str | None = None
 ) -> Variable:
-    """Rows are put in place, batch by batch: `indices` has the batch axes of the Variable."""
+    """Replaces rows, batch by batch: `indices` has the batch axes of the Variable."""
     indices = _indices(sparse_delta.indices)
     vectors = Reshape((*indices.type.shape, 1))(indices)
     depth = indices.ndim - 1
@@ -251,8 +251,8 @@ def _assign_slice(
 
 
 def _positions(variable: Variable, index: Any) -> Tensor:
-    """The positions that the index selects among the elements in row-major order. Where it is
-    known only at run time and out of range, they are behind the end, and nothing is written."""
+    """The positions that the index selects, in row-major order. A position that is known only at
+    run time and out of range lies past the end, so nothing is written."""
     shape = static_shape(variable.tensor_type.shape)
     items = index if isinstance(index, tuple) else (index,)
     if any(map(_is_open, items)):
@@ -282,7 +282,7 @@ def _known(part: Any) -> Any:
 
 
 def _conditions(shape: Sequence[int], items: Sequence[Any]) -> Iterator[Tensor]:
-    """That the parts of an index that are known only at run time are in range."""
+    """The conditions that the parts of an index known only at run time are in range."""
     rest = len(shape) - sum(1 for item in items if item is not None and item is not Ellipsis)
     axis = 0
     for item in items:
@@ -293,8 +293,8 @@ def _conditions(shape: Sequence[int], items: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _range_conditions(start: Any, stop: Any, size: int) -> Iterator[Tensor]:
-    """That start is not below -size, and stop not above size, or start below it where there is no
-    stop. A start that is negative counts from the end, and its stop with it."""
+    """The conditions that start is at least -size and that stop is at most size or, without a stop,
+    that start is below size. A negative start counts from the end, and so does its stop."""
     last = as_tensor(start if stop is None else stop)
     first, last, low = (cast_to(as_tensor(x), int64) for x in (start, last, -size))
     yield LESS_EQUAL(low, first)

@@ -1,8 +1,8 @@
-"""What users call their Variables, Modules and tensors: variables of Python, attributes, places.
+"""Users' names for Variables, Modules and tensors: Python variables, attributes, positions.
 
-A graph shows the names that its reader knows. A Variable without a name of its own is called after
-the attribute that holds it, and one of two with one name after the way that leads to it, such as
-`model/hidden/kernel`. Names are looked up where a function is traced, from what its code names.
+Graphs show the names that their reader knows. A Variable without a name of its own is named after
+the attribute that holds it; if two have the same name, after the path that leads to it, such as
+`model/hidden/kernel`. Names are looked up when a function is traced, from the names in its code.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tracegraph.state.variable import Variable, VariableReference, is_no_name
 from tracegraph.tracing.name_scopes import dotted, finders, told_name
 from tracegraph.tracing.trace import variable_behind
 
-#: Of long lists, which hold data and not the parts of a model, the beginning is looked at.
+#: Only the start of a long list is searched: such lists hold data, not the parts of a model.
 _MOST_ITEMS = 1000
-#: The functions that are looked at, for what their code names.
+#: How many functions are searched for the names in their code.
 _MOST_FUNCTIONS = 100
 
 
 class Paths:
     """The path of each Variable, Module and tensor that a Python function can reach.
 
-    The object of a method has the empty path, and its parts are called as its attributes are.
+    The `self` of a method has the empty path, and its parts are named by their attributes.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -41,7 +41,8 @@ class Paths:
         self._given: dict[int, str] = {}
 
     def add(self, thing: Any, path: str) -> None:
-        """Gives a path to what is not reached, such as what stands for an argument."""
+        """Gives a path to an object that the walk does not reach, such as a stand-in for an
+        argument."""
         self._given[id(thing)] = path
 
     @functools.cached_property
@@ -49,7 +50,7 @@ class Paths:
         return _walked(_roots(self._function))
 
     def look_again(self) -> None:
-        """Looks anew for what was made since."""
+        """Searches again, for objects created since."""
         vars(self).pop("_found", None)
 
     def of(self, thing: Any) -> str | None:
@@ -58,8 +59,8 @@ class Paths:
 
 
 def _roots(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    """The values that the code of a function names, and that of the functions that it names: its
-    object, what it encloses, globals."""
+    """The values that a function's code names, and those of the functions it names in turn: its
+    `self`, enclosed variables, globals."""
     function = inspect.unwrap(getattr(function, "func", function))
     if isinstance(function, Module):
         function = type(function).__call__.__get__(function)  # type: ignore[attr-defined]
@@ -91,21 +92,21 @@ def _named_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """The names that may be those of globals, of the functions inside too."""
+    """The names that may be globals, including those in nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
 
 
-#: How many frames of the user are looked at, for what holds a Variable.
+#: How many of the user's frames are searched for a name that leads to a Variable.
 _MOST_FRAMES = 20
 
 
 def called_at_this_place(variable: Variable | Tensor) -> str | None:
-    """What the code that runs calls a Variable, or the one of a handle, as a path. A Module that
-    holds it is better known than a container, and that better than a name such as that of a
-    loop's variable."""
+    """The path by which the running code refers to a Variable, or to that of a handle. A path from
+    a Module is preferred to one from a container, and that to a plain name such as a loop
+    variable."""
     frames = list(itertools.islice(user_frames(), _MOST_FRAMES))
     for kind in (Module, (list, tuple, dict), Variable):
         for frame in frames:
@@ -120,7 +121,7 @@ finders.append(called_at_this_place)
 
 
 def _called_by_its_handle(handle: Tensor) -> str | None:
-    """What errors call the Variable that a tensor stands for, of a trace or at top level."""
+    """The name, in error messages, of the Variable that a tensor stands for, in a trace or not."""
     variable = variable_behind(handle)
     if variable is not None:
         return told_name(variable) if variable.is_unnamed else variable.base_name
@@ -133,8 +134,8 @@ variable_names.append(_called_by_its_handle)
 
 
 def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """The names that the code of a frame has, with their values; those of its object are called as
-    its attributes are."""
+    """The names in the code of a frame, with their values; attributes of its `self` appear under
+    their own names."""
     if frame.f_locals is not frame.f_globals:
         for name, value in frame.f_locals.items():
             yield "" if name == "self" else name, value
@@ -144,7 +145,7 @@ def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
-    """Breadth first, so that the shortest path is found; private attributes come last."""
+    """Walks breadth first, to find the shortest paths; private attributes come last."""
     found: dict[int, str] = {}
     slots: list[tuple[Variable, Variable]] = []
     seen: set[int] = set()
@@ -166,7 +167,7 @@ def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
                 is_private = isinstance(name, str) and name.startswith("_")
                 name = str(name).lstrip("_")
                 (late if is_private else queue).append((f"{path}/{name}" if path else name, item))
-    for slot, variable in slots:  # what an optimizer keeps for a Variable is called after it
+    for slot, variable in slots:  # an optimizer's slot is named after its Variable
         if id(variable) in found:
             rest = slot.base_name.removeprefix(variable.base_name)
             found[id(slot)] = f"{found[id(variable)]}{rest}"
@@ -174,7 +175,7 @@ def _walked(roots: Iterator[tuple[str, Any]]) -> dict[int, str]:
 
 
 def _own_path(path: str, value: Any) -> str:
-    """The path, where what has a name of its own has that in place of the last part."""
+    """The path, whose last part is replaced by the value's own name if it has one."""
     if isinstance(value, Tensor) or value.is_unnamed or not path:
         return path
     name = value.name if isinstance(value, Module) else value.base_name

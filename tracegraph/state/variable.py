@@ -1,6 +1,6 @@
-"""Variable: a value that can be assigned, and never lost.
+"""Variable: mutable state.
 
-A Variable keeps its value in one slot, which `eager.slots` reads and stores.
+A Variable keeps its value in a single slot, which `eager.slots` reads and writes.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ _names = itertools.count()
 _numbers = itertools.count()
 
 
-#: What Variables are called that the user gave no name.
+#: The names of Variables that the user did not name.
 _NO_NAME = "Variable"
 
 
 def is_no_name(name: str) -> bool:
-    """Whether a name says no more than that it is a Variable's."""
+    """Whether a name is a default one, which says only that it names a Variable."""
     return name.rpartition("/")[2] == _NO_NAME
 
 
 class VariableSynchronization(enum.Enum):
-    """When replicas of a Variable are synchronized, which matters where there are several."""
+    """When replicas of a Variable are synchronized; only relevant with several replicas."""
 
     AUTO = 0
     NONE = 1
@@ -95,7 +95,7 @@ class VariableSynchronization(enum.Enum):
 
 
 class VariableAggregation(enum.Enum):
-    """How replicas of a Variable are put together, which matters where there are several."""
+    """How replicas of a Variable are combined; only relevant with several replicas."""
 
     NONE = 0
     SUM = 1
@@ -104,13 +104,13 @@ class VariableAggregation(enum.Enum):
 
 
 class VariableReference(Reference["Variable"]):
-    """What `variable.ref()` returns: a key that saved models and checkpoints can hold."""
+    """The result of `variable.ref()`: a dict key that saved models and checkpoints can hold."""
 
     __slots__ = ()
 
 
 def _inplace(operator: str, method: str = "assign") -> Callable[[Variable, Any], Any]:
-    """An operator that assigns to a name of Python's: it refuses a Variable, and names `method`."""
+    """An in-place operator, which would rebind the Python name: it raises, and names `method`."""
 
     def refuse(self: Variable, other: Any) -> Any:
         fail(
@@ -124,23 +124,23 @@ def _inplace(operator: str, method: str = "assign") -> Callable[[Variable, Any],
 
 
 class Variable(Slot, TensorMethods):
-    """A tensor that can be assigned: `tg.Variable(initial_value, trainable=None, name=None, ...)`.
+    """A mutable tensor: `tg.Variable(initial_value, trainable=None, name=None, ...)`.
 
     - `initial_value`: a tensor, array, number or list, or a function without arguments that
       returns one; Python numbers become float32 and int32.
-    - `trainable`: whether tapes watch it by themselves when it is read; True by default.
-    - `dtype`: what the initial value is converted to.
-    - `shape`: a shape with None where later assignments may change the size.
+    - `trainable`: whether tapes watch it automatically when it is read; True by default.
+    - `dtype`: the dtype to convert the initial value to.
+    - `shape`: a shape with None for sizes that later assignments may change.
     - `constraint`: a function that optimizers apply to the value after an update.
-    - `layout`: how the value is divided among the devices of a mesh, and every later one; see
-      `tg.distribute.Layout`. What a function returns as initial value is made in place: each
-      device computes what it holds. By default that of the initial value.
-    - `memory_kind`: the memory that keeps the value, as JAX calls it, such as "pinned_host": that
-      of the host. Programs copy it to the device, and what they assign back. By default what a
-      NamedSharding given as `layout` says.
+    - `layout`: how to shard the value, now and after every assignment, over the devices of a
+      mesh; see `tg.distribute.Layout`. If the initial value comes from a function, each device
+      computes only its own part. By default the layout of the initial value.
+    - `memory_kind`: the memory that holds the value, under JAX's name, such as "pinned_host" for
+      host memory. Programs copy the value to the device, and copy assigned values back. By
+      default the memory kind of a NamedSharding given as `layout`.
 
-    Raises ValueError without an initial value, and where a traced function creates a Variable on
-    a call that is not its first or from one of its arguments.
+    Raises ValueError without an initial value, and if a traced function creates a Variable on a
+    call other than its first or from one of its arguments.
 
     >>> v = tg.Variable([1.0, 2.0], name="v")
     >>> v.assign_add([1.0, 1.0]).numpy()
@@ -154,7 +154,7 @@ class Variable(Slot, TensorMethods):
         *("regularizer", "synchronization", "tensor_type"),
     )
 
-    #: NumPy hands binary operations with an ndarray on the left to us.
+    #: Makes NumPy leave binary operations with an ndarray on the left to us.
     __array_priority__ = 100.0
 
     def __init__(
@@ -193,7 +193,7 @@ class Variable(Slot, TensorMethods):
         self._layout = _layout_for(value, layout)
         if self._layout is not None:
             value = self._placed(value)
-        # A table of layouts may wait for it: it is then made in place.
+        # A table of layouts may be waiting for it: it is then created in place.
         is_left = bool(waiting) and value.node is not None
         self.place = None if self._layout is not None else device_scope.device
         kind = _memory_kind_in(layout) if memory_kind is None else memory_kind
@@ -206,35 +206,35 @@ class Variable(Slot, TensorMethods):
             self.tell_assigned(value)
 
     def _begin(self, type: TensorType, name: str, is_trainable: bool) -> None:
-        """All that a Variable has, but for a value."""
+        """Sets all attributes of a Variable except its value."""
         self.base_name = name
-        #: Counts the Variables of the process in the order of their creation.
+        #: Numbers the Variables of the process in order of creation.
         self.number = next(_numbers)
         self._trainable = is_trainable
-        #: The Variable that this one stands for in a trace, if it does, which keeps it not alive.
+        #: A weak reference to the Variable that this one stands for in a trace, if any.
         self._stands_for: Callable[[], Variable | None] | None = None
-        #: Whether somebody asked which that is, so that no other may take its place.
+        #: Whether somebody asked for that Variable, so that no other may take its place.
         self.is_identified = False
         self.constraint: Callable[[Tensor], Any] | None = None
-        #: What `Module.losses` makes of it; layers set it.
+        #: Maps the value to a term of `Module.losses`; set by layers.
         self.regularizer: Callable[[Any], Any] | None = None
         #: Read by code that also runs on several replicas; here there is one.
         self.synchronization: Any = VariableSynchronization.AUTO
         self.aggregation: Any = VariableAggregation.NONE
-        #: Whether the name is shown without a suffix; layers set it.
+        #: Whether the name is shown without a suffix; set by layers.
         self.has_plain_name = False
-        #: Whether it is the state of a generator, which parallel iterations split among them.
+        #: Whether it is the state of a random generator, which parallel iterations split.
         self.is_random_state = False
-        #: How the value is divided among devices, where it is said; every later one is, too.
+        #: The declared layout, which every later value takes, if there is one.
         self._layout: Layout | None = None
-        #: The Variables that take its layouts, and which of its axes they have.
+        #: The Variables that share its layouts, with the axes of this one that they have.
         self._sharers: list[tuple[weakref.ref[Variable], tuple[int, ...]]] = []
-        #: What a file says of that, where the devices for it are not here.
+        #: The layout from a file, if the devices for it are not available here.
         self._layout_elsewhere: Layout | None = None
         self.tensor_type = type
         self.handle = host_tensor(type, None)
         self.handle.name = name
-        #: The value: a JAX array, or a Tensor that is pending; one slot, so that it is atomic.
+        #: The value, a JAX array or a pending Tensor: a single slot, so that access is atomic.
         self.buffer = self.place = None
 
     @staticmethod
@@ -266,12 +266,12 @@ class Variable(Slot, TensorMethods):
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether it stands for what calls of a trace pass."""
+        """Whether it stands for a Variable that calls of a trace pass."""
         return self._stands_for is not None
 
     def actual(self) -> Variable:
-        """The Variable itself; for one that stands for an argument, what the call gives. A trace
-        that asks is that of this one Variable: see `is_identified`."""
+        """The Variable itself or, for a stand-in, the Variable that the call passes. A trace that
+        asks can serve only that Variable from then on: see `is_identified`."""
         found = None if self._stands_for is None else self._stands_for()
         if found is None:
             return self
@@ -279,31 +279,31 @@ class Variable(Slot, TensorMethods):
         return found.actual()
 
     def given(self) -> Variable:
-        """The Variable itself; for one that stands for an argument, that of the latest call."""
+        """The Variable itself or, for a stand-in, the Variable that the latest call passed."""
         found = None if self._stands_for is None else self._stands_for()
         return self if found is None else found.given()
 
     def passed(self) -> Variable:
-        """The Variable itself; for one that stands for an argument, what the trace around passed,
-        which may be such a one too."""
+        """The Variable itself or, for a stand-in, the Variable that the enclosing trace passed,
+        which may itself be a stand-in."""
         found = None if self._stands_for is None else self._stands_for()
         return self if found is None else found
 
     def stand_for(self, given: Variable) -> None:
-        """Stands for another Variable from now on: Python functions that a trace calls know this
-        one, and mean the one that the call was given."""
+        """Makes this one stand for another Variable: Python functions that a trace calls hold this
+        one, but mean the one that the call passed."""
         self._stands_for = weakref.ref(given)
 
     @classmethod
     def of_type(cls, type: TensorType, name: str, trainable: bool = True) -> Variable:
-        """A Variable without a value: one that stands for others, or that `keep_in_file` fills."""
+        """A Variable without a value: a stand-in, or one that `keep_in_file` will fill."""
         new = object.__new__(cls)
         new._begin(type, name, trainable)
         return new
 
     def keep_in_file(self, stored: Any, layout: Layout | None = None) -> None:
-        """Takes the value of an array that stands in a file, and is read at the first use: by parts
-        if there is a layout, and the devices for it."""
+        """Takes its value from an array in a file, which is read on first use: in parts if there
+        is a layout whose devices are available."""
         note_pending()
         if layout is not None and not layout.is_here:
             self._layout_elsewhere, layout = layout, None
@@ -311,7 +311,7 @@ class Variable(Slot, TensorMethods):
         content = stored if layout is None else backend.layouts().DividedInFile(stored, layout)
         self.buffer = host_tensor(stored.type, content)
 
-    # What it is.
+    # Properties.
 
     @property
     def is_unnamed(self) -> bool:
@@ -320,12 +320,12 @@ class Variable(Slot, TensorMethods):
 
     @property
     def name(self) -> str:
-        """The name with TensorFlow's suffix, such as 'x:0'; those of layers have none."""
+        """The name with TensorFlow's suffix, as in 'x:0'; names from layers have no suffix."""
         return self.base_name if self.has_plain_name else f"{self.base_name}:0"
 
     @property
     def trainable(self) -> bool:
-        """Whether tapes watch the variable by themselves when it is read."""
+        """Whether tapes watch the variable automatically when it is read."""
         return self._trainable
 
     @property
@@ -355,28 +355,28 @@ class Variable(Slot, TensorMethods):
 
     @property
     def _memory_kind(self) -> str | None:
-        """The memory that was asked for."""
+        """The memory kind that was requested."""
         return self.place.kind if type(self.place) is MemoryPlace else None
 
     @property
     def layout(self) -> Layout | None:
-        """How the value is divided among the devices of a mesh; None if it is on one device."""
+        """How the value is sharded over the devices of a mesh; None if it is on one device."""
         if self._stands_for is not None:
             return self.given().layout
         return self._layout or self.made_tensor().layout
 
     @property
     def declared_layout(self) -> Layout | None:
-        """The layout that the Variable was given, which every later value takes."""
+        """The declared layout, which every later value takes."""
         return self._layout
 
     @property
     def saved_layout(self) -> Layout | None:
-        """The layout that goes to files: what was declared here, or where the value came from."""
+        """The layout to write to files: the one declared here, or else that of the file read."""
         return self._layout or self._layout_elsewhere
 
     def take_layout(self, layout: Layout) -> None:
-        """Divides the value, and every later one, as `layout` says. Raises ShapeError."""
+        """Shards the value, and every later one, according to `layout`. Raises ShapeError."""
         backend.layouts().check_layout(
             f"the variable {told_name(self)!r}", self.tensor_type, layout
         )
@@ -393,18 +393,18 @@ class Variable(Slot, TensorMethods):
                 variable.take_layout(layout.of_axes(axes))
 
     def share_layouts(self, other: Variable, axes: Iterable[int]) -> None:
-        """Gives the layouts that this Variable will take to another one, too, which has these axes
-        of it, as what an optimizer keeps for it has."""
+        """Passes the layouts that this Variable takes on to another one that has these of its
+        axes, such as an optimizer's slot."""
         self._sharers.append((weakref.ref(other), tuple(axes)))
 
     def _placed(self, value: Tensor, layout: Layout | None = None) -> Tensor:
-        """The value on the devices of the layout, in a buffer of its own."""
+        """The value on the devices of the layout, in its own buffer."""
         with at_top_level():
             return backend.layouts().placed(value, layout or self._layout)
 
     def _laid_out(self, value: Tensor) -> Tensor:
-        """The value with the layout of the Variable. Where none was declared, that of the value
-        now counts at top level: a function that ran on several devices has brought it there."""
+        """The value with the Variable's layout. If none is declared, the present value's layout
+        applies at top level: a function that ran on several devices left it there."""
         layout = self._layout
         if layout is None and current_trace() is None and is_divided(self.buffer):
             layout = backend.layouts().layout_of_buffer(self.buffer)
@@ -414,17 +414,17 @@ class Variable(Slot, TensorMethods):
         """A hashable reference: `v.ref().deref() is v`."""
         return VariableReference(self)
 
-    # Its value.
+    # The value.
 
     def made_tensor(self) -> Tensor:
-        """The value now, as a tensor of the top level, whatever is being traced."""
+        """The present value as a top-level tensor, even while tracing."""
         if self._stands_for is not None:
             return self.given().made_tensor()
         with state_lock:
             return self.tensor_of(own_content(self))
 
     def tensor_of(self, content: Any) -> Tensor:
-        """What the slot of the variable holds as a tensor: pending, if it is that."""
+        """The content of the variable's slot as a tensor, pending if the content is."""
         if type(content) is Tensor:
             if content.node is not None:
                 return content
@@ -432,7 +432,7 @@ class Variable(Slot, TensorMethods):
         return Tensor(_type_of(self, content), content)
 
     def read_value(self) -> Tensor:
-        """The value as a new tensor; its gradient goes to the variable."""
+        """The value as a new tensor; gradients of the tensor flow to the variable."""
         trace = current_trace()
         builder = current()
         self.watch_by(builder)
@@ -440,7 +440,7 @@ class Variable(Slot, TensorMethods):
             read = trace.read(self)
             return read if self._layout is None else self._laid_out(read)
         value = self.made_tensor()
-        # Each read is a tensor of its own, since each may be watched, or be a source, by itself.
+        # Each read is a separate tensor, since each may be watched, or be a source, on its own.
         read = value
         if value.node is not None:
             with builder.unrecorded():
@@ -458,16 +458,16 @@ class Variable(Slot, TensorMethods):
     __tracegraph_tensor__ = read_value
 
     def watch_by(self, builder: Any) -> None:
-        """Tells open tapes that the variable is accessed."""
+        """Tells open tapes that the variable is read."""
         for recorder in builder.recorders:
             recorder.access(self)
 
     def handle_in(self, builder: Any) -> Tensor:
-        """What stands for the variable in gradients of `builder`."""
+        """The tensor that stands for the variable in gradients of `builder`."""
         return builder.state(self).handle if isinstance(builder, Trace) else self.handle
 
     def numpy(self) -> NDArray[Any]:
-        """The value as a NumPy array of its own. Raises TraceError while tracing."""
+        """A copy of the value as a NumPy array. Raises TraceError while tracing."""
         if current_trace() is not None:
             return self.read_value().numpy()
         tell_tapes(self.handle, ".numpy()")
@@ -495,11 +495,11 @@ class Variable(Slot, TensorMethods):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Gives the variable `value`, of its shape and dtype; returns the variable, or None
-        without `read_value`.
+        """Assigns `value`, which must have the variable's shape and dtype; returns the variable,
+        or None without `read_value`.
 
-        Raises ShapeError (a ValueError) for another shape and DTypeError for a tensor of another
-        dtype; the variable keeps its old value.
+        Raises ShapeError (a ValueError) for a wrong shape, and DTypeError for a tensor of a wrong
+        dtype; the variable then keeps its old value.
         """
         new = self._checked(value)
         trace = current_trace()
@@ -556,8 +556,8 @@ class Variable(Slot, TensorMethods):
         return self.update(lambda now: now - delta, read_value)
 
     def update(self, change: Callable[[Tensor], Tensor], read_value: bool = True) -> Any:
-        """Gives the variable what `change` makes of its value. Reading and storing are one,
-        whatever other threads and interrupts assign; reading it so is not an access that tapes see.
+        """Assigns `change(value)`. The read and the write are atomic with respect to other threads
+        and interrupts; tapes do not see the read.
 
         Returns the variable, or None without `read_value`.
         """
@@ -605,7 +605,7 @@ class Variable(Slot, TensorMethods):
         return _sized(new, self.tensor_type.shape)
 
     def _store(self, new: Tensor) -> None:
-        """The new value, pending if it is."""
+        """Stores the new value, pending if it is."""
         if self._stands_for is not None:
             self.given()._store(new)
             return
@@ -620,7 +620,7 @@ class Variable(Slot, TensorMethods):
         return self._laid_out(new)
 
     def tell_assigned(self, value: Tensor) -> None:
-        """Tells open tapes, and those that are opened later, what the variable was given."""
+        """Tells open tapes, and those opened later, which value was assigned."""
         assignment = remember_assignment(self.handle, value)
         for recorder in current().recorders:
             recorder.assign(self.handle, assignment)
@@ -637,7 +637,7 @@ class Variable(Slot, TensorMethods):
     __imod__, __ipow__, __imatmul__ = _inplace("%="), _inplace("**="), _inplace("@=")
     __iand__, __ior__, __ixor__ = _inplace("&="), _inplace("|="), _inplace("^=")
 
-    if TYPE_CHECKING:  # what `state.scatter` installs
+    if TYPE_CHECKING:  # installed by `state.scatter`
 
         def scatter_add(
             self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
@@ -654,7 +654,7 @@ class Variable(Slot, TensorMethods):
         def batch_scatter_update(
             self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
         ) -> Variable:
-            """Rows are put in place, batch by batch."""
+            """Replaces rows, batch by batch."""
             ...
 
         def sparse_read(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -725,7 +725,7 @@ class Variable(Slot, TensorMethods):
 
 
 class DTypeMismatchError(DTypeError, ValueError):
-    """A DTypeError where TensorFlow raises ValueError: an assignment of another dtype."""
+    """A DTypeError, where TensorFlow raises ValueError: an assignment of another dtype."""
 
 
 def _rebuild(
@@ -758,13 +758,13 @@ def _rebuild(
 
 
 def _memory_kind_in(layout: Any) -> str | None:
-    """The memory that a sharding of JAX's names, but for that of the device."""
+    """The memory kind that a JAX sharding names; None for device memory."""
     kind = getattr(layout, "memory_kind", None)
     return None if kind == "device" else kind
 
 
 def _checked_kind(kind: Any) -> str:
-    """A kind of memory that is here. Raises SignatureError for others."""
+    """A memory kind that is available. Raises SignatureError for others."""
     kinds = backend.memory_kinds()
     if kind not in kinds:
         fail(
@@ -776,7 +776,7 @@ def _checked_kind(kind: Any) -> str:
 
 
 def _layout_for(value: Tensor, layout: Any) -> Layout | None:
-    """The layout of a Variable with this initial value, from what its `layout=` was given."""
+    """The layout of a Variable with this initial value, given its `layout=` argument."""
     if layout is None:
         is_pending = value.node is not None and bool(waiting)
         return None if is_pending or not is_divided(device_buffer(value)) else value.layout
@@ -796,12 +796,12 @@ def _shape_text(type: TensorType) -> str:
 
 
 def _fits(declared: Shape, shape: Shape) -> bool:
-    """Whether a value of `shape` may be assigned where `declared` is, which may be open."""
+    """Whether a value of `shape` may be assigned to the shape `declared`, which may be open."""
     return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
 
 
 def _sized(value: Tensor, declared: Shape) -> Tensor:
-    """The value with the sizes that are declared; where its own are open, every run checks them."""
+    """The value with the declared sizes; if its own sizes are open, every run checks them."""
     if isinstance(declared, ShapeVariable) or isinstance(value.type.shape, ShapeVariable):
         return value
     pairs = zip(declared, value.type.shape, strict=True)
@@ -810,7 +810,7 @@ def _sized(value: Tensor, declared: Shape) -> Tensor:
 
 
 def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
-    """Names for open sizes of Variables, none of which another Variable has, or is `taken`."""
+    """New names for open sizes of Variables: not used by other Variables, and not in `taken`."""
     return (name for name in (f"v{number}" for number in _names) if name not in taken)
 
 
@@ -832,7 +832,7 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
 
 
 def _content(value: Tensor) -> Any:
-    """What the slot of a variable keeps of a value: its buffer, or itself while it is pending."""
+    """The slot content for a value: its buffer, or the tensor itself while it is pending."""
     if value.node is None:
         return device_buffer(value)
     note_pending()
@@ -840,9 +840,9 @@ def _content(value: Tensor) -> Any:
 
 
 def assign_together(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
-    """Gives variables their values at one moment: a step in another thread sees all or none.
+    """Assigns to several variables atomically: a step in another thread sees all values or none.
 
-    The values must be of the variables' types, and no two of them one tensor.
+    The values must have the variables' types and be distinct tensors.
     """
     pairs = zip(variables, values, strict=True)
     with at_top_level():
@@ -864,8 +864,8 @@ def _type_of(variable: Variable, buffer: Any) -> TensorType:
 
 
 def values_now(variables: Mapping[str, Variable]) -> dict[str, Tensor]:
-    """The values of variables at one moment, which no step falls into. They stay as they are while
-    they are held: a step copies a buffer that somebody holds, and does not overwrite it."""
+    """A consistent snapshot of the variables' values, between steps. Holding the values keeps them
+    unchanged: a step copies a buffer that is in use elsewhere instead of overwriting it."""
     with state_lock:
         contents = contents_of(variables.values())
     pairs = zip(variables.items(), contents, strict=True)

@@ -1,4 +1,4 @@
-"""Checkpoint: objects by name, whose Variables are saved and restored together."""
+"""Checkpoint: named objects whose Variables are saved and restored together."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from tracegraph.train.restoring import (
 class Checkpoint(Group):
     """Saves and restores the Variables of objects: `Checkpoint(model=model, optimizer=optimizer)`.
 
-    - `root`: a Module, list or dict whose parts are those of the checkpoint itself.
-    - `objects`: Modules, Variables, and lists, tuples and dicts of them, by name. They are
-      attributes of the checkpoint, and more may be assigned later.
+    - `root`: a Module, list or dict whose parts become those of the checkpoint itself.
+    - `objects`: Modules, Variables, and lists, tuples and dicts of them, by name. They become
+      attributes of the checkpoint; more may be assigned later.
 
-    What is saved are values only, by the names that lead to them from the checkpoint: attributes,
-    indices of lists, keys of dicts, which are strings or integers. What an optimizer keeps for
-    each Variable goes with it. Restoring needs objects that have parts of the same names.
+    Only values are saved, under the names that lead to them from the checkpoint: attributes, list
+    indices, and dict keys, which must be strings or integers. An optimizer's slots are saved with
+    their Variables. To restore, the objects need parts with the same names.
 
-    Raises ValueError for anything else as an object.
+    Raises ValueError for other kinds of objects.
 
     >>> model, optimizer = tg.layers.Dense(1), tg.optimizers.Adam(0.1)
     >>> checkpoint = tg.train.Checkpoint(model=model, optimizer=optimizer)
@@ -52,7 +52,7 @@ class Checkpoint(Group):
     """
 
     _root: Any
-    #: Made at its first use, once, however many threads and signal handlers ask.
+    #: Created on first use, once, even if several threads and signal handlers need it.
     _save_counter: Variable | None = None
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
@@ -61,7 +61,7 @@ class Checkpoint(Group):
         vars(self)["_root"] = root
         for name, value in objects.items():
             setattr(self, name, value)
-        parts(self)  # raises for two parts of one name
+        parts(self)  # raises if two parts have the same name
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(Checkpoint, name) or name in ("_root", "_save_counter"):
@@ -84,7 +84,7 @@ class Checkpoint(Group):
 
     @property
     def save_counter(self) -> Variable:
-        """How often `save` was called; it is saved too, and made at its first use."""
+        """How often `save` was called; it is saved too, and created on first use."""
         counter = self._save_counter
         if counter is None:
             with at_top_level():
@@ -99,11 +99,11 @@ class Checkpoint(Group):
     def write(self, file_prefix: str | os.PathLike[str], options: object = None) -> str:
         """Writes the values to the directory `file_prefix` and returns its path; see `read`.
 
-        A checkpoint that is there is replaced in one step: who reads, or finds what was left by a
-        process that was killed, has the old one or the new one.
+        An existing checkpoint is replaced atomically: a reader, even after a process was killed,
+        finds either the old one or the new one.
 
         Raises ValueError for objects and paths that cannot be saved, TraceError while tracing, and
-        OSError where the system takes no more; what was there is whole then.
+        OSError if the system cannot write, which leaves the old checkpoint intact.
         """
         _refuse_while_tracing("write")
         check_options("write", options)
@@ -117,9 +117,9 @@ class Checkpoint(Group):
     @api_boundary
     def save(self, file_prefix: str | os.PathLike[str], options: object = None) -> str:
         """Writes the values to the directory `file_prefix-1`, the next time `file_prefix-2` and so
-        on, and returns its path. It is then the `tg.train.latest_checkpoint` of its directory.
+        on, and returns its path. It becomes the `tg.train.latest_checkpoint` of its directory.
 
-        `tg.train.CheckpointManager` saves, too, and removes old ones.
+        `tg.train.CheckpointManager` also removes old checkpoints.
         """
         _refuse_while_tracing("save")
         check_options("save", options)
@@ -150,24 +150,24 @@ class Checkpoint(Group):
     def restore(
         self, save_path: str | os.PathLike[str] | None, options: object = None
     ) -> CheckpointLoadStatus | InitializationOnlyStatus:
-        """Gives the Variables the values that they had when they were saved.
+        """Restores the Variables to their saved values.
 
-        All values are checked before any is assigned, and they are assigned at one moment. A
-        value whose Variable does not exist yet waits for it: layers that were not called,
-        optimizers that took no step, attributes that are assigned later get theirs when they make
-        it. A list that grows is looked at when an attribute of its Module is assigned next.
+        All values are checked before any is assigned, and all are assigned atomically. A value
+        whose Variable does not exist yet waits for it: layers not called yet, optimizers that have
+        taken no step, and attributes assigned later get their values when they create the
+        Variable. A list that grows is examined when an attribute of its Module is next assigned.
 
-        - `save_path`: what `save` returned, or None, for which nothing is done.
+        - `save_path`: the result of `save`, or None, which does nothing.
         - `options`: None, as in `save`, `read` and `write`: there are no options.
 
-        The result tells how well it went: `assert_consumed()` raises AssertionError unless all
-        values and Variables have found each other, `assert_existing_objects_matched()` unless all
-        Variables that exist have got values, `assert_nontrivial_match()` unless any did. Values
-        that no Variable has got when the objects are gone, or the program ends, are warned of,
-        unless `expect_partial()` was called.
+        The result reports the match: `assert_consumed()` raises AssertionError unless all values
+        and Variables are matched, `assert_existing_objects_matched()` unless all existing
+        Variables have a value, `assert_nontrivial_match()` unless any did. A warning lists the
+        values that no Variable took by the time the objects are gone, or the program ends, unless
+        `expect_partial()` was called.
 
-        Raises LoadError (a ValueError) for files that are damaged, ShapeError and DTypeError (both
-        a ValueError here) where Variables differ from what was saved; nothing is restored then.
+        Raises LoadError (a ValueError) for damaged files, and ShapeError or DTypeError (both a
+        ValueError here) if Variables differ from the saved ones; nothing is restored then.
 
         >>> layer = tg.layers.Dense(1)
         >>> _ = layer(tg.ones([1, 2]))
@@ -179,7 +179,7 @@ class Checkpoint(Group):
         >>> _ = status.assert_consumed()
         """
         if save_path is not None:
-            _ = self.save_counter  # which gets its value too
+            _ = self.save_counter  # so that it is restored too
         return self.read(save_path, options)
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ def count_save(checkpoint: Checkpoint) -> int:
         return numbers[-1]
 
     checkpoint.save_counter.update(next_number)
-    return int(numbers[-1])  # the last one asked for is the one that was stored
+    return int(numbers[-1])  # the last one requested is the one that was stored
 
 
 def _refuse_object(name: str, value: Any) -> None:
@@ -209,7 +209,7 @@ def _refuse_object(name: str, value: Any) -> None:
 
 
 def check_options(method: str, options: Any) -> None:
-    """Raises SignatureError for options: TensorFlow's are about devices and formats."""
+    """Raises SignatureError for options: TensorFlow's concern devices and formats."""
     if options is not None:
         fact = f"Checkpoint.{method}: options is {shown(options)}, and there are none"
         fail(SignatureError, fact, fix="leave it out")
@@ -226,7 +226,7 @@ def _refuse_while_tracing(method: str) -> None:
 
 
 def _warn_of_strangers(strangers: list[Variable]) -> None:
-    """Warns of state that is lost because it belongs to Variables that are not saved."""
+    """Warns of state that is lost because its Variables are not saved."""
     count = len({id(variable) for variable in strangers})
     text = (
         f"what the optimizer keeps for {count} variables, such as {told_name(strangers[0])}, is "

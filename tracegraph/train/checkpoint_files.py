@@ -1,11 +1,11 @@
-"""Checkpoints as files: a manifest with the objects, and the values of their Variables.
+"""Checkpoints as files: a manifest of the objects, and the values of their Variables.
 
     {"format": "tracegraph.checkpoint", "version": 1, "producer": "tracegraph 0.1.0",
      "objects": [{"parts": {"model": 1}}, {"parts": {"kernel": 2}}, {"variable": "model/kernel"}],
      "values": {"model/kernel": {"file": ..., "dtype": "f32", "shape": [4, 2], "sha256": ...}},
      "files": {...}}
 
-Object 0 is the root. What an optimizer keeps for a Variable stands beside its parts:
+Object 0 is the root. An optimizer's slots are listed beside its parts:
 `"slots": [[2, "momentum", 7]]` says that object 7 is the momentum of object 2.
 """
 
@@ -48,7 +48,7 @@ _VALUES = re.compile(_STEM + r"-[a-z0-9-]*\.safetensors")
 
 
 def write_checkpoint(path: str, graph: ObjectGraph) -> None:
-    """Writes the values that the Variables of a graph have now to a directory. Of several processes
+    """Writes the present values of a graph's Variables to a directory. With several processes,
     all call this: see `write_values`."""
     held = values_now(graph.variables())
     remove_torn(Path(path))
@@ -75,11 +75,12 @@ def _written(graph: ObjectGraph, number: int) -> dict[str, Any]:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Removes a checkpoint: first what makes it count, then its files. Files of the user's, and
-    the directory that they are in, stay. Of several processes the first one removes it."""
+    """Removes a checkpoint: first the manifest that makes it valid, then its files. The user's
+    files, and the directory if it holds any, stay. With several processes, the first one does
+    it."""
     if settings.process_index:
         return
-    with removing, contextlib.suppress(FileNotFoundError):  # a signal handler removed it meanwhile
+    with removing, contextlib.suppress(FileNotFoundError):  # a signal handler removed it first
         if path.is_symlink() or not path.is_dir() or is_in_use(path):
             return
         (path / MANIFEST).unlink(missing_ok=True)
@@ -91,9 +92,9 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_torn(path: Path) -> None:
-    """Removes what a process left that was killed before its checkpoint counted, or while it
-    removed one. A directory that holds anything else, or is being written, is left as it is. Of
-    several processes the first one does."""
+    """Removes what is left by a process that was killed before its checkpoint was complete, or
+    while it removed one. A directory that holds anything else, or is being written, is left alone.
+    With several processes, the first one does it."""
     if settings.process_index:
         return
     with removing, contextlib.suppress(FileNotFoundError):
@@ -103,7 +104,7 @@ def remove_torn(path: Path) -> None:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file is one of a checkpoint, or was to become one."""
+    """Whether a file belongs to a checkpoint, or to an unfinished one."""
     return _VALUES.fullmatch(file.name) is not None or is_waiting(file.name)
 
 
@@ -112,18 +113,18 @@ def _is_ours(file: Path) -> bool:
 
 @dataclass(frozen=True)
 class SavedObject:
-    """An object of a checkpoint: a Variable, by the key of its value, or one that has parts."""
+    """An object in a checkpoint: a Variable, with the key of its value, or one with parts."""
 
     key: str | None
     parts: dict[str, int]
-    #: The number of a Variable, the name of what is kept for it, and the number of that.
+    #: The number of a Variable, the name of a slot kept for it, and the number of the slot.
     slots: list[tuple[int, str, int]]
 
 
 class Saved:
-    """A checkpoint: its objects, and their values, which are read when they are asked for.
+    """A checkpoint: its objects, and their values, which are read on demand.
 
-    Raises LoadError for whatever is not as `write_checkpoint` writes it.
+    Raises LoadError for anything that differs from what `write_checkpoint` writes.
     """
 
     def __init__(self, path: str) -> None:
@@ -153,7 +154,7 @@ class Saved:
         return SavedObject(None, {n: e.count() for n, e in parts.pairs().items()}, rows)
 
     def _check(self, entry: Entry) -> None:
-        """Raises LoadError where numbers or keys lead nowhere."""
+        """Raises LoadError for dangling numbers or keys."""
         count = len(self.objects)
         keys = [saved.key for saved in self.objects if saved.key is not None]
         if not count or self.objects[0].key is not None:
@@ -185,7 +186,7 @@ def _slot_row(entry: Entry) -> tuple[int, str, int]:
 
 
 def open_checkpoint(path: str) -> Saved:
-    """The checkpoint at a path. Raises LoadError that says which paths there are instead."""
+    """Opens the checkpoint at a path. Raises LoadError that lists the existing paths instead."""
     if not os.path.exists(path):
         others = sorted(str(found) for found in Path(path).parent.glob(Path(path).name + "-*"))
         if others:

@@ -1,7 +1,7 @@
-"""The file `checkpoint` of a directory: which checkpoints there are, and which is the latest.
+"""The file `checkpoint` of a directory, which lists the checkpoints and names the latest.
 
-It is written after the checkpoint that it names, and replaced in one step, so what it calls the
-latest is whole at every moment.
+It is written after the checkpoint that it names, and replaced atomically, so the latest checkpoint
+it names is complete at every moment.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ VERSION = 1
 
 @dataclass
 class CheckpointState:
-    """What the file says: names in its directory, each with its time in ns, by which they are from
-    old to new.
+    """The contents of the file: names in its directory, each with a time in ns that orders them
+    from old to new.
 
     Threads and signal handlers may add and remove names at any moment, one at a time.
     """
 
     checkpoints: dict[str, int] = field(default_factory=dict)
-    #: When the last checkpoint was written that is kept for good.
+    #: When the last checkpoint that is kept permanently was written.
     preserved: int = 0
 
     def write(self, directory: str, filename: str = STATE) -> None:
-        """Replaces the file, and removes what an earlier writer left that was killed. Of several
-        processes the first one does."""
+        """Replaces the file, and removes leftovers of a writer that was killed. With several
+        processes, the first one does it."""
         if settings.process_index:
             return
         folder = Path(directory)
@@ -47,7 +47,7 @@ class CheckpointState:
         written, content = None, self._content()
         while content != written:
             replace_file(folder / filename, manifest.written(content))
-            # A signal handler may have written a newer one before this one was in its place.
+            # A signal handler may write a newer one before this one is in place.
             written, content = content, self._content()
         remove_waiting(folder)
 
@@ -68,17 +68,17 @@ class CheckpointState:
         return [name for name, _ in self._sorted()]
 
     def now(self) -> int:
-        """The time for a checkpoint that begins now: after all others, whatever the clock says."""
+        """The time for a checkpoint that starts now: after all others, whatever the clock says."""
         return max(time.time_ns(), 1 + max([*self.checkpoints.values()], default=0))
 
     def latest_in(self, directory: str) -> str | None:
-        """The path of the newest checkpoint that is there, or None."""
+        """The path of the newest checkpoint that exists, or None."""
         paths = (os.path.join(directory, name) for name in reversed(self.names()))
         return next(filter(is_whole, paths), None)
 
 
 def read_state(directory: str, filename: str = STATE) -> CheckpointState | None:
-    """The state of a directory, None where there is none. Raises LoadError for a damaged file."""
+    """The state of a directory, or None without one. Raises LoadError for a damaged file."""
     path = Path(directory) / filename
     if not path.is_file():
         return None
@@ -107,7 +107,7 @@ def _row(entry: Entry) -> tuple[str, int]:
 
 
 def is_whole(path: str) -> bool:
-    """Whether something was saved at a path to the end."""
+    """Whether a path holds a complete checkpoint or model."""
     return os.path.isfile(os.path.join(path, MANIFEST))
 
 
@@ -115,10 +115,10 @@ def is_whole(path: str) -> bool:
 def latest_checkpoint(
     checkpoint_dir: str | os.PathLike[str], latest_filename: str | None = None
 ) -> str | None:
-    """The path of the newest checkpoint of a directory that is still there; None without one.
+    """The path of the newest checkpoint of a directory that still exists; None without one.
 
-    It is what `tg.train.Checkpoint.restore` takes, which does nothing for None.
-    Raises LoadError (a ValueError) where the list of the directory is damaged.
+    Pass it to `tg.train.Checkpoint.restore`, which does nothing for None.
+    Raises LoadError (a ValueError) if the directory's list is damaged.
 
     >>> _ = tg.train.Checkpoint(v=tg.Variable(1.0)).save("latest/ckpt")
     >>> tg.train.latest_checkpoint("latest")

@@ -1,4 +1,4 @@
-"""CheckpointManager: the last few checkpoints of a training."""
+"""CheckpointManager: keeps the last few checkpoints of a training run."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class CheckpointManager:
     """Saves checkpoints to `directory`, and removes all but the last `max_to_keep`.
 
     - `checkpoint`: a `tg.train.Checkpoint`.
-    - `max_to_keep`: how many stay, or None for all.
-    - `keep_checkpoint_every_n_hours`: of those that would be removed, one in so many hours stays.
-    - `checkpoint_name`: the names are `ckpt-1`, `ckpt-2` and so on.
-    - `step_counter`, `checkpoint_interval`: a Variable that counts steps, and after how many of
-      them `save` saves; calls that come sooner do nothing.
-    - `init_fn`: what `restore_or_initialize` calls where there is nothing to restore.
+    - `max_to_keep`: how many to keep, or None for all.
+    - `keep_checkpoint_every_n_hours`: of those that would be removed, keep one per this many hours.
+    - `checkpoint_name`: the prefix of names, which by default are `ckpt-1`, `ckpt-2` and so on.
+    - `step_counter`, `checkpoint_interval`: a Variable that counts steps, and the number of steps
+      between checkpoints; calls of `save` that come sooner do nothing.
+    - `init_fn`: called by `restore_or_initialize` if there is nothing to restore.
     - `last_checkpoint_step`: the step of the last checkpoint, from which the interval counts.
-    - `preemption_signals`: signals by which a scheduler says that it will end the process, such as
-      `[signal.SIGTERM]`. When one comes, a checkpoint is saved, a line on stderr says where, and
-      the signal does what it did before. Of several processes all save, in the next call of `save`
-      after one of them got the signal, whatever the interval.
+    - `preemption_signals`: signals by which a scheduler announces that it will end the process,
+      such as `[signal.SIGTERM]`. On such a signal, the manager saves a checkpoint, reports its path
+      on stderr, and lets the signal take its previous effect. With several processes, all save in
+      the first call of `save` after one of them got the signal, whatever the interval.
 
-    A process that is killed at any moment leaves a `latest_checkpoint` that is whole. One process
-    at a time saves to a directory; any number may read.
+    If a process is killed at any moment, `latest_checkpoint` is still complete. Only one process at
+    a time may save to a directory; any number may read.
 
-    Raises ValueError for arguments that do not fit together.
+    Raises ValueError for arguments that do not go together.
 
     >>> v = tg.Variable(0.0)
     >>> manager = tg.train.CheckpointManager(tg.train.Checkpoint(v=v), "kept", max_to_keep=2)
@@ -90,12 +90,12 @@ class CheckpointManager:
         self._preemption = Preemption(signals, self._saved_now) if signals else None
 
     def _recovered(self) -> CheckpointState:
-        """The state that is there, without checkpoints that are gone or torn."""
+        """The existing state, without checkpoints that are gone or incomplete."""
         now = time.time_ns()
         found = read_state(self._directory)
         if found is None:
             return CheckpointState(preserved=now)
-        # The order of the list counts, also where a clock was set back meanwhile.
+        # The list's order is authoritative, even if a clock was set back in between.
         times = itertools.accumulate((min(t, now) for t in found.checkpoints.values()), max)
         there = {n: t for n, t in zip(found.checkpoints, times) if is_whole(self._path(n))}
         return CheckpointState(there, min(found.preserved, now))
@@ -115,17 +115,17 @@ class CheckpointManager:
 
     @property
     def checkpoint_interval(self) -> int | None:
-        """How many steps lie between two checkpoints."""
+        """The number of steps between two checkpoints."""
         return self._interval
 
     @property
     def checkpoints(self) -> list[str]:
-        """The paths from old to new, without those that stay for good."""
+        """The paths from old to new, without checkpoints that are kept permanently."""
         return [*map(self._path, self._state.names())]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The path of the newest one, or None."""
+        """The path of the newest checkpoint, or None."""
         return self._state.latest_in(self._directory)
 
     @api_boundary
@@ -137,14 +137,14 @@ class CheckpointManager:
     ) -> str | None:
         """Saves a checkpoint, removes the oldest, and returns the path of the new one.
 
-        - `checkpoint_number`: the number in its name, instead of how often it was saved.
-        - `check_interval`: False to save even if the last checkpoint is not so many steps ago.
+        - `checkpoint_number`: the number in its name; by default the number of saves.
+        - `check_interval`: False to save even if the interval has not passed.
         - `options`: None: there are none.
 
-        Threads and signal handlers may save at any moment, also while another save is under way:
-        each saves under a number of its own, and the one that began last is the latest.
+        Threads and signal handlers may save at any moment, even during another save: each save has
+        its own number, and the one that started last is the latest.
 
-        Returns None, and saves nothing, where the interval has not passed.
+        Returns None without saving if the interval has not passed.
         """
         check_options("save", options)
         if self._preemption is not None and self._preemption.is_due():
@@ -171,13 +171,13 @@ class CheckpointManager:
         return path
 
     def _tidy_up(self) -> None:
-        """Writes the list, and removes what is too old or not whole.
+        """Writes the list, and removes checkpoints that are too old or incomplete.
 
-        Other threads wait for each other here, where nobody waits for values or programs. A signal
-        handler that saves meanwhile does all of this itself, and each step here finds what it left.
+        Other threads wait for each other here, but none waits for values or programs. A signal
+        handler that saves in between does all of this itself, and each step allows for that.
         """
         with removing:
-            # What will be removed is on the list till then: a kill leaves nothing unlisted.
+            # Checkpoints stay listed until they are removed, so a kill leaves none unlisted.
             self._state.write(self._directory)
             if self._remove_old():
                 self._state.write(self._directory)
@@ -189,7 +189,7 @@ class CheckpointManager:
         return step - self._last_step >= self._interval
 
     def _remove_old(self) -> bool:
-        """Removes the oldest checkpoints; returns whether there were any too many."""
+        """Removes the oldest checkpoints; returns whether there were too many."""
         listed, has_removed = self._state.checkpoints, False
         while self._max_to_keep is not None and len(listed) > self._max_to_keep:
             name = self._state.names()[0]
@@ -204,7 +204,7 @@ class CheckpointManager:
         return has_removed
 
     def _remove_torn(self) -> None:
-        """Removes what is left of checkpoints that were not written, or not removed, to the end."""
+        """Removes the remains of checkpoints that were not completely written or removed."""
         for path in Path(self._directory).glob(f"{_literal(self._name)}-*"):
             if self._is_ours(path.name):
                 remove_torn(path)
@@ -214,8 +214,8 @@ class CheckpointManager:
 
     @api_boundary
     def restore_or_initialize(self) -> str | None:
-        """Restores the latest checkpoint and returns its path. Where there is none, calls
-        `init_fn` if one was given, and returns None."""
+        """Restores the latest checkpoint and returns its path. If there is none, calls `init_fn`,
+        if given, and returns None."""
         latest = self.latest_checkpoint
         if latest is not None:
             self._checkpoint.restore(latest)
@@ -227,7 +227,7 @@ class CheckpointManager:
 
 
 def _literal(name: str) -> str:
-    """A name as a pattern of `glob` that matches it alone."""
+    """Escapes a name into a `glob` pattern that matches it alone."""
     return re.sub(r"([*?[])", r"[\1]", name)
 
 

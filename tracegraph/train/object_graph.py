@@ -1,8 +1,8 @@
-"""The objects that a checkpoint holds: what can be reached from one, by which names.
+"""The objects that a checkpoint holds: those reachable from its root, with their paths.
 
-The parts of a Module are its attributes, and what stands in lists, tuples and dicts of them: the
-part `layers/0` is the first item of the attribute `layers`. A dict whose keys are references to
-Variables, as an optimizer's slots are, is keyed by those Variables themselves, wherever they stand.
+The parts of a Module are its attributes, and the items of lists, tuples and dicts in them: the part
+`layers/0` is the first item of the attribute `layers`. A dict keyed by references to Variables,
+such as an optimizer's slots, is keyed by the Variables themselves, wherever they are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tracegraph.saved_model.modules import content_of
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable, VariableReference
 
-#: Between the path of a Variable and what an optimizer keeps for it, as in TensorFlow.
+#: Separates the path of a Variable from the name of a slot for it, as in TensorFlow.
 SLOT = ".OPTIMIZER_SLOT"
 
 
 class Group:
-    """What a checkpoint starts from: an object whose parts are its own, and others by name."""
+    """The root of a checkpoint: an object with parts of its own, and others by name."""
 
     def _group_root(self) -> Any:
         raise NotImplementedError
@@ -32,14 +32,14 @@ class Group:
 
 
 def is_object(value: Any) -> TypeGuard[Variable | Module | Group]:
-    """Whether a value is a Variable, or has parts."""
+    """Whether a value is a Variable, or may have parts."""
     return isinstance(value, (Variable, Module, Group))
 
 
 def parts(owner: Any) -> dict[str, Any]:
     """The Variables, Modules and groups that an object holds, by name; sorted.
 
-    Raises ValueError for those that have no name of their own.
+    Raises ValueError for those without a unique name.
     """
     found: dict[str, Any] = {}
     for name, value in _attributes(owner):
@@ -51,7 +51,7 @@ def parts(owner: Any) -> dict[str, Any]:
 
 
 def parts_with_names(owner: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The parts of these names that there are; others do not matter."""
+    """The existing parts with these names; others are not examined."""
     found: dict[str, Any] = {}
     heads = {name.partition("/")[0] for name in names}
     for name, value in _attributes(owner):
@@ -61,7 +61,7 @@ def parts_with_names(owner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
-    """What an object keeps for Variables: each of them, the name of what is kept, and that."""
+    """An object's slots for Variables, as (variable, name, slot)."""
     for name, value in _attributes(owner):
         if _is_keyed(value):
             for reference, kept in value.items():
@@ -74,19 +74,19 @@ def slots(owner: Any) -> Iterator[tuple[Variable, str, Variable]]:
 
 
 def optimizer_of(owner: Any) -> Optimizer | None:
-    """The optimizer with slots that an object is, or is a group of; not one that was loaded, whose
-    steps are those that were traced."""
+    """The optimizer with slots that an object is, or that a group is rooted at. Loaded ones do not
+    count: their steps are those that were traced."""
     found = _rooted(owner)
     return found if isinstance(found, Optimizer) and is_optimizer(found) else None
 
 
 def _rooted(owner: Any) -> Any:
-    """What an object is, or is a group of."""
+    """The object, or the root of a group."""
     return _rooted(owner._group_root()) if isinstance(owner, Group) else owner
 
 
 def slots_of(owner: Any, variable: Variable) -> dict[str, Variable]:
-    """What an object keeps for one Variable, by name."""
+    """An object's slots for one Variable, by name."""
     reference = variable.ref()
     return {
         slot_name: slot
@@ -109,7 +109,7 @@ def _kept(owner: Any, name: str, kept: Any) -> Iterator[tuple[str, Variable]]:
 
 
 def _are_slots(names: Any, kept: Any) -> bool:
-    """Whether these are Variables, and a name for each: what was loaded may be anything."""
+    """Whether these are Variables with a name each: a loaded value may be anything."""
     if not (type(names) is type(kept) is tuple and len(names) == len(kept)):
         return False
     is_named = all(isinstance(name, str) for name in names)
@@ -149,8 +149,8 @@ def _named_leaves(name: str, value: Any, refuses: bool = True) -> Iterator[tuple
 def _leaves(
     value: Any, path: str, outer: list[Any], refuses: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """The objects in a value, each with the path that leads to it; those that no path leads to
-    are refused or left out."""
+    """The objects in a value, each with its path; those without a path are an error or are left
+    out."""
     value = content_of(value)
     if is_object(value):
         yield path, value
@@ -187,23 +187,23 @@ def _refuse(fact: str, fix: str) -> None:
 
 
 def escaped(name: str) -> str:
-    """A name as a part of a path, as TensorFlow writes it: without slashes of its own. The one
-    name that safetensors files keep for themselves gets a dot, which no other name begins with."""
+    """A name as a component of a path, escaped as in TensorFlow so that it has no slashes. The one
+    name reserved by safetensors files gets a dot, with which no other name begins."""
     return f".{name}" if name == "__metadata__" else name.replace(".", "..").replace("/", ".S")
 
 
 class ObjectGraph:
-    """All that can be reached from one object, breadth first: each has a number and a path, the
-    shortest that leads to it. The root has number 0."""
+    """Everything reachable from the root, breadth first; each object has a number and its shortest
+    path. The root has number 0."""
 
     def __init__(self, root: Any) -> None:
         self.objects: list[Any] = [root]
         self.paths: list[str] = [""]
-        #: For each object the numbers of its parts by name.
+        #: For each object, the numbers of its parts by name.
         self.parts: list[Mapping[str, int]] = []
-        #: For each object what it keeps for Variables: their number, a name, its own number.
+        #: For each object, its slots: the Variable's number, the name, the slot's number.
         self.slots: list[Sequence[tuple[int, str, int]]] = []
-        #: Variables that something is kept for and that are not part of this.
+        #: Variables outside the graph for which it holds slots.
         self.strangers: list[Variable] = []
         self._numbers = {id(root): 0}
         for number, owner in enumerate(self.objects):  # which grows
@@ -236,11 +236,11 @@ class ObjectGraph:
         return sorted(found)
 
     def variables(self) -> dict[str, Variable]:
-        """The Variables by their paths."""
+        """The Variables by path."""
         pairs = zip(self.paths, self.objects, strict=True)
         return {path: value for path, value in pairs if isinstance(value, Variable)}
 
 
 def joined(*parts: str) -> str:
-    """The path of these parts, of which empty ones are left out."""
+    """Joins parts of a path, skipping empty ones."""
     return "/".join(filter(None, parts))

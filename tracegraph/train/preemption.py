@@ -1,8 +1,8 @@
-"""Checkpoints that are saved when a scheduler takes the machine away.
+"""Checkpoints saved when a scheduler preempts the machine.
 
-A scheduler sends a signal, and ends the process some time later. Steps are whole when a handler
-runs, so a process that is alone saves in it. Several processes get the signal at different steps:
-they agree in the next call of `save`, which all of them make at the same one.
+A scheduler sends a signal, and ends the process some time later. Handlers never run in the middle
+of a step, so a single process saves in the handler. Several processes get the signal at different
+steps; they agree in the next call of `save`, which all of them make at the same step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracegraph.errors import SignatureError, fail, shown
 
 
 class Preemption:
-    """Listens to signals for a manager; `save` writes its checkpoint and returns the path."""
+    """Handles signals for a manager; `save` writes its checkpoint and returns the path."""
 
     def __init__(self, signals: Iterable[int], save: Callable[[], str]) -> None:
         self._save = save
@@ -40,14 +40,14 @@ class Preemption:
             self.save_and_end()
 
     def is_due(self) -> bool:
-        """Whether some process has received a signal. All of them must ask."""
+        """Whether any process has received a signal. All of them must call this."""
         if settings.process_count == 1:
             return False  # the handler has saved
         flag = b"1" if self._received is not None else b""
         return any(backend.gathered_from_processes(flag))
 
     def save_and_end(self) -> None:
-        """Saves, says where, and lets the signal do what it did before."""
+        """Saves, reports the path, and lets the signal take its previous effect."""
         number = self._received or next(iter(self._before))
         path = self._save()
         if settings.process_index == 0:

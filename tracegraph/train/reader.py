@@ -1,4 +1,4 @@
-"""Looking into checkpoints without the objects that they were saved of."""
+"""Inspecting checkpoints without the objects that were saved."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.train.checkpoint_files import Saved, open_checkpoint
 from tracegraph.train.checkpoint_state import is_whole, latest_checkpoint
 
-#: What TensorFlow writes behind every name.
+#: The suffix that TensorFlow adds to every name.
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class CheckpointReader:
-    """The values of a checkpoint by their names: what `tg.train.load_checkpoint` returns."""
+    """The values of a checkpoint by name: the result of `tg.train.load_checkpoint`."""
 
     def __init__(self, saved: Saved) -> None:
         self._saved = saved
 
     def has_tensor(self, tensor_str: str) -> bool:
-        """Whether there is a value of this name."""
+        """Whether there is a value with this name."""
         return _key(tensor_str) in self._saved.values
 
     @api_boundary
     def get_tensor(self, tensor_str: str) -> np.ndarray:
-        """The value of a name, as an array. Raises ValueError for a name that is not there."""
+        """The value with this name, as an array. Raises ValueError for an unknown name."""
         key = _key(tensor_str)
         if key not in self._saved.values:
             _refuse_name(self._saved, tensor_str)
         return np.array(self._saved.values[key].read())
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """The shapes of the values by their names."""
+        """The shapes of the values by name."""
         rows = sorted(self._saved.values.items())
         return {key: [int(size) for size in stored.type.shape] for key, stored in rows}  # type: ignore[union-attr]
 
     def get_variable_to_dtype_map(self) -> dict[str, DType]:
-        """The data types of the values by their names."""
+        """The dtypes of the values by name."""
         return {key: stored.type.dtype for key, stored in sorted(self._saved.values.items())}
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class CheckpointReader:
 
 @api_boundary
 def load_checkpoint(ckpt_dir_or_file: str | os.PathLike[str]) -> CheckpointReader:
-    """A checkpoint, or the latest one of a directory, to be looked into.
+    """Opens a checkpoint, or the latest one of a directory, for inspection.
 
     >>> path = tg.train.Checkpoint(w=tg.Variable([1.0, 2.0])).write("only_w")
     >>> reader = tg.train.load_checkpoint(path)
@@ -77,9 +77,9 @@ def list_variables(ckpt_dir_or_file: str | os.PathLike[str]) -> list[tuple[str, 
 
 @api_boundary
 def load_variable(ckpt_dir_or_file: str | os.PathLike[str], name: str) -> np.ndarray:
-    """The value of one name in a checkpoint, or in the latest one of a directory, as an array.
+    """The value with this name in a checkpoint, or in the latest one of a directory, as an array.
 
-    Raises ValueError for a name that is not there.
+    Raises ValueError for an unknown name.
 
     >>> path = tg.train.Checkpoint(w=tg.Variable([1.0, 2.0])).write("only_w")
     >>> tg.train.load_variable(path, "w")

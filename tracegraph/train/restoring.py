@@ -1,8 +1,8 @@
-"""Restoring: values find the Variables that exist, and wait for those that will.
+"""Restoring: values are matched with existing Variables, or wait for those still to come.
 
-A restoration matches saved objects with objects of the program from the root on, by the names of
-their parts. What it finds is checked and read as a whole before anything is assigned. A part that
-the program does not have yet is waited for, without keeping its owner alive: see
+A restoration matches saved objects with objects of the program, starting from the root, by the
+names of their parts. Everything it finds is checked and read before anything is assigned. It waits
+for parts that the program does not have yet, without keeping their owners alive: see
 `tracegraph.state.deferred`.
 """
 
@@ -31,40 +31,40 @@ from tracegraph.train.object_graph import (
     slots_of,
 )
 
-#: How many names a message lists.
+#: How many names to list in a message.
 _SHOWN = 10
 #: The counter of `Checkpoint.save`, which `write` does not save.
 COUNTER = "save_counter"
 
-#: An object of the program, and the number of the saved object that it is.
+#: An object of the program, and the number of the saved object that it matches.
 Pair = tuple[Any, int]
 
 
 def _nothing() -> None:
-    """In place of a reference to something that is gone."""
+    """Replaces a reference to an object that no longer exists."""
 
 
 _UNKNOWN = (_nothing, -1)
 
 
-#: The objects that a saved one was found to be, by its number. They are not kept alive.
+#: The objects that match each saved one, by its number, as weak references.
 Found = dict[int, list["weakref.ref[Any]"]]
 
 
 class Unused:
-    """The values of a checkpoint that no Variable has got, and whether anybody waits to hear."""
+    """The values of a checkpoint that no Variable took, and whether to warn of them."""
 
     def __init__(self, saved: Saved, found: Found) -> None:
         self._path = saved.path
         self._keys = [object.key for object in saved.objects]
         self._found = found
         self._place: Source | None = None
-        #: Whether somebody said that this is meant, or was told of it.
+        #: Whether the user declared them expected, or has been told of them.
         self.is_known = False
 
     def tell_after(self, restoration: Restoration, place: Source) -> None:
-        """Warns of them at the end of a restoration, which is when nothing waits any more: it
-        must not be kept alive for that. `place` is the line of the user's that began it."""
+        """Warns of them at the end of a restoration, when nothing waits any more, without keeping
+        it alive until then. `place` is the user's line that started it."""
         self._place = place
         weakref.finalize(restoration, self._tell)
 
@@ -85,20 +85,20 @@ class Unused:
 
 
 class Restoration:
-    """One checkpoint on its way into objects."""
+    """The restoration of one checkpoint into objects."""
 
     def __init__(self, saved: Saved) -> None:
         self.saved = saved
         self._found: Found = {}
         self.unused = Unused(saved, self._found)
         self._numbers: dict[int, tuple[weakref.ref[Variable], int]] = {}
-        #: What waits holds this, and not the other way round: then both end with what they wait
-        #: for.
+        #: Weak: those that wait hold this, not the other way round, so that both end with the
+        #: objects they wait for.
         self._with_slots: weakref.WeakSet[_Waiting] = weakref.WeakSet()
 
     def begin(self, root: Group, place: Source) -> None:
-        """Restores what exists below `root`, and waits for the rest; values that no Variable has
-        got in the end are told of at `place`."""
+        """Restores the objects that exist below `root`, and waits for the rest. A final warning
+        about values that no Variable took names `place`."""
         pairs = self._matched([(root, 0)])
         pairs += self._new_slots(pairs)
         self._check_one_value_each(pairs)
@@ -108,8 +108,8 @@ class Restoration:
         self.unused.tell_after(self, place)
 
     def resume(self, pairs: Iterable[Pair]) -> None:
-        """Restores objects that were missing, but for Variables that have a value under another
-        name, and what is below them, and what is kept for them."""
+        """Restores objects that were missing, the objects below them, and their slots; skips
+        Variables that already have a value under another name."""
         new = self._matched(
             (value, number)
             for value, number in pairs
@@ -124,21 +124,21 @@ class Restoration:
     # Matching.
 
     def objects(self, number: int) -> list[Any]:
-        """The living objects that a saved one was found to be."""
+        """The living objects that match a saved one."""
         found = (reference() for reference in self._found.get(number, ()))
         return [value for value in found if value is not None]
 
     def has_found(self, number: int) -> bool:
-        """Whether a saved object was found, even if what it was found to be is gone."""
+        """Whether a saved object was matched, even if its match no longer exists."""
         return number in self._found
 
     def number_of(self, variable: Variable) -> int | None:
-        """What a Variable was restored from."""
+        """The number of the saved Variable from which this one was restored."""
         reference, number = self._numbers.get(id(variable), _UNKNOWN)
         return number if reference() is variable else None
 
     def _matched(self, start: Iterable[Pair]) -> list[Pair]:
-        """The pairs that follow from those given and that are new, in the order of the walk."""
+        """The new pairs that follow from those given, in the order of the walk."""
         queue, found = list(start), []
         seen: set[tuple[int, int]] = set()
         for value, number in queue:  # which grows
@@ -156,7 +156,7 @@ class Restoration:
         return found
 
     def _new_slots(self, pairs: list[Pair]) -> list[Pair]:
-        """The pairs of slots; an optimizer makes now those that its first step would make."""
+        """The pairs of slots. Optimizers create now the slots their first step would create."""
         variables: dict[int, list[Variable]] = {}
         for value, number in pairs:
             if isinstance(value, Variable):
@@ -195,14 +195,14 @@ class Restoration:
     # Assigning.
 
     def _read_others(self, numbers: set[int]) -> None:
-        """Compares the checksums of what will not be assigned now: nothing is restored of a
-        checkpoint that is damaged anywhere."""
+        """Compares the checksums of values that will not be assigned now: a checkpoint that is
+        damaged anywhere is not restored at all."""
         for number, saved in enumerate(self.saved.objects):
             if saved.key is not None and number not in numbers:
                 self.saved.value(number).read()
 
     def _assign(self, pairs: list[Pair]) -> None:
-        """Gives the Variables their values, after all of them were checked and read."""
+        """Assigns the Variables, after all values have been checked and read."""
         rows = [(value, number) for value, number in pairs if isinstance(value, Variable)]
         self._check_types(rows)
         tensors = [self._tensor(variable, number) for variable, number in rows]
@@ -213,7 +213,7 @@ class Restoration:
             self._numbers[id(variable)] = (weakref.ref(variable), number)
 
     def _tensor(self, variable: Variable, number: int) -> Tensor:
-        """The value of a Variable; where it is divided among devices, each reads what it holds."""
+        """The value of a Variable; if it is sharded, each device reads its own part."""
         stored, layout = self.saved.value(number), variable.layout
         if layout is None:
             return host_tensor(stored.type, stored.read())
@@ -275,13 +275,13 @@ class _Waiting:
         self._restoration = restoration
         self._owner = weakref.ref(owner)
         self._missing = missing
-        #: For the number of each Variable the numbers of its slots by name.
+        #: For each Variable's number, the numbers of its slots by name.
         self._slots: dict[int, dict[str, int]] = {}
         for variable, name, slot in rows:
             self._slots.setdefault(variable, {})[name] = slot
 
     def resume(self, kept_for: Any) -> None:
-        """Restores what the owner has got since."""
+        """Restores the parts and slots that the owner has gained since."""
         owner = self._owner()
         if owner is None:
             return
@@ -291,12 +291,12 @@ class _Waiting:
                 self.find_slots([] if number is None else [number])
                 return
             inside = parts_with_names(owner, self._missing) if self._missing else {}
-            # What has come has come: a part that replaces it later is left as it is.
+            # A part is restored once: one that replaces it later is left unchanged.
             self._restoration.resume([(x, self._missing.pop(name)) for name, x in inside.items()])
             self.find_slots([*self._slots])
 
     def find_slots(self, variables: Iterable[int]) -> None:
-        """Restores the slots that the owner has made for the Variables of these numbers."""
+        """Restores the slots that the owner has created for the Variables with these numbers."""
         owner = self._owner()
         if owner is None:
             return
@@ -333,41 +333,41 @@ class _Waiting:
 
 
 def _by_variable(owner: Any) -> dict[tuple[int, str], Variable]:
-    """What an object keeps for Variables, by their identity and the name of what is kept."""
+    """An object's slots, by the identity of the Variable and the name of the slot."""
     return {(id(variable), name): slot for variable, name, slot in slots(owner)}
 
 
 def _listed(names: list[str], separator: str = ", ") -> str:
-    """Names as a message lists them: the first few, and how many more there are."""
+    """Formats names for a message: the first few, and how many more there are."""
     more = f"{separator}and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return separator.join(names[:_SHOWN]) + more
 
 
-# What is told of it.
+# Reports.
 
 
 class CheckpointLoadStatus:
-    """How a restored checkpoint and the objects fit together: what `restore` returns."""
+    """How a restored checkpoint matches the objects: the result of `restore`."""
 
     def __init__(self, root: Group, restoration: Restoration) -> None:
         self._root = root
         self._restoration = restoration
 
     def assert_consumed(self) -> CheckpointLoadStatus:
-        """Raises AssertionError unless every value of the checkpoint has found its Variable, and
-        every Variable its value. Values that wait for Variables have not found them."""
+        """Raises AssertionError unless every value of the checkpoint was matched with a Variable,
+        and vice versa. Values that still wait for Variables are not matched."""
         self._compare(self._restoration.unused.keys(), self._unrestored())
         return self
 
     def assert_existing_objects_matched(self) -> CheckpointLoadStatus:
-        """Raises AssertionError unless every Variable that exists now has got its value."""
+        """Raises AssertionError unless every Variable that exists now was restored."""
         missing = self._unrestored()
         if missing:
             self._compare(self._restoration.unused.keys(), missing)
         return self
 
     def assert_nontrivial_match(self) -> CheckpointLoadStatus:
-        """Raises AssertionError unless anything below the root was found."""
+        """Raises AssertionError unless something below the root was matched."""
         saved = self._restoration.saved
         own = {0, saved.objects[0].parts.get(COUNTER, 0)}
         if all(n in own or not self._restoration.has_found(n) for n in range(len(saved.objects))):
@@ -376,8 +376,8 @@ class CheckpointLoadStatus:
         return self
 
     def expect_partial(self) -> CheckpointLoadStatus:
-        """Says that the checkpoint is meant to fit in parts: no warning tells in the end which
-        values were never used."""
+        """Declares that the checkpoint is only partly used, which suppresses the final warning
+        about unused values."""
         self._restoration.unused.is_known = True
         return self
 
@@ -390,7 +390,7 @@ class CheckpointLoadStatus:
         )
 
     def _unrestored(self) -> list[str]:
-        """The paths of the Variables that have got no value."""
+        """The paths of the Variables that were not restored."""
         rows = ObjectGraph(self._root).variables().items()
         number_of = self._restoration.number_of
         return sorted(path for path, v in rows if path != COUNTER and number_of(v) is None)
@@ -417,7 +417,7 @@ def _refuse(fact: str) -> NoReturn:
 
 
 class InitializationOnlyStatus:
-    """What `restore(None)` returns: nothing was restored, and the assertions say so."""
+    """The result of `restore(None)`: nothing was restored, and the assertions say so."""
 
     def assert_consumed(self) -> NoReturn:
         """Raises AssertionError."""
@@ -435,7 +435,7 @@ class InitializationOnlyStatus:
         return "<tg.train status: nothing was restored, the path was None>"
 
     def expect_partial(self) -> InitializationOnlyStatus:
-        """Says that nothing is expected."""
+        """Does nothing: nothing is expected."""
         return self
 
 

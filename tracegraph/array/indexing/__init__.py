@@ -1,1 +1,1 @@
-"""Elements by where they are: slices, arrays of indices, masks; and writing at indices."""
+"""Elements by position: slices, index arrays, masks; and writing at indices."""

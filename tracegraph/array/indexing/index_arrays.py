@@ -1,4 +1,4 @@
-"""NumPy's indexing by arrays of integers: x[rows], x[rows, columns], x[2, :, columns]."""
+"""NumPy's indexing with integer arrays: x[rows], x[rows, columns], x[2, :, columns]."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def is_index_array(item: Any) -> bool:
 
 
 def is_gathered(item: Any) -> bool:
-    """Whether an index beside such an array is taken as one: it is neither a slice nor None."""
+    """Whether an index next to such an array is treated as one: it is neither a slice nor None."""
     return item is not None and not isinstance(item, slice)
 
 
 def taken_at(x: Tensor, items: list[Any]) -> Tensor:
-    """x[items], where each item belongs to one axis, and slices and None leave theirs as it is.
+    """x[items], where each item belongs to one axis, and slices and None keep theirs whole.
 
-    The arrays broadcast to one shape, whose axes stand in place of those that are indexed if these
-    are neighbours, else in front. Raises DTypeError for what is not an integer.
+    The arrays broadcast to one shape. Its axes replace the indexed ones if those are adjacent;
+    otherwise they come first. Raises DTypeError for indices that are not integers.
     """
     axes = [axis for axis, item in enumerate(items) if is_gathered(item)]
     arrays = [counted_from_zero(_integers(items[axis]), x.type.shape[axis]) for axis in axes]
@@ -46,7 +46,7 @@ def taken_at(x: Tensor, items: list[Any]) -> Tensor:
     y = gather_nd(Transpose((*axes, *others))(x), at)
     if axes[-1] - axes[0] >= len(axes):
         return y
-    # The axes of the arrays go behind those that stood before the first one.
+    # The axes of the arrays go after those that precede the first one.
     rank, before = len(shape), axes[0]
     order = (*range(rank, rank + before), *range(rank), *range(rank + before, y.ndim))
     return Transpose(order)(y)
@@ -59,7 +59,7 @@ def _integers(item: Any) -> Tensor:
 
 
 def counted_from_zero(indices: Tensor, size: Size) -> Tensor:
-    """Indices of an axis, where negative ones count from its end."""
+    """Indices along an axis, with negative ones counted from its end."""
     if indices.dtype.is_unsigned:
         return indices
     indices = cast_to(indices, int64 if indices.dtype is int64 else int32)

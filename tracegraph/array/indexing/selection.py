@@ -1,4 +1,4 @@
-"""Choosing elements by value: where, boolean_mask, gather, and writing at indices: scatter."""
+"""Selecting elements: where, boolean_mask, gather; and writing at indices: scatter."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def where(
 ) -> Tensor:
     """x where the condition is true, else y; all three broadcast.
 
-    With the condition alone: the int64 positions where it is true, one row for each. How many there
-    are is a size that each run finds, where the condition is not known while tracing.
+    With only the condition: the int64 positions where it is true, one row for each. Their number is
+    a size found at run time, unless the condition is known while tracing.
 
     >>> tg.where([True, False], [1, 2], [3, 4]).numpy()
     array([1, 4], dtype=int32)
@@ -94,8 +94,8 @@ def boolean_mask(
 ) -> Tensor:
     """The elements of `tensor` where `mask` is true, along one axis in place of the mask's axes.
 
-    The mask has the shape of the axes of `tensor` from `axis` on. How many elements it keeps is a
-    size that each run finds, where the mask is not known while tracing.
+    The mask has the shape of the axes of `tensor` from `axis` on. The number of elements kept is a
+    size found at run time, unless the mask is known while tracing.
     Raises ShapeError for a mask that does not fit.
 
     >>> tg.boolean_mask([1, 2, 3], [True, False, True]).numpy()
@@ -138,12 +138,12 @@ def gather(
 ) -> Tensor:
     """The slices of `params` at `indices` along `axis`, side by side.
 
-    The result has the axes of `indices` in place of `axis`; the first `batch_dims` axes of both
-    go together, and `axis` is `batch_dims` by default. A negative `batch_dims` counts from the
-    number of axes of `indices`, a negative `axis` from that of `params`. Gradients are dense.
-    Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing. One that is known only at run time is clamped to the nearest element,
-    unless the function is built with `check_bounds`.
+    The axes of `indices` replace `axis`; the first `batch_dims` axes of both are matched, and
+    `axis` defaults to `batch_dims`. A negative `batch_dims` counts from the rank of `indices`, a
+    negative `axis` from that of `params`. Gradients are dense.
+    Raises InvalidArgumentError for an index out of range, at top level and if it is known while
+    tracing. An index that is only known at run time is clamped to the nearest element, unless the
+    function is built with `check_bounds`.
 
     >>> tg.gather([10, 20, 30], [2, 0]).numpy()
     array([30, 10], dtype=int32)
@@ -160,7 +160,7 @@ def gather(
 
 
 def _batch_count(op: str, batch_dims: Any, rank: int, at: Tensor) -> int:
-    """How many leading axes of indices of `rank` axes are batch axes; negative from the end."""
+    """How many leading axes of indices of rank `rank` are batch axes; negative from the end."""
     count = as_size(op, "batch_dims", batch_dims)
     if not (known_int(count) and -rank <= count <= rank):
         refuse(
@@ -181,8 +181,8 @@ def gather_nd(
 ) -> Tensor:
     """The slices of `params` at index vectors, which lie along the last axis of `indices`.
 
-    y[b, i, ...] = params[b, indices[b, i, 0], indices[b, i, 1], ..., ...]. Indices that are out
-    of range are treated as in `gather`; "" and "DEFAULT" are the only `bad_indices_policy`.
+    y[b, i, ...] = params[b, indices[b, i, 0], indices[b, i, 1], ..., ...]. Indices out of range are
+    treated as in `gather`; "" and "DEFAULT" are the only `bad_indices_policy`.
 
     >>> tg.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]]).numpy()
     array([2, 3], dtype=int32)
@@ -198,7 +198,7 @@ def gather_nd(
 
 
 def _check_policy(op: str, bad_indices_policy: Any) -> None:
-    """Indices that are out of range are treated in one way, whatever the call."""
+    """Checks that the policy is a default: indices out of range are always treated the same way."""
     as_choice(op, "bad_indices_policy", bad_indices_policy, ("", "DEFAULT"))
 
 
@@ -215,11 +215,11 @@ def _depth(op: str, at: Tensor) -> int:
 def tensor_scatter_nd_update(
     tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
 ) -> Tensor:
-    """`tensor` with `updates` in place of what stands at the index vectors `indices`.
+    """`tensor` with the slices at the index vectors `indices` replaced by `updates`.
 
-    The index vectors lie along the last axis of `indices`; of several updates for one place any
-    one stays. Raises InvalidArgumentError for a vector that is out of range, at top level and where
-    it is known while tracing. The update of one that is known only at run time is dropped, unless
+    The index vectors lie along the last axis of `indices`. If several updates are for one place,
+    any of them may win. Raises InvalidArgumentError for a vector out of range, at top level and if
+    it is known while tracing. The update of one that is only known at run time is dropped, unless
     the function is built with `check_bounds`.
 
     >>> tg.tensor_scatter_nd_update([1, 2, 3], [[1]], [9]).numpy()
@@ -235,9 +235,9 @@ def tensor_scatter_nd_add(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with `updates` added at the index vectors; those for one place add up.
+    """`tensor` with `updates` added at the index vectors; updates for the same place add up.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
     are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_add([1, 2, 3], [[1], [1]], [10, 20]).numpy()
@@ -256,7 +256,7 @@ def tensor_scatter_nd_sub(
 ) -> Tensor:
     """`tensor` with `updates` subtracted at the index vectors.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
     are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_sub([1, 2, 3], [[1]], [10]).numpy()
@@ -274,9 +274,9 @@ def tensor_scatter_nd_max(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with the maximum of what stands at the index vectors and the updates.
+    """`tensor` with the elements at the index vectors replaced by their maximum with the updates.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
     are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_max([1, 2, 3], [[1]], [9]).numpy()
@@ -293,9 +293,9 @@ def tensor_scatter_nd_min(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """`tensor` with the minimum of what stands at the index vectors and the updates.
+    """`tensor` with the elements at the index vectors replaced by their minimum with the updates.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
     are the only `bad_indices_policy`.
 
     >>> tg.tensor_scatter_nd_min([1, 2, 3], [[1]], [0]).numpy()
@@ -312,10 +312,10 @@ def scatter_nd(
     bad_indices_policy: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Zeros of `shape` with `updates` added at the index vectors; of truth values, whether one of
+    """Zeros of `shape` with `updates` added at the index vectors; for bool updates, whether any of
     them is true.
 
-    Vectors that are out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
+    Vectors out of range are treated as in `tensor_scatter_nd_update`; "" and "DEFAULT"
     are the only `bad_indices_policy`.
 
     >>> tg.scatter_nd([[1], [3]], [9, 8], [4]).numpy()

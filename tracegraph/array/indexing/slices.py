@@ -42,10 +42,10 @@ newaxis = None
 
 
 class AxisIndex(NamedTuple):
-    """What is taken of one axis: `count` elements, from `start` to below `stop`, `step` apart.
+    """The part of one axis to take: `count` elements, from `start` to below `stop`, `step` apart.
 
-    `start` is a tensor where it is known only when the program runs, and `stop` counts from there.
-    `is_reversed` turns the elements round, `is_dropped` leaves the axis out.
+    `start` is a tensor if it is known only at run time, and `stop` then counts from there.
+    `is_reversed` reverses the elements, `is_dropped` drops the axis.
     """
 
     start: Any
@@ -57,23 +57,23 @@ class AxisIndex(NamedTuple):
 
 
 def getitem(x: Any, index: Any) -> Tensor:
-    """x[index], as NumPy has it, but for lists of ints: they do not gather.
+    """x[index], as in NumPy, except that lists of ints are not allowed.
 
-    - ints, from the end if negative; a scalar integer tensor;
-    - slices with any step; their bounds may be tensors, the step then being positive. The size of
-      x[i : i + 8] or x[8 * i : 8 * i + 8] is known; that of x[i:j] is one that each run finds;
+    - ints, negative from the end; a scalar integer tensor;
+    - slices with any step; their bounds may be tensors if the step is positive. The size of
+      x[i : i + 8] or x[8 * i : 8 * i + 8] is known; that of x[i:j] is found at run time;
     - `...` for the axes between, None for a new axis of size 1;
     - a bool tensor, alone, which keeps the elements where it is true;
     - integer tensors and arrays with axes, which broadcast together: x[rows, columns].
 
-    Raises InvalidArgumentError for an index that is out of range, at top level and where it is
-    known while tracing, and ShapeError for too many indices. An index that is known only at run
-    time is clamped to the nearest element, and a slice of known size is moved until it fits, unless
-    the function is built with `check_bounds`.
+    Raises InvalidArgumentError for an index out of range, at top level and if it is known while
+    tracing, and ShapeError for too many indices. An index that is only known at run time is clamped
+    to the nearest element, and a slice of known size is shifted until it fits, unless the function
+    is built with `check_bounds`.
     """
     x = as_tensor(x)
     if _is_mask(index):
-        is_one = getattr(index, "shape", None) == ()  # the whole of x is kept, or nothing
+        is_one = getattr(index, "shape", None) == ()  # keeps all of x, or nothing
         return boolean_mask(x[None], as_tensor(index)[None]) if is_one else boolean_mask(x, index)
     items = _without_ellipsis(x, index if isinstance(index, tuple) else (index,))
     if any(map(is_index_array, items)):
@@ -102,7 +102,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def _without_ellipsis(x: Tensor, items: tuple[Any, ...]) -> list[Any]:
-    """The items with slices in place of the ellipsis and of what is missing at the end."""
+    """The items with slices in place of the ellipsis and of missing items at the end."""
     rank = rank_of("getitem", x)
     dots = [k for k, item in enumerate(items) if item is Ellipsis]
     used = sum(1 for item in items if item is not None and item is not Ellipsis)
@@ -137,7 +137,7 @@ def _single(x: Tensor, axis: int, size: Size, item: Any) -> AxisIndex:
         item = _as_int(x, item)
     start = _checked_index(x, axis, size, item)
     if current().is_top_level and current().reuse is None:
-        # As an input of the program, so that another index does not compile it again.
+        # As an input of the program, so that another index does not recompile it.
         start = as_tensor(start)
     return AxisIndex(start, 1, is_dropped=True)
 
@@ -174,7 +174,7 @@ def _checked_index(x: Tensor, axis: int, size: Size, index: Any) -> Any:
 
 
 def _index_texts(x: Tensor, axis: int, size: Size) -> tuple[str, str]:
-    """The message for an index that is out of range, and the repair."""
+    """The message for an index out of range, and the fix."""
     fix = "the axis is empty"
     if not known_int(size) or size:
         fix = f"use an index from {-size} to {size - 1}"
@@ -195,7 +195,7 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> AxisIndex:
         return AxisIndex(_checked_index(x, axis, size, known), 1, is_dropped=True)
     value = value_now(index)
     if value is not None:
-        # It stays an input of the program, but what is wrong is refused as it is in a graph.
+        # It stays an input of the program, but errors are raised as they would be in a graph.
         _checked_index(x, axis, size, int(value))
     elif checks_at_run_time():
         check_at_run_time(index, -size, size - 1, *_index_texts(x, axis, size))
@@ -203,9 +203,9 @@ def _tensor_index(x: Tensor, axis: int, size: Size, index: Tensor) -> AxisIndex:
 
 
 def _known_number(x: Tensor) -> Any:
-    """The value of an integer scalar in a graph if it is known, else None.
+    """The value of an integer scalar if it is known in a graph, else None.
 
-    At top level values stay inputs of the program, so that they may change.
+    At top level, values stay inputs of the program, so that they may change.
     """
     if current().is_top_level and current().reuse is None:
         return None
@@ -242,7 +242,7 @@ def _sliced(x: Tensor, axis: int, size: Size, item: slice) -> AxisIndex:
 
 
 def _backwards(size: Size, start: Any, stop: Any, step: int) -> AxisIndex:
-    """The elements from `start` down to but without `stop`, as a range that is turned round."""
+    """The elements from `start` down to above `stop`, as a reversed range."""
     if start is None:
         first = size - 1
     else:
@@ -252,7 +252,7 @@ def _backwards(size: Size, start: Any, stop: Any, step: int) -> AxisIndex:
     else:
         last = _clamped(stop + 1 if stop != -1 else size, size) - 1
     count = maximum(ceiling_divide(first - last, step), 0)
-    # Without an element, the range from first + 1 to first + 1.
+    # Without elements, the range is from first + 1 to first + 1.
     lowest = minimum(first - (count - 1) * step, first + 1)
     return AxisIndex(lowest, count, first + 1, step, is_reversed=True)
 
@@ -276,7 +276,7 @@ def _bound(x: Tensor, bound: Any) -> Any:
 
 
 def _clamped(bound: Any, size: Size) -> Any:
-    """The bound counted from 0 and moved into the range from 0 to `size`."""
+    """The bound counted from 0 and clamped to the range from 0 to `size`."""
     if known_int(bound) and bound < 0:
         return maximum(size + bound, 0)
     return minimum(bound, size)
@@ -292,7 +292,7 @@ def _moving_slice(x: Tensor, axis: int, size: Size, item: slice, step: int) -> A
     width = difference(stop, start)
     value = value_now(start)
     if width is None or (value is not None and not _is_inside(int(value), width, size, step)):
-        return None  # at top level shorter than `width`, as every slice that runs over the end
+        return None  # at top level shorter than `width`, like every slice that passes the end
     if step < 0:
         _refuse_backwards(x, item, step)
     if known_int(width) and width < 0:
@@ -323,7 +323,7 @@ def _scalar_bound(x: Tensor, bound: Any) -> Tensor:
 
 def _window_start(start: Tensor, width: Size, size: Size) -> Tensor:
     """The start counted from 0. A window that ends before element 0 counts from the end; one that
-    reaches over an end is moved until it fits, by the op that takes it."""
+    passes an end is shifted until it fits, by the op that takes it."""
     start = cast_to(start, int32)
     is_from_end = LESS_EQUAL(start, cast_to(as_tensor(-width), int32))
     return SELECT(is_from_end, ADD(start, cast_to(as_tensor(size), int32)), start)
@@ -348,7 +348,7 @@ def _bound_text(bound: Any) -> str:
 
 
 def _found_by_run(x: Tensor, size: Size, item: slice, step: int) -> AxisIndex:
-    """A slice whose bounds are known only when the program runs, and so is its size."""
+    """A slice whose bounds, and so its size, are known only at run time."""
     length = cast_to(as_tensor(size), int64)
     zero = as_tensor(0, int64)
     bounds = [None if b is None else _scalar_bound(x, b) for b in (item.start, item.stop)]
@@ -367,7 +367,7 @@ def _found_by_run(x: Tensor, size: Size, item: slice, step: int) -> AxisIndex:
 
 
 def _clamped_at_run(bound: Tensor, zero: Tensor, length: Tensor) -> Tensor:
-    """The bound counted from 0 and moved into the range from 0 to `length`."""
+    """The bound counted from 0 and clamped to the range from 0 to `length`."""
     bound = SELECT(LESS(bound, zero), ADD(bound, length), bound)
     return Minimum()(Maximum()(bound, zero), length)
 
@@ -379,7 +379,7 @@ def static_value_in_graph(x: Tensor) -> Any:
     return static_value(x)
 
 
-# Putting it together.
+# Assembly.
 
 
 def _taken(x: Tensor, parts: list[AxisIndex]) -> Tensor:
@@ -405,7 +405,7 @@ def _taken(x: Tensor, parts: list[AxisIndex]) -> Tensor:
 
 
 def _is_data(x: Tensor) -> bool:
-    """Whether x is a value at top level that nothing differentiates: data, of which a loop takes
+    """Whether x is a value at top level that nothing differentiates: data, from which a loop takes
     one batch after another."""
     builder = current()
     if not builder.is_top_level or builder.reuse is not None or not x.is_made:
@@ -414,7 +414,8 @@ def _is_data(x: Tensor) -> bool:
 
 
 def _movable(part: AxisIndex, size: Size) -> AxisIndex:
-    """The part with its start as an input of the program: another start compiles nothing anew."""
+    """The part with its start as an input of the program, so that another start recompiles
+    nothing."""
     is_window = part.step == 1 and not part.is_reversed and known_int(part.count)
     if not is_window or not known_int(part.start) or part.count == size:
         return part
@@ -422,7 +423,7 @@ def _movable(part: AxisIndex, size: Size) -> AxisIndex:
 
 
 def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
-    """x cut along the axes whose start is a tensor; the others stay whole."""
+    """x sliced along the axes whose start is a tensor; the others stay whole."""
     counts, starts = [], []
     for part, size in zip(parts, x.type.shape):
         is_moving = isinstance(part.start, Tensor)
@@ -435,12 +436,11 @@ def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
 def slice_of(
     input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | None = None
 ) -> Tensor:
-    """size[k] elements from begin[k] on along axis k; -1 for all that are left.
+    """size[k] elements from begin[k] on along axis k; -1 means all the rest.
 
-    `begin` and `size` may be tensors; a size that is not known while tracing is one that each run
-    finds.
-    Raises ShapeError if they do not fit. A begin that is known only at run time is moved until they
-    do, unless the function is built with `check_bounds`.
+    `begin` and `size` may be tensors; a size that is not known while tracing is found at run time.
+    Raises ShapeError if they do not fit. A begin that is only known at run time is shifted until
+    they do, unless the function is built with `check_bounds`.
 
     >>> tg.slice([1, 2, 3, 4], [1], [2]).numpy()
     array([2, 3], dtype=int32)
@@ -461,7 +461,7 @@ _ONE_EACH = "give one begin and one size for each axis"
 
 
 def _numbers(op: str, value: Any, rank: int) -> list[Any]:
-    """The elements of a vector: numbers, or scalar tensors where they are not known."""
+    """The elements of a vector: numbers, or scalar tensors if unknown."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if has_dtype(value):
@@ -492,7 +492,8 @@ def _axis_index_from(x: Tensor, axis: int, begin: Any, count: Any) -> AxisIndex:
 
 
 def _check_inside_at_run_time(op: str, x: Tensor, axis: int, begin: Tensor, count: Size) -> None:
-    """Like `_check_inside`, for a slice whose begin is not known, in a function that checks."""
+    """Like `_check_inside`, for a slice whose begin is unknown, in a function that checks
+    bounds."""
     if checks_at_run_time():
         message = f"{op}: {count} elements from {{}} on are not in axis {axis} of {x.type}"
         fix = "check begin and size against the shape"
@@ -500,7 +501,7 @@ def _check_inside_at_run_time(op: str, x: Tensor, axis: int, begin: Tensor, coun
 
 
 def _check_inside(x: Tensor, axis: int, begin: Any, count: Any) -> None:
-    """Refuses a slice that is known to reach beyond the axis; -1 counts all that is left."""
+    """Rejects a slice that is known to extend past the axis; -1 means all the rest."""
     size, end = x.type.shape[axis], begin if known_int(count) and count == -1 else begin + count
     is_negative = any(known_int(n) and n < 0 for n in (begin, end - begin))
     if is_negative or (known_int(end) and known_int(size) and end > size):
@@ -525,10 +526,10 @@ def strided_slice(
     var: object = None,
     name: str | None = None,
 ) -> Tensor:
-    """x[begin[0]:end[0]:strides[0], ...]; bit k of a mask changes what stands at place k.
+    """x[begin[0]:end[0]:strides[0], ...]; bit k of a mask changes the meaning of item k.
 
-    The masks: `begin_mask` and `end_mask` leave the bound out, `ellipsis_mask` makes it `...`,
-    `new_axis_mask` None, `shrink_axis_mask` the index begin[k].
+    The masks: `begin_mask` and `end_mask` omit the bound; the item becomes `...` for
+    `ellipsis_mask`, None for `new_axis_mask`, and the index begin[k] for `shrink_axis_mask`.
 
     >>> tg.strided_slice([1, 2, 3, 4, 5], [0], [5], [2]).numpy()
     array([1, 3, 5], dtype=int32)

@@ -46,7 +46,7 @@ from tracegraph.typing import (
 
 
 def _both(mask: Any, other: Any) -> Any:
-    """Where both masks are true; None is true everywhere."""
+    """Where both masks are true; None counts as true everywhere."""
     if mask is None or other is None:
         return other if mask is None else mask
     return logical_and(mask, other)
@@ -58,7 +58,7 @@ def _truth(mask: Any) -> Tensor:
 
 
 def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
-    """[rows, columns]: whether query first + i may look at key j, which is not behind it."""
+    """[rows, columns]: whether query first + i may attend to key j, which must not come later."""
     query = expand_dims(add(numbers(rows), cast_to(as_tensor(first), int32)), 1)
     return greater_equal(query, expand_dims(numbers(columns), 0))
 
@@ -66,16 +66,16 @@ def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
 class Attention(Layer):
     """softmax(query @ key^T) @ value (Luong and others 2015)
 
-    - `use_scale`: whether the scores are multiplied by a scalar that is learned.
+    - `use_scale`: whether to multiply the scores by a learned scalar.
     - `score_mode`: "dot", or "concat" for a sum of tanh(query + key).
-    - `dropout`: the rate by which weights are left out in training.
+    - `dropout`: the rate at which to drop weights in training.
 
-    It is called with [query, value] or [query, value, key], of the shapes [examples, queries,
-    features] and [examples, keys, features]. Of the call:
+    Call it with [query, value] or [query, value, key], of shapes [examples, queries, features] and
+    [examples, keys, features]. Arguments of the call:
 
-    - `mask`: [query_mask, value_mask], each None or of the shape [examples, queries or keys].
-    - `return_attention_scores`: whether the weights, [examples, queries, keys], are returned too.
-    - `use_causal_mask`: whether query i looks at the keys up to i alone.
+    - `mask`: [query_mask, value_mask], each None or of shape [examples, queries or keys].
+    - `return_attention_scores`: whether to return the weights, [examples, queries, keys], too.
+    - `use_causal_mask`: whether query i attends only to the keys up to i.
 
     >>> layer = tg.layers.Attention()
     >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
@@ -152,7 +152,7 @@ class Attention(Layer):
 class AdditiveAttention(Attention):
     """softmax(sum(scale * tanh(query + key))) @ value (Bahdanau and others 2014)
 
-    The scale is learned, one number for each feature. The call is that of `Attention`.
+    The scale is learned, one number per feature. Call it like `Attention`.
 
     >>> layer = tg.layers.AdditiveAttention()
     >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
@@ -179,29 +179,31 @@ class AdditiveAttention(Attention):
 
 
 class MultiHeadAttention(Layer):
-    """Attention in `num_heads` spaces at once, whose results are mixed (Vaswani and others 2017).
+    """Attention in `num_heads` spaces at once, with mixed results (Vaswani and others 2017).
 
-    Each head has its own products of queries and keys, with `key_dim` features, and of values,
+    Each head has its own projections of queries and keys, with `key_dim` features, and of values,
     with `value_dim`, by default key_dim. The scores are divided by sqrt(key_dim).
 
-    - `dropout`: the rate by which weights are left out in training.
-    - `use_bias`: whether the products have biases.
-    - `output_shape`: the number of features of the result, by default those of the query.
-    - `seed`: that of the dropout.
-    - The other arguments are those of `Dense`, for all four kernels, of the shapes [features,
-      heads, key_dim] and [heads, value_dim, features].
+    - `dropout`: the rate at which to drop weights in training.
+    - `use_bias`: whether the projections have biases.
+    - `output_shape`: the number of output features, by default that of the query.
+    - `seed`: the seed of the dropout.
+    - The other arguments are those of `Dense`, for all four kernels, of shapes [features, heads,
+      key_dim] and [heads, value_dim, features].
 
-    It is called as layer(query, value, key=None), of the shapes [examples, queries, features] and
-    [examples, keys, features]; the keys are the values by default. Of the call:
+    Call it as layer(query, value, key=None), with shapes [examples, queries, features] and
+    [examples, keys, features]; the keys default to the values. Arguments of the call:
 
     - `query_mask`, `value_mask`, `key_mask`: [examples, queries or keys]; `attention_mask`:
-      [examples, queries, keys], or what broadcasts to it: where a query may look at a key.
-    - `use_causal_mask`: whether query i looks at the keys up to i alone.
-    - `return_attention_scores`: whether the weights, [examples, heads, queries, keys], are
-      returned too.
-    - `cache`, `cache_update_index`: what `make_cache` made, and the place of the first query.
-      The keys and values of this call are written there, each query looks at the places up to its
-      own, and the cache is returned as the last result. So a sampler computes each token once:
+      [examples, queries, keys], or a shape that broadcasts to it: where a query may attend to a
+      key.
+    - `use_causal_mask`: whether query i attends only to the keys up to i.
+    - `return_attention_scores`: whether to return the weights, [examples, heads, queries, keys],
+      too.
+    - `cache`, `cache_update_index`: the result of `make_cache`, and the position of the first
+      query. The call writes its keys and values there, each query attends to the positions up to
+      its own, and the cache is returned as the last result. So a sampler computes each token only
+      once:
 
     >>> layer = tg.layers.MultiHeadAttention(num_heads=2, key_dim=4)
     >>> x = tg.random.normal([1, 6, 8])
@@ -252,7 +254,7 @@ class MultiHeadAttention(Layer):
         self.seed = seed
 
     def __call__(self, query: Nest, value: Nest = None, key: Nest = None, **arguments: Any) -> Any:
-        """Attention of the query to the value; see the class for the other arguments."""
+        """Attention from the query to the value; see the class for the other arguments."""
         if value is None:
             fix = "call it as layer(query, value), or layer(x, x) for attention to itself"
             refuse("MultiHeadAttention", "it was called without a value", fix=fix)
@@ -293,9 +295,9 @@ class MultiHeadAttention(Layer):
         return EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=self.dtype, **options)
 
     def make_cache(self, batch_size: SizeLike, max_length: Any) -> tuple[Tensor, Tensor]:
-        """Room for the keys and values of `max_length` places: [examples, places, heads, key_dim]
-        and [examples, places, heads, value_dim], of zeros. It is a state like any other, of loops
-        too."""
+        """Allocates keys and values for `max_length` positions: zeros of shapes [examples,
+        positions, heads, key_dim] and [examples, positions, heads, value_dim]. The cache can be a
+        state of loops like any other."""
         examples = as_count("make_cache", "batch_size", batch_size)
         places = as_count("make_cache", "max_length", max_length)
         shape = examples, places, self.num_heads
@@ -336,7 +338,7 @@ class MultiHeadAttention(Layer):
             allowed = expand_dims(allowed, 1)  # one mask for all heads
         is_training = as_flag(op, "training", training)
         is_masked = any(x is not None for x in (query_mask, value_mask, key_mask, attention_mask))
-        # A query may always look at its own place, so other masks alone leave something.
+        # A query may always attend to its own position, so only other masks may exclude all.
         weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)
         kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
         y = self.output_dense(einsum("bnts,bsnh->btnh", kept, values))
@@ -371,7 +373,7 @@ def _place(index: Any) -> Tensor:
 
 
 def _written(cache: Any, rows: Tensor, start: Tensor) -> Tensor:
-    """The cache with `rows` from the place `start` on."""
+    """The cache with `rows` written from position `start` on."""
     held = as_tensor(cache)
     zero = as_tensor(0, int32)
     return UPDATE_SLICE(held, rows, zero, start, zero, zero)

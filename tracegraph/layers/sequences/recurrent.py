@@ -1,4 +1,4 @@
-"""Recurrent layers: a cell makes one step, and a layer goes along a sequence, as one scan."""
+"""Recurrent layers: a cell computes one step, and a layer scans it along a sequence."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tracegraph.typing import (
 
 
 class _Cell(Layer):
-    """One step: a product with the inputs, which does not need the state, and what follows."""
+    """One step: a product with the inputs, which does not need the state, and the rest."""
 
-    #: How many gates, or products, a step has.
+    #: The number of gates, or products, in a step.
     gates = 1
-    #: How many tensors the state has.
+    #: The number of tensors in the state.
     states = 1
 
     def __init__(
@@ -106,7 +106,7 @@ class _Cell(Layer):
         return [zeros([batch_size, self.units], self.dtype) for _ in range(self.states)]
 
     def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
-        """The output of one step, and the list of the states behind it."""
+        """The output of one step, and the list of new states."""
         if states is None:
             name = type(self).__name__
             fix = "call it as cell(inputs, states), with cell.get_initial_state(batch_size) first"
@@ -119,8 +119,8 @@ class _Cell(Layer):
         return self.advance(self.project(inputs, masks), before, masks)
 
     def masks(self, inputs: Tensor, states: Sequence[Any], training: Any) -> tuple[Any, Any]:
-        """What dropout multiplies the inputs of one step with, and the state, in all steps of a
-        sequence (Gal and Ghahramani 2015); None for nothing."""
+        """Dropout factors for the inputs of one step, and for the state, shared by all steps of a
+        sequence (Gal and Ghahramani 2015); None for no dropout."""
         is_training = as_flag(type(self).__name__, "training", training)
         parts = ((inputs, self.dropout), (states[0], self.recurrent_dropout))
         of_inputs, of_state = (
@@ -130,7 +130,7 @@ class _Cell(Layer):
         return of_inputs, of_state
 
     def project(self, inputs: Tensor, masks: tuple[Any, Any]) -> Tensor:
-        """inputs @ kernel + bias, of one step or of a whole sequence with the steps first."""
+        """inputs @ kernel + bias, for one step or for a whole sequence with steps first."""
         x = inputs if masks[0] is None else multiply(inputs, masks[0])
         y = self._of_inputs(x)
         return add(y, self._input_bias()) if self.use_bias else y
@@ -145,7 +145,7 @@ class _Cell(Layer):
         return self.bias
 
     def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
-        """The output, and the states behind the step, of projected inputs."""
+        """The output and the new states, given projected inputs."""
         raise NotImplementedError
 
     def _recurrent(self, state: Any, masks: tuple[Any, Any]) -> Any:
@@ -159,8 +159,8 @@ class SimpleRNNCell(_Cell):
     - `kernel_*`, `recurrent_*`, `bias_*`: initializers, regularizers and constraints of the
       weights; the other arguments are those of `LSTMCell`.
 
-    It is called as cell(inputs, states), with inputs [examples, features] and a list of one state
-    [examples, units], and returns the output and the list of the next state.
+    Call it as cell(inputs, states), with inputs [examples, features] and a list of one state
+    [examples, units]; it returns the output and the list of the next state.
 
     >>> cell = tg.layers.SimpleRNNCell(3)
     >>> y, states = cell(tg.ones([2, 4]), cell.get_initial_state(2))
@@ -177,15 +177,15 @@ class SimpleRNNCell(_Cell):
 class LSTMCell(_Cell):
     """One step of long short-term memory (Hochreiter and Schmidhuber 1997; Gers and others 2000).
 
-    With i, f, g, o = split(x @ kernel + h @ recurrent_kernel + bias), which stand in this order,
+    With i, f, g, o = split(x @ kernel + h @ recurrent_kernel + bias), in this order,
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g) and h' = sigmoid(o) * tanh(c').
 
     - `units`: the size of h and c.
-    - `activation`, `recurrent_activation`: what stands for tanh and sigmoid.
-    - `unit_forget_bias`: whether the bias of f begins with ones (Jozefowicz and others 2015).
-    - `dropout`, `recurrent_dropout`: the rates, in training, for the inputs and for h.
+    - `activation`, `recurrent_activation`: replacements for tanh and sigmoid.
+    - `unit_forget_bias`: whether to initialize the bias of f to ones (Jozefowicz and others 2015).
+    - `dropout`, `recurrent_dropout`: the dropout rates, in training, for the inputs and for h.
 
-    It is called as cell(inputs, [h, c]) and returns h' and [h', c'].
+    Call it as cell(inputs, [h, c]); it returns h' and [h', c'].
 
     >>> cell = tg.layers.LSTMCell(3)
     >>> y, (h, c) = cell(tg.ones([2, 4]), cell.get_initial_state(2))
@@ -194,7 +194,7 @@ class LSTMCell(_Cell):
     """
 
     gates, states = 4, 2
-    #: Along which axis the gates stand one after the other.
+    #: The axis along which the gates are concatenated.
     gate_axis = -1
 
     def __init__(
@@ -254,15 +254,15 @@ class LSTMCell(_Cell):
 class GRUCell(_Cell):
     """One step of a gated recurrent unit (Cho and others 2014).
 
-    With z and r = sigmoid(x @ kernel + h @ recurrent_kernel + bias), of which the third part is
-    for g, h' = z * h + (1 - z) * tanh(x @ kernel_g + r * (h @ recurrent_kernel_g + bias)).
+    With z and r = sigmoid(x @ kernel + h @ recurrent_kernel + bias), whose third part belongs to g,
+    h' = z * h + (1 - z) * tanh(x @ kernel_g + r * (h @ recurrent_kernel_g + bias)).
 
     - `units`: the size of h.
     - `reset_after`: False for (r * h) @ recurrent_kernel_g, as in the first version of the paper;
-      then there is one bias, and else there are two, one for the product with h.
+      then there is one bias. Otherwise there are two, one of them for the product with h.
     - The other arguments are those of `LSTMCell`.
 
-    It is called as cell(inputs, [h]) and returns h' and [h'].
+    Call it as cell(inputs, [h]); it returns h' and [h'].
 
     >>> cell = tg.layers.GRUCell(3)
     >>> y, states = cell(tg.ones([2, 4]), cell.get_initial_state(2))
@@ -335,7 +335,7 @@ class GRUCell(_Cell):
 
 
 class StackedRNNCells(Layer):
-    """Cells one after the other, as one cell whose state is the list of their states.
+    """Cells applied one after the other, as a single cell whose state is the list of their states.
 
     >>> cell = tg.layers.StackedRNNCells([tg.layers.LSTMCell(3), tg.layers.LSTMCell(5)])
     >>> tg.layers.RNN(cell)(tg.ones([2, 7, 4])).shape
@@ -355,7 +355,7 @@ class StackedRNNCells(Layer):
 
     @property
     def state_size(self) -> Any:
-        """The list of the sizes of the states of the cells."""
+        """The list of the cells' state sizes."""
         return [cell.state_size for cell in self.cells]
 
     @property
@@ -374,7 +374,7 @@ class StackedRNNCells(Layer):
             shape = [shape[0], _first_size(getattr(cell, "output_size", cell.state_size))]
 
     def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
-        """The output of the last cell, and the list of the states behind the step."""
+        """The output of the last cell, and the list of new states."""
         return self._called(inputs, [states], arguments)
 
     def call(self, inputs: Any, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
@@ -386,26 +386,26 @@ class StackedRNNCells(Layer):
 
 
 class RNN(Layer):
-    """A cell along the steps of [examples, steps, features].
+    """Runs a cell along the steps of [examples, steps, features].
 
-    - `cell`: a cell, a list of cells, or any layer that is called as cell(inputs, states) and has
-      a `state_size`.
-    - `return_sequences`: whether the outputs of all steps are returned, [examples, steps,
-      features], or that of the last one.
-    - `return_state`: whether the states behind the last step are returned too, in a list behind
-      the output.
-    - `go_backwards`: whether to begin with the last step; outputs stand in the order in which
-      they are made.
-    - `zero_output_for_mask`: whether outputs of masked steps are zeros, or those of the step
-      before.
+    - `cell`: a cell, a list of cells, or any layer that can be called as cell(inputs, states) and
+      has a `state_size`.
+    - `return_sequences`: whether to return the outputs of all steps, [examples, steps, features],
+      rather than that of the last one.
+    - `return_state`: whether to return the states after the last step too, in a list after the
+      output.
+    - `go_backwards`: whether to start with the last step; outputs are in the order of
+      computation.
+    - `zero_output_for_mask`: whether the outputs of masked steps are zeros, or repeat the previous
+      output.
 
-    Of the call:
+    Arguments of the call:
 
     - `initial_state`: the state before the first step, in a list; zeros by default.
-    - `mask`: [examples, steps]; a step where it is false changes no state.
+    - `mask`: [examples, steps]; a step where it is false does not change the state.
 
     The number of steps may be open. Raises ShapeError for inputs that do not have three axes, and
-    ValueError for an `initial_state` with another number of tensors than the cell has.
+    ValueError for an `initial_state` with a different number of tensors than the cell has.
 
     >>> layer = tg.layers.RNN(tg.layers.LSTMCell(3), return_sequences=True, return_state=True)
     >>> y, h, c = layer(tg.ones([2, 5, 4]))
@@ -413,7 +413,7 @@ class RNN(Layer):
     (TensorShape([2, 5, 3]), TensorShape([2, 3]))
     """
 
-    #: How many axes inputs have.
+    #: The rank of the inputs.
     axes = 3
     _right_inputs = "give [examples, steps, features]"
 
@@ -494,11 +494,11 @@ class RNN(Layer):
         return nest.pack_sequence_as(own, [as_tensor(x, self.dtype) for x in values])
 
     def _run(self, x: Tensor, start: Any, kept: Any, training: Any) -> tuple[Any, Any, Any]:
-        """The output of the last step, the states behind it, and the outputs of all, or None."""
+        """The output of the last step, the states after it, and the outputs of all, or None."""
         step, rows = self._step_of(x, start, training)
         if self.unroll:
             return self._unrolled(step, rows, start, kept)
-        # What a step gives besides its state has the type that the first one shows.
+        # The outputs of a step have the type of the first one's.
         first = step(nest.map_structure(_row, rows), start)[0]
         blank = zeros_like(first)
 
@@ -514,7 +514,7 @@ class RNN(Layer):
         return last, final, outputs if self.return_sequences else None
 
     def _masked(self, step: Any, row: Any, before: Any, last: Any, kept: Sequence[Any]) -> Any:
-        """A step; where it is masked, the states stay, and the output is zeros or the last one."""
+        """A step. If it is masked, the states stay, and the output is zeros or the previous one."""
         y, after = step(row, before)
         if not kept:
             return y, after
@@ -533,8 +533,8 @@ class RNN(Layer):
         return outputs[-1], states, stack(outputs) if self.return_sequences else None
 
     def _step_of(self, x: Tensor, start: Any, training: Any) -> tuple[Any, Any]:
-        """A function of a row and the states, and the rows: of our own cells the product with the
-        inputs is made for all steps at once."""
+        """A function of a row and the states, and the rows. For our own cells, the product with
+        the inputs is computed for all steps at once."""
         cell = self.cell
         if not isinstance(cell, _Cell):
             return (lambda row, states: _stepped(cell, row, states, training)), x
@@ -543,7 +543,7 @@ class RNN(Layer):
 
 
 def _widened(x: Tensor, axes: int) -> Tensor:
-    """x with axes of size 1 behind its own, `axes` in all."""
+    """x with axes of size 1 appended, up to `axes` in all."""
     for axis in range(x.ndim, axes):
         x = expand_dims(x, axis)
     return x
@@ -576,30 +576,30 @@ def _first_size(size: Any) -> Any:
 
 
 def _initial_state(cell: Any, batch_size: Any, dtype: Any) -> Any:
-    """What a cell begins with: what it says, or zeros of its `state_size`."""
+    """The initial state that a cell defines, or zeros of its `state_size`."""
     if hasattr(type(cell), "get_initial_state"):
         return cell.get_initial_state(batch_size)
     return [zeros([batch_size, size], dtype) for size in nest.flatten(cell.state_size)]
 
 
 def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, Any]:
-    """The output of a cell, and its states in the structure of those before."""
+    """The output of a cell, and its states in the structure of the previous ones."""
     options = {"training": training} if takes(cell, "training") else {}
     output, after = cell(inputs, states, **options)
     return output, nest.pack_sequence_as(states, nest.flatten(after))
 
 
 class OwnRNN(RNN):
-    """A layer with a cell of ours, to which most arguments go."""
+    """A layer with one of our cells, to which most arguments go."""
 
     cell_type: type[_Cell]
 
     def _begin(self, arguments: Mapping[str, Any]) -> None:
-        """Takes the arguments of `__init__` apart: the cell's and the layer's own."""
+        """Splits the arguments of `__init__` into the cell's and the layer's own."""
         own = dict(arguments)
         dtype, name = own.pop("dtype"), own.pop("name")
         activity = own.pop("activity_regularizer")
-        own.pop("use_cudnn", None)  # there is one way to compute it
+        own.pop("use_cudnn", None)  # there is only one implementation
         ways = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll")
         along = {way: own.pop(way) for way in ways if way in own}
         cell = self.cell_type(**own, dtype=dtype)
@@ -614,8 +614,8 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SimpleRNN(OwnRNN):
-    """`SimpleRNNCell` along the steps of [examples, steps, features]; the arguments are those of
-    the cell and of `RNN`, and so is the call.
+    """`SimpleRNNCell` along the steps of [examples, steps, features]. The arguments are those of
+    the cell and of `RNN`; so are those of the call.
 
     >>> tg.layers.SimpleRNN(3)(tg.ones([2, 5, 4])).shape
     TensorShape([2, 3])
@@ -653,8 +653,8 @@ class SimpleRNN(OwnRNN):
 
 
 class LSTM(OwnRNN):
-    """`LSTMCell` along the steps of [examples, steps, features]; the arguments are those of the
-    cell and of `RNN`, and so is the call. The state is [h, c].
+    """`LSTMCell` along the steps of [examples, steps, features]. The arguments are those of the
+    cell and of `RNN`; so are those of the call. The state is [h, c].
 
     >>> y, h, c = tg.layers.LSTM(3, return_state=True)(tg.ones([2, 5, 4]))
     >>> y.shape
@@ -696,8 +696,8 @@ class LSTM(OwnRNN):
 
 
 class GRU(OwnRNN):
-    """`GRUCell` along the steps of [examples, steps, features]; the arguments are those of the
-    cell and of `RNN`, and so is the call.
+    """`GRUCell` along the steps of [examples, steps, features]. The arguments are those of the cell
+    and of `RNN`; so are those of the call.
 
     >>> tg.layers.GRU(3, return_sequences=True)(tg.ones([2, 5, 4])).shape
     TensorShape([2, 5, 3])

@@ -68,7 +68,7 @@ class ConvLSTM1DCell(LSTMCell, Windows):
         refuse(op, "the size of the state is that of the outputs", fix="leave out initial_state")
 
     def state_before(self, inputs: Any) -> list[Tensor]:
-        """The state before a step with such inputs: zeros."""
+        """The state before a step with these inputs: zeros."""
         state = zeros_like(split(self.project(inputs, (None, None)), self.gates, self.gate_axis)[0])
         return [state] * self.states
 
@@ -135,9 +135,9 @@ class ConvLSTM2D(ConvLSTM1D):
     place of products (Shi and others 2015).
 
     - `filters`: the number of channels of h and c; `kernel_size`, `strides`, `padding`,
-      `data_format`, `dilation_rate`: those of `Conv2D`, for the convolution of the inputs. That of
-      h has strides of 1, and the padding "same".
-    - The other arguments are those of `LSTM`, and so is the call.
+      `data_format`, `dilation_rate`: as in `Conv2D`, for the convolution of the inputs. The
+      convolution of h has stride 1 and padding "same".
+    - The other arguments are those of `LSTM`; so are those of the call.
 
     The outputs are [examples, height, width, filters], or those of all steps.
 

@@ -1,4 +1,4 @@
-"""Convolutions: plain, transposed, of each channel by itself, and separable."""
+"""Convolutions: plain, transposed, depthwise, and separable."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ CONVOLUTIONS: Any = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
 
 
 class Windows(Layer):
-    """What all convolutions have: windows over `rank` axes, and a place for the channels."""
+    """Common to all convolutions: windows over `rank` axes, and the position of the channels."""
 
-    #: How many spatial axes there are.
+    #: The number of spatial axes.
     rank = 0
-    #: What `padding` may be beside "valid" and "same".
+    #: Values of `padding` besides "valid" and "same".
     other_paddings: tuple[str, ...] = ()
 
     def _set_windows(
@@ -72,7 +72,7 @@ class Windows(Layer):
         return CONVOLUTIONS[self.rank](x, kernel, strides, padding, form, gaps)
 
     def _after_zeros(self, x: Tensor) -> Tensor:
-        """x with as many zeros before its steps as a window reaches back."""
+        """x with zeros before its steps, as many as a window reaches back."""
         (reach,) = reaches(self.kernel_size, self.dilation_rate)
         margins: list[Any] = [(0, 0)] * rank_of("Conv1D", x)
         margins[2 if self._is_first else 1] = (reach - 1, 0)
@@ -87,14 +87,14 @@ class Conv2D(_Windowed):
     """activation(convolution of x with the kernel + bias), over height and width
 
     - `filters`: the number of outputs; `kernel_size`, `strides`, `dilation_rate`: one int, or one
-      for each spatial axis; `padding`: "valid" or "same"; `groups`: channels fall into groups,
-      each of which makes its part of the outputs.
+      per spatial axis; `padding`: "valid" or "same"; `groups`: splits the channels into groups,
+      each of which computes its share of the outputs.
     - `data_format`: "channels_last" for inputs [examples, height, width, channels], the default,
       or "channels_first" for [examples, channels, height, width].
     - The other arguments are those of `Dense`.
 
-    The number of channels must be known. Raises ValueError for groups that do not divide both
-    numbers, and for strides and dilations that are both above 1.
+    The number of channels must be known. Raises ValueError for groups that do not divide both the
+    channels and the filters, and for strides and dilations that are both above 1.
 
     >>> tg.layers.Conv2D(8, 3, padding="same")(tg.ones([1, 5, 5, 2])).shape
     TensorShape([1, 5, 5, 8])
@@ -152,8 +152,8 @@ class Conv1D(Conv2D):
     """activation(convolution of x with the kernel + bias), over the steps of [examples, steps,
     channels]
 
-    - `padding`: "valid", "same", or "causal", so that step t of the result knows nothing of the
-      steps behind t (van den Oord and others 2016).
+    - `padding`: "valid", "same", or "causal", so that step t of the result does not depend on steps
+      after t (van den Oord and others 2016).
     - The other arguments are those of `Conv2D`.
 
     >>> tg.layers.Conv1D(4, 3, padding="causal")(tg.ones([1, 5, 2])).shape
@@ -176,15 +176,15 @@ class Conv3D(Conv2D):
 
 
 class Conv2DTranspose(_Windowed):
-    """activation(derivative of a convolution by its input, at x, + bias): it makes images larger.
+    """activation(transposed convolution of x with the kernel + bias): enlarges images.
 
-    - `output_padding`: how many elements the result has more at each end, less than the stride;
-      by default as many as are needed to cover all windows.
+    - `output_padding`: how many elements to add at each end of the result, less than the stride; by
+      default as many as are needed to cover all windows.
     - The other arguments are those of `Conv2D`; there are no groups.
 
-    Kernels have the shape [height, width, filters, channels]. Sizes of results are size * stride
-    for the padding "same", and (size - 1) * stride + max(kernel, stride) for "valid". The method
-    is that of Zeiler and others (2010).
+    Kernels have shape [height, width, filters, channels]. The output sizes are size * stride for
+    padding "same", and (size - 1) * stride + max(kernel, stride) for "valid". The method is that of
+    Zeiler and others (2010).
 
     >>> tg.layers.Conv2DTranspose(3, 2, strides=2)(tg.ones([1, 4, 4, 2])).shape
     TensorShape([1, 8, 8, 3])
@@ -287,10 +287,10 @@ class Conv3DTranspose(Conv2DTranspose):
 class DepthwiseConv2D(_Windowed):
     """activation(convolution of each channel by itself + bias)
 
-    - `depth_multiplier`: how many outputs each channel has; output c * depth_multiplier + m is of
-      channel c.
-    - The other arguments are those of `Conv2D`; they begin with `depthwise_` for the kernel, which
-      has the shape [height, width, channels, depth_multiplier].
+    - `depth_multiplier`: the number of outputs per channel; output c * depth_multiplier + m comes
+      from channel c.
+    - The other arguments are those of `Conv2D`; those for the kernel begin with `depthwise_`, and
+      it has shape [height, width, channels, depth_multiplier].
 
     >>> tg.layers.DepthwiseConv2D(3, depth_multiplier=2)(tg.ones([1, 5, 5, 4])).shape
     TensorShape([1, 3, 3, 8])
@@ -340,7 +340,7 @@ class DepthwiseConv2D(_Windowed):
 
 
 def for_each_channel(kernel: Any) -> Tensor:
-    """[..., channels, multiplier] as a kernel with as many groups as channels."""
+    """[..., channels, multiplier] as a kernel with one group per channel."""
     *spatial, channels, multiplier = as_tensor(kernel).type.shape
     return reshape(kernel, [*spatial, 1, channels * multiplier])
 
@@ -357,11 +357,11 @@ class DepthwiseConv1D(DepthwiseConv2D):
 
 
 class SeparableConv2D(_Windowed):
-    """A convolution of each channel by itself, then one of 1 x 1 that mixes the channels (Chollet
+    """A depthwise convolution followed by a 1 x 1 convolution that mixes the channels (Chollet
     2016).
 
-    - `depth_multiplier`: how many outputs each channel has before they are mixed.
-    - The other arguments are those of `Conv2D`; those of the two kernels begin with `depthwise_`
+    - `depth_multiplier`: the number of outputs per channel before mixing.
+    - The other arguments are those of `Conv2D`; those for the two kernels begin with `depthwise_`
       and `pointwise_`.
 
     >>> tg.layers.SeparableConv2D(8, 3)(tg.ones([1, 5, 5, 4])).shape

@@ -1,4 +1,4 @@
-"""Pools: the maximum or the mean of windows, or of all steps or pixels."""
+"""Pooling: the maximum or the mean of windows, or of all steps or pixels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracegraph.typing import DTypeLike, TensorLike, Window
 
 
 class _Pooling(Layer):
-    """What makes one element of each window over `rank` axes."""
+    """Reduces each window over `rank` axes to one element."""
 
     rank = 0
     pool: Callable[..., Tensor]
@@ -54,8 +54,8 @@ class _Pooling(Layer):
 class MaxPool2D(_Pooling):
     """The maximum of each window of [examples, height, width, channels].
 
-    - `pool_size`, `strides`: one int, or one for height and width each; strides are pool_size by
-      default; `padding`: "valid" or "same".
+    - `pool_size`, `strides`: one int, or one each for height and width; strides default to
+      pool_size; `padding`: "valid" or "same".
     - `data_format`: "channels_first" for [examples, channels, height, width].
 
     >>> tg.layers.MaxPool2D(2)(tg.ones([1, 4, 4, 3])).shape
@@ -91,7 +91,7 @@ class MaxPool3D(_Pooling):
 class AveragePooling2D(_Pooling):
     """The mean of each window of [examples, height, width, channels]; see `MaxPool2D`.
 
-    What is padded does not count.
+    Padding does not count.
 
     >>> tg.layers.AveragePooling2D(2)(tg.ones([1, 4, 4, 3])).shape
     TensorShape([1, 2, 2, 3])
@@ -125,7 +125,7 @@ class AveragePooling3D(_Pooling):
 
 
 class _AdaptivePooling(Layer):
-    """What makes a given number of windows of each axis, which together are all of it."""
+    """Divides each axis into a given number of windows that cover it."""
 
     rank = 0
 
@@ -154,7 +154,7 @@ class _AdaptivePooling(Layer):
         return x
 
     def _along(self, x: Tensor, axis: int, count: int) -> Tensor:
-        """`count` windows of one axis: window k is from k * size / count, rounded down, to
+        """`count` windows along one axis: window k reaches from k * size / count, rounded down, to
         (k + 1) * size / count, rounded up."""
         size = known(self, x.type.shape, axis)
         starts = np.arange(count) * size // count
@@ -165,8 +165,8 @@ class _AdaptivePooling(Layer):
         return self._reduced(gather(x, places, axis=axis), counts, axis + 1)
 
     def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
-        """One element for each window along an axis; a window that is short repeats its last
-        element where `counts` is false."""
+        """One element per window along an axis; a shorter window repeats its last element where
+        `counts` is false."""
         raise NotImplementedError
 
 
@@ -186,14 +186,14 @@ class AdaptiveAveragePooling1D(_AdaptivePooling):
 
 
 class AdaptiveAveragePooling2D(AdaptiveAveragePooling1D):
-    """The means of windows of [examples, height, width, channels], as many as are asked for.
+    """The means of windows of [examples, height, width, channels], for a given number of windows.
 
-    - `output_size`: how many windows there are, one int, or one for height and width each. They
-      may overlap: window k is from k * size / count, rounded down, to (k + 1) * size / count,
+    - `output_size`: the number of windows: one int, or one each for height and width. They may
+      overlap: window k reaches from k * size / count, rounded down, to (k + 1) * size / count,
       rounded up.
     - `data_format`: "channels_first" for [examples, channels, height, width].
 
-    Sizes must be known. Raises ShapeError for an open one, or for inputs without 4 axes.
+    Sizes must be known. Raises ShapeError for open ones, and for inputs without 4 axes.
 
     >>> tg.layers.AdaptiveAveragePooling2D((2, 3))(tg.ones([1, 7, 7, 4])).shape
     TensorShape([1, 2, 3, 4])
@@ -214,7 +214,7 @@ class AdaptiveAveragePooling3D(AdaptiveAveragePooling1D):
 
 
 class AdaptiveMaxPooling1D(_AdaptivePooling):
-    """The maxima of `output_size` windows of [examples, steps, channels]; windows are those of
+    """The maxima of `output_size` windows of [examples, steps, channels]; the windows are those of
     `AdaptiveAveragePooling2D`.
 
     >>> tg.layers.AdaptiveMaxPooling1D(2)([[[1.0], [2.0], [6.0]]]).numpy().ravel()
@@ -250,7 +250,7 @@ class AdaptiveMaxPooling3D(AdaptiveMaxPooling1D):
 
 
 class _GlobalPooling(Layer):
-    """What makes one element of all that a channel holds."""
+    """Reduces each channel to one element."""
 
     rank = 0
     reduce: Callable[..., Tensor]
@@ -277,7 +277,7 @@ class _GlobalPooling(Layer):
 class GlobalMaxPooling1D(_GlobalPooling):
     """The maximum over the steps of [examples, steps, channels].
 
-    - `keepdims`: whether the axes stay, with the size 1.
+    - `keepdims`: whether to keep the axes, with size 1.
     - `data_format`: "channels_first" for [examples, channels, steps].
 
     >>> tg.layers.GlobalMaxPooling1D()([[[1.0], [3.0]]]).numpy()
@@ -313,7 +313,7 @@ class GlobalMaxPooling3D(_GlobalPooling):
 class GlobalAveragePooling1D(_GlobalPooling):
     """The mean over the steps of [examples, steps, channels]; see `GlobalMaxPooling1D`.
 
-    Called with a `mask`, [examples, steps], it is the mean over the steps where that is true.
+    With a `mask`, [examples, steps], in the call, the mean is over the steps where it is true.
 
     >>> layer = tg.layers.GlobalAveragePooling1D()
     >>> layer([[[1.0], [3.0]]], mask=[[True, False]]).numpy()

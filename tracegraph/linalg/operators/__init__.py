@@ -1,4 +1,4 @@
-"""Linear operators: matrices that are known by fewer numbers than their elements."""
+"""Linear operators: matrices stored in a structured form with fewer numbers than elements."""
 
 from tracegraph.linalg.operators import products
 from tracegraph.linalg.operators.banded import (
@@ -41,7 +41,7 @@ from tracegraph.linalg.operators.permuting import (
     LinearOperatorPermutation as LinearOperatorPermutation,
 )
 
-# It installs the product of two operators.
+# Imported because it installs the product of two operators.
 del products
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
     "LinearOperatorZeros",
 ]
 
-# They are pickled, and shown, by the names that users import.
+# They are pickled, and shown, under the names that users import.
 for _name in __all__:
     globals()[_name].__module__ = "tracegraph.linalg"
 del _name

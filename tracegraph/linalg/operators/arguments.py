@@ -1,4 +1,4 @@
-"""What linear operators ask of their arguments and of each other."""
+"""Checks of the arguments of linear operators, and of operators used together."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tracegraph.math.elementwise.unary import conj
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
 from tracegraph.state.variable import Variable
 
-#: The promises that each operator takes.
+#: The promises that every operator accepts.
 HINTS: tuple[str, ...] = ("is_non_singular", "is_self_adjoint", "is_positive_definite", "is_square")
 
 
 def given(names: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an `__init__`, of its `locals()`."""
+    """The arguments of an `__init__`, from its `locals()`."""
     return {name: value for name, value in names.items() if name not in ("self", "__class__")}
 
 
 def parameter(op: str, value: Any, rank: int, what: str) -> Any:
-    """A Variable as it is, so that what it is assigned counts; anything else as a tensor.
+    """A Variable unchanged, so that later assignments count; anything else as a tensor.
 
-    Raises ShapeError for less than `rank` axes.
+    Raises ShapeError for fewer than `rank` axes.
     """
     x = value if isinstance(value, Variable) else as_tensor(value)
     known = x.shape.rank
     if known is None:
-        rank_of(op, as_tensor(x))  # refuses it
+        rank_of(op, as_tensor(x))  # raises for it
     elif known < rank:
         fix = f"give a tensor of at least {counted(rank, 'axis', 'axes')}"
         refuse(op, f"{what} has {counted(known, 'axis', 'axes')}", as_tensor(x), fix=fix)
@@ -39,14 +39,14 @@ def parameter(op: str, value: Any, rank: int, what: str) -> Any:
 
 
 def row_count(op: str, what: str, value: Any) -> Any:
-    """A number of rows or columns. Raises ShapeError for what is not a single integer from 0 on."""
+    """A number of rows or columns. Raises ShapeError unless it is one nonnegative integer."""
     if isinstance(value, (list, tuple)) or getattr(value, "shape", ()):
         refuse(op, f"{what} is {shown(value)}", fix="give one int")
     return as_count(op, what, value)
 
 
 def implied(op: str, hint: str, value: bool | None, fact: bool, reason: str) -> bool:
-    """What a hint must be. Raises ValueError if it is given as the contrary."""
+    """The implied value of a hint. Raises ValueError if the opposite is given."""
     if value is not None and bool(value) is not fact:
         fail(
             SignatureError,
@@ -57,17 +57,17 @@ def implied(op: str, hint: str, value: bool | None, fact: bool, reason: str) -> 
 
 
 def all_hint(operators: Iterable[Any], hint: str) -> bool:
-    """Whether all operators are known to be what the hint says."""
+    """Whether all operators are known to have the property of the hint."""
     return all(getattr(operator, hint) is True for operator in operators)
 
 
 def joined_name(operators: Sequence[Any], sign: str) -> str:
-    """The name of what is made of several operators, unless the user gives one."""
+    """The default name of a combination of several operators."""
     return sign.join(operator.name for operator in operators)
 
 
 def common_dtype(op: str, operators: Sequence[Any]) -> Any:
-    """The dtype of all operators. Raises TypeError where there are several, ValueError for none."""
+    """The dtype of all operators. Raises TypeError if they differ, ValueError if there are none."""
     if not operators:
         fail(SignatureError, f"{op}: there are no operators", fix="give a list of one or more")
     dtype = operators[0].dtype
@@ -81,7 +81,7 @@ def common_dtype(op: str, operators: Sequence[Any]) -> Any:
 
 
 def common_batch(op: str, shapes: Iterable[Any]) -> tuple[Any, ...]:
-    """The leading axes that those of several operators or tensors broadcast to."""
+    """The shape to which the leading axes of several operators or tensors broadcast."""
     found: Shape = ()
     for shape in map(tuple, shapes):
         both = broadcast_two(found, shape)
@@ -100,7 +100,7 @@ def with_batch(x: Tensor, lead: Sequence[Any]) -> Tensor:
 
 
 def spread(x: Tensor, lead: Sequence[Any]) -> Tensor:
-    """Matrices with leading axes that are at least `lead`."""
+    """Matrices with leading axes broadcast to at least `lead`."""
     return with_batch(x, common_batch("matmul", (x.type.shape[:-2], lead)))
 
 
@@ -110,17 +110,17 @@ def conjugate_if(is_adjoint: bool, x: Tensor) -> Tensor:
 
 
 def not_here(op: str, fact: str, fix: str) -> Any:
-    """Raises what TensorFlow raises as NotImplementedError."""
+    """Raises the error for which TensorFlow raises NotImplementedError."""
     fail(HintError, f"{op}: {fact}", fix=fix)
 
 
 def zeros_of(lead: Sequence[Any], dtype: Any) -> Tensor:
-    """Zeros for each matrix."""
+    """A zero for each matrix."""
     return zeros(list(lead), dtype)
 
 
 def folded(combine: Callable[[Any, Any], Any], values: Iterable[Any]) -> Any:
-    """One value of several."""
+    """Folds several values into one."""
     rest = iter(values)
     found = next(rest)
     for value in rest:

@@ -1,4 +1,4 @@
-"""Operators whose matrices are known by their diagonals: of Toeplitz, and with three diagonals."""
+"""Operators given by diagonals: Toeplitz and tridiagonal matrices."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tracegraph.typing import TensorLike
 
 
 class LinearOperatorToeplitz(LinearOperator):
-    """The operator of matrices that are constant along each diagonal.
+    """Toeplitz matrices, which are constant along each diagonal.
 
     - `col`: the first columns, [..., n].
-    - `row`: the first rows, [..., n], whose first number is that of `col`.
+    - `row`: the first rows, [..., n], which begin with the same number as `col`.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Products are made by `tg.signal.fft`. Raises ShapeError if the sizes differ.
+    Products use `tg.signal.fft`. Raises ShapeError if the sizes differ.
 
     >>> tg.linalg.LinearOperatorToeplitz([1.0, 2.0], [1.0, 3.0]).to_dense().numpy()
     array([[1., 3.],
@@ -82,7 +82,7 @@ class LinearOperatorToeplitz(LinearOperator):
         return (*lead, self._col.shape[-1], self._col.shape[-1])
 
     def _edges(self, is_adjoint: bool = False) -> tuple[Tensor, Tensor]:
-        """The first column and row, without the element that both have, of the same batch."""
+        """The first column and row, without their common element, broadcast to the same batch."""
         size, lead = self._col.shape[-1], tuple(self.batch_shape)
         col, row = (broadcast(as_tensor(x), (*lead, size)) for x in (self._col, self._row))
         rest = cut(row, len(lead), 1, size)
@@ -93,7 +93,7 @@ class LinearOperatorToeplitz(LinearOperator):
         return first, conjugate_if(True, cut(col, len(lead), 1, size))
 
     def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
-        """A circular convolution of twice the size, of which the first half is kept."""
+        """The first half of a circular convolution of twice the size."""
         x = adjoint_of(x) if adjoint_arg else x
         col, rest = self._edges(adjoint)
         kernel = as_complex(concat([col, reverse(rest, [-1])], -1))
@@ -107,7 +107,7 @@ class LinearOperatorToeplitz(LinearOperator):
     def _to_dense(self) -> Tensor:
         col, rest = self._edges()
         size = col.type.shape[-1]
-        numbers = concat([reverse(rest, [-1]), col], -1)  # from the last diagonal above on
+        numbers = concat([reverse(rest, [-1]), col], -1)  # starting with the topmost diagonal
         rows = numbers_from(size)
         return gather(numbers, rows[:, None] - rows + (size - 1), axis=-1)
 
@@ -131,14 +131,14 @@ class LinearOperatorToeplitz(LinearOperator):
 
 
 class LinearOperatorTridiag(LinearOperator):
-    """The operator of matrices that have three diagonals.
+    """Tridiagonal matrices.
 
-    - `diagonals`: in the format "compact" one tensor [..., 3, n] of the diagonals above, on and
+    - `diagonals`: in the format "compact", one tensor [..., 3, n] of the diagonals above, on and
       below the main one; see `tg.linalg.tridiagonal_solve`.
     - `diagonals_format`: "compact", or "sequence" or "matrix".
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Products and solutions take time that goes with n.
+    Products and solutions take time proportional to n.
 
     >>> compact = [[1.0, 0.0], [2.0, 2.0], [0.0, 1.0]]
     >>> tg.linalg.LinearOperatorTridiag(compact).to_dense().numpy()
@@ -169,12 +169,12 @@ class LinearOperatorTridiag(LinearOperator):
 
     @property
     def diagonals(self) -> Any:
-        """The diagonals as they were given."""
+        """The diagonals, as given."""
         return self._diagonals
 
     @property
     def diagonals_format(self) -> str:
-        """The format in which they were given."""
+        """The format of `diagonals`."""
         return self._diagonals_format
 
     def _compact(self) -> Tensor:
@@ -186,7 +186,7 @@ class LinearOperatorTridiag(LinearOperator):
         return swap_last(compact_diagonals(name, given_ones, self._diagonals_format))
 
     def _adjoint_compact(self) -> Tensor:
-        """Those of the adjoint: what is not read goes round."""
+        """The diagonals of the adjoint; the elements that are not read wrap around."""
         compact = conjugate_if(True, self._compact())
         above, middle, below = (compact[..., k, :] for k in range(3))
         return stack([roll(below, -1, -1), middle, roll(above, 1, -1)], axis=-2)

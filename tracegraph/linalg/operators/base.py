@@ -28,18 +28,18 @@ from tracegraph.typing import DTypeLike, TensorLike
 
 
 class LinearOperator(Module):
-    """A stack of matrices [..., m, n] that is known by fewer numbers than their elements.
+    """A stack of matrices [..., m, n], stored in a structured form.
 
-    A subclass states `_shape` and `_matmul`, and whatever else its structure makes cheap:
-    `_solve`, `_determinant`, `_diag_part` and so on. What it does not state is computed of the
-    dense matrix. Arguments that are Variables are read at each use, so gradients and assignments
-    count; the operator is a Module that finds them.
+    A subclass defines `_shape` and `_matmul`, and any methods that its structure makes cheap:
+    `_solve`, `_determinant`, `_diag_part` and so on. The others are computed from the dense matrix.
+    Arguments that are Variables are read at each use, so gradients and assignments count; the
+    operator is a Module that finds them.
 
-    - `dtype`: that of the matrices, and of what they are multiplied by.
+    - `dtype`: the dtype of the matrices, and of the tensors they are multiplied by.
     - `is_non_singular`, `is_self_adjoint`, `is_positive_definite`, `is_square`: promises, which
       choose the algorithm and are not checked; None promises nothing. Positive definite means
-      that the real part of x^H A x is positive for every x but 0.
-    - `parameters`: the arguments that the operator was made with.
+      that the real part of x^H A x is positive for every nonzero x.
+    - `parameters`: the arguments that the operator was created with.
 
     Raises ValueError for promises that contradict each other or the shape.
 
@@ -56,7 +56,7 @@ class LinearOperator(Module):
 
     _hidden = frozenset(["_parameters", "_dtype"])
 
-    #: What the results of the methods here are, by their short names; their files fill it.
+    #: The operators that methods return, by short names; filled by the modules that define them.
     kinds: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -87,8 +87,8 @@ class LinearOperator(Module):
         name: str | None = None,
         **facts: tuple[bool | None, str],
     ) -> None:
-        """Makes the operator from the arguments of its `__init__`: `given(locals())`. `facts` are
-        promises that follow from its kind, each with the reason; None follows from nothing."""
+        """Sets up the operator from the arguments of its `__init__`: `given(locals())`. `facts` are
+        promises implied by its kind, each with the reason; None is not implied."""
         name = name or arguments["name"]
         hints = {hint: arguments[hint] for hint in HINTS}
         for hint, (fact, reason) in facts.items():
@@ -99,11 +99,11 @@ class LinearOperator(Module):
     def __repr__(self) -> str:
         return f"<tg.linalg.{type(self).__name__}: shape={self.shape}, dtype={self.dtype.name}>"
 
-    # What is known of it.
+    # Properties.
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The arguments that the operator was made with, by name."""
+        """The arguments that the operator was created with, by name."""
         return dict(self._parameters)
 
     @property
@@ -113,17 +113,17 @@ class LinearOperator(Module):
 
     @property
     def is_non_singular(self) -> bool | None:
-        """Whether the matrices have inverses; None if nobody said."""
+        """Whether the matrices have inverses; None if unknown."""
         return self._hints["is_non_singular"]
 
     @property
     def is_self_adjoint(self) -> bool | None:
-        """Whether the matrices are Hermitian; None if nobody said."""
+        """Whether the matrices are Hermitian; None if unknown."""
         return self._hints["is_self_adjoint"]
 
     @property
     def is_positive_definite(self) -> bool | None:
-        """Whether the real part of x^H A x is positive for every x but 0; None if nobody said."""
+        """Whether the real part of x^H A x is positive for every nonzero x; None if unknown."""
         return self._hints["is_positive_definite"]
 
     @property
@@ -151,7 +151,7 @@ class LinearOperator(Module):
         return TensorShape(self._shape())
 
     def shape_tensor(self, name: str = "shape_tensor") -> Tensor:
-        """The shape as a vector of int32, which holds in a function of open sizes too."""
+        """The shape as an int32 vector, which also works in functions with open sizes."""
         return _sizes_tensor(self.shape)
 
     @property
@@ -160,7 +160,7 @@ class LinearOperator(Module):
         return self.shape[:-2]
 
     def batch_shape_tensor(self, name: str = "batch_shape_tensor") -> Tensor:
-        """`batch_shape` as a vector of int32."""
+        """`batch_shape` as an int32 vector."""
         return _sizes_tensor(self.batch_shape)
 
     @property
@@ -169,7 +169,7 @@ class LinearOperator(Module):
         return self.shape.rank
 
     def tensor_rank_tensor(self, name: str = "tensor_rank_tensor") -> Tensor:
-        """`tensor_rank` as a scalar of int32."""
+        """`tensor_rank` as an int32 scalar."""
         return as_tensor(self.tensor_rank, int32)
 
     @property
@@ -178,7 +178,7 @@ class LinearOperator(Module):
         return self.shape[-1]
 
     def domain_dimension_tensor(self, name: str = "domain_dimension_tensor") -> Tensor:
-        """The number of columns as a scalar of int32."""
+        """The number of columns as an int32 scalar."""
         return as_tensor(self.domain_dimension, int32)
 
     @property
@@ -187,16 +187,16 @@ class LinearOperator(Module):
         return self.shape[-2]
 
     def range_dimension_tensor(self, name: str = "range_dimension_tensor") -> Tensor:
-        """The number of rows as a scalar of int32."""
+        """The number of rows as an int32 scalar."""
         return as_tensor(self.range_dimension, int32)
 
     # Checks.
 
     def assert_non_singular(self, name: str = "assert_non_singular") -> None:
         """Checks that the matrices have inverses: that their condition numbers are below
-        1 / (max(100, m, n) eps), where 1 + eps is the number after 1.
+        1 / (max(100, m, n) eps), where eps is the machine epsilon.
 
-        Raises InvalidArgumentError, a ValueError, if one has none.
+        Raises InvalidArgumentError, a ValueError, if one is singular.
         """
         return self._assert_non_singular()
 
@@ -205,7 +205,7 @@ class LinearOperator(Module):
             return self.assert_positive_definite()
         values = svd(self.to_dense(), compute_uv=False)
         low, high = reduce_min(values, -1), reduce_max(values, -1)
-        # A product, so that a matrix of zeros, whose condition number is nan, is singular too.
+        # A product, so that a zero matrix, whose condition number is nan, is singular too.
         holds = high < low * self._max_condition_number_to_be_non_singular()
         self._check(holds, "the matrix is singular up to rounding", values)
 
@@ -214,7 +214,7 @@ class LinearOperator(Module):
         return 1 / (max(100, *sizes) * float(np.finfo(self.dtype.real_dtype.numpy_dtype).eps))
 
     def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
-        """Checks that the real part of x^H A x is positive for every x but 0.
+        """Checks that the real part of x^H A x is positive for every nonzero x.
 
         Raises InvalidArgumentError, a ValueError, if it is not.
         """
@@ -226,7 +226,7 @@ class LinearOperator(Module):
         self._check(values > 0, "the matrix is not positive definite", dense)
 
     def assert_self_adjoint(self, name: str = "assert_self_adjoint") -> None:
-        """Checks that the matrices are equal to their adjoints, without any tolerance.
+        """Checks that the matrices equal their adjoints exactly.
 
         Raises InvalidArgumentError, a ValueError, if one is not.
         """
@@ -237,13 +237,13 @@ class LinearOperator(Module):
         self._check(equal(dense, adjoint_of(dense)), "the matrix is not self-adjoint", dense)
 
     def _check(self, holds: Any, fact: str, *values: Tensor) -> None:
-        """Checks that something holds of all elements."""
+        """Checks a condition for all elements."""
         check(reduce_all(holds), f"{self.name}: {fact}", values)
 
     # Products.
 
     def _argument(self, op: str, x: Any, size: Any, is_adjoint: bool) -> Tensor:
-        """A matrix whose rows, or columns, are `size` many, of the dtype of the operator."""
+        """A matrix with `size` rows, or columns, in the dtype of the operator."""
         x = as_tensor(x, self.dtype)
         if rank_of(op, x) < 2:
             fix = "use matvec or solvevec for vectors"
@@ -262,10 +262,9 @@ class LinearOperator(Module):
     ) -> Any:
         """The product of the matrices [..., m, n] and x[..., n, k]; the leading axes broadcast.
 
-        - `x`: a tensor, or another operator: then the product is an operator.
-        - `adjoint`: the adjoint A^H is multiplied; its shape is [..., n, m].
-        - `adjoint_arg`: x is given as its adjoint, [..., k, n].
-
+        - `x`: a tensor, or another operator, which makes the product an operator.
+        - `adjoint`: whether to multiply by the adjoint A^H, of shape [..., n, m].
+        - `adjoint_arg`: whether x is given as its adjoint, [..., k, n].
         Raises ShapeError if the sizes do not fit, DTypeError if the dtypes differ.
 
         >>> tg.linalg.LinearOperatorDiag([1.0, 2.0]).matmul([[3.0], [3.0]]).numpy()
@@ -304,14 +303,14 @@ class LinearOperator(Module):
     def solve(
         self, rhs: Any, adjoint: bool = False, adjoint_arg: bool = False, name: str = "solve"
     ) -> Any:
-        """The x with A x = rhs, of right-hand sides rhs[..., n, k]; the leading axes broadcast.
+        """The x with A x = rhs, for right-hand sides rhs[..., n, k]; the leading axes broadcast.
 
-        - `rhs`: a tensor, or another operator: then the solution is an operator.
-        - `adjoint`: A^H x = rhs is solved.
-        - `adjoint_arg`: rhs is given as its adjoint, [..., k, n].
+        - `rhs`: a tensor, or another operator, which makes the solution an operator.
+        - `adjoint`: whether to solve A^H x = rhs.
+        - `adjoint_arg`: whether rhs is given as its adjoint, [..., k, n].
 
-        A singular matrix gives inf or nan. Raises ShapeError if the sizes do not fit, and where the
-        operator is known to be singular or not square an error that is a ValueError and a
+        A singular matrix gives inf or nan. Raises ShapeError if the sizes do not fit, and, if the
+        operator is known to be singular or not square, an error that is a ValueError and a
         NotImplementedError.
 
         >>> tg.linalg.LinearOperatorDiag([1.0, 2.0]).solve([[3.0], [3.0]]).numpy()
@@ -343,7 +342,7 @@ class LinearOperator(Module):
         return solve(self.to_dense(), rhs, adjoint=adjoint)
 
     def solvevec(self, rhs: TensorLike, adjoint: bool = False, name: str = "solve") -> Tensor:
-        """The x with A x = rhs, or A^H x = rhs, of vectors rhs[..., n]; see `solve`.
+        """The x with A x = rhs, or A^H x = rhs, for vectors rhs[..., n]; see `solve`.
 
         >>> tg.linalg.LinearOperatorDiag([1.0, 2.0]).solvevec([3.0, 3.0]).numpy()
         array([3. , 1.5], dtype=float32)
@@ -354,7 +353,7 @@ class LinearOperator(Module):
     def _solvevec(self, rhs: Tensor, adjoint: bool = False) -> Tensor:
         return squeeze(self.solve(_column("solvevec", rhs), adjoint=adjoint), -1)
 
-    # Numbers of the matrices.
+    # Numbers computed from the matrices.
 
     def _refuse_wide(self, op: str) -> None:
         if self.is_square is False:
@@ -387,7 +386,7 @@ class LinearOperator(Module):
         return cast_to(reduce_sum(log(absolute(x)), -1), self.dtype)
 
     def _ratio(self, x: Tensor) -> Tensor:
-        """The largest absolute value along the last axis over the smallest."""
+        """The ratio of the largest to the smallest absolute value along the last axis."""
         sizes = absolute(x)
         return cast_to(reduce_max(sizes, -1) / reduce_min(sizes, -1), self.dtype)
 
@@ -449,14 +448,14 @@ class LinearOperator(Module):
         """The operator of the conjugate transposes, of shape [..., n, m]."""
         return self if self.is_self_adjoint is True else self._linop_adjoint()
 
-    #: The adjoint, as NumPy's users write it.
+    #: The adjoint, in NumPy's notation.
     H = property(adjoint)
 
     def _linop_adjoint(self) -> LinearOperator:
         return self.kinds["adjoint"](self)
 
     def inverse(self, name: str = "inverse") -> LinearOperator:
-        """The operator of the inverses. Raises ValueError if there are known to be none."""
+        """The operator of the inverses. Raises ValueError if it is known to be singular."""
         if self.is_square is False or self.is_non_singular is False:
             what = "square" if self.is_square is False else "non-singular"
             fact = f"{self.name}.inverse: the operator is known not to be {what}"
@@ -481,12 +480,12 @@ class LinearOperator(Module):
         return self.kinds["triangular"](cholesky(self.to_dense()), is_non_singular=True)
 
     def _hints_given(self) -> dict[str, Any]:
-        """The promises, as arguments of another operator that keeps them."""
+        """The promises, as arguments for another operator with the same properties."""
         return dict(self._hints)
 
 
 def _completed(op: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """The promises with those that follow. Raises ValueError for those that cannot hold."""
+    """The promises, with those that they imply. Raises ValueError for contradictions."""
     for reason, follower in _IMPLICATIONS:
         if flags[reason]:
             if flags[follower] is False:
@@ -496,7 +495,7 @@ def _completed(op: str, flags: dict[str, Any]) -> dict[str, Any]:
     return flags
 
 
-#: What follows from what; the first is said of the second.
+#: Implications: the first promise of a pair implies the second.
 _IMPLICATIONS = (
     ("is_positive_definite", "is_non_singular"),
     ("is_non_singular", "is_square"),

@@ -1,4 +1,4 @@
-"""Operators that Fourier's transform makes diagonal: circular convolutions of 1, 2 or 3 axes."""
+"""Operators diagonalized by the Fourier transform: circular convolutions over 1, 2 or 3 axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRANSFORMS = {1: (fft, ifft), 2: (fft2d, ifft2d), 3: (fft3d, ifft3d)}
 
 
 def as_complex(x: Tensor) -> Tensor:
-    """x in the complex dtype of its precision."""
+    """x in the complex dtype of the same precision."""
     return x if x.dtype.is_complex else cast_to(x, complex_of(x.dtype))
 
 
@@ -38,7 +38,7 @@ def in_dtype(x: Tensor, dtype: Any) -> Tensor:
 
 
 class Circular(LinearOperator):
-    """A circular convolution along `_depth` axes, which its argument has in one."""
+    """A circular convolution along `_depth` axes, which are flattened to one in its argument."""
 
     _depth: int
 
@@ -76,7 +76,7 @@ class Circular(LinearOperator):
         return self.shape_tensor()[:0] if not self.block_shape else _vector(self.block_shape)
 
     def convolution_kernel(self, name: str = "convolution_kernel") -> Tensor:
-        """What the convolution makes of a 1 at the first place, in the dtype of the operator.
+        """The convolution of a 1 at the first position, in the dtype of the operator.
 
         >>> tg.linalg.LinearOperatorCirculant([2.0, 0.0]).convolution_kernel().numpy().real
         array([1., 1.], dtype=float32)
@@ -101,7 +101,7 @@ class Circular(LinearOperator):
         return (*lead, size, size)
 
     def _flat(self) -> Tensor:
-        """The spectrum [..., n] along one axis."""
+        """The spectrum [..., n], flattened to one axis."""
         x = as_tensor(self._spectrum)
         return Reshape(tuple(self.shape[:-1]))(x)
 
@@ -147,7 +147,7 @@ class Circular(LinearOperator):
         return in_dtype(reduce_sum(self._flat(), -1), self.dtype)
 
     def _diag_part(self) -> Tensor:
-        """The mean of the eigenvalues, which is all along the diagonal."""
+        """The mean of the eigenvalues, at every position of the diagonal."""
         size = cast_to(as_tensor(self.domain_dimension), self.dtype)
         return broadcast(expand_dims(self._trace() / size, -1), tuple(self.shape[:-1]))
 
@@ -173,15 +173,15 @@ def _vector(sizes: Any) -> Tensor:
 
 
 class LinearOperatorCirculant(Circular):
-    """The operator of circular convolutions: a[i, j] = kernel[(i - j) mod n].
+    """Circulant matrices, which are circular convolutions: a[i, j] = kernel[(i - j) mod n].
 
     - `spectrum`: the transforms of the kernels, `tg.signal.fft(kernel)`, [..., n]; they are the
       eigenvalues, so real ones make it self-adjoint.
-    - `input_output_dtype`: of arguments and results. With a real one the imaginary part of results
-      is dropped, so the spectrum should be that of a real kernel.
+    - `input_output_dtype`: the dtype of arguments and results. A real dtype drops the imaginary
+      part of results, so the spectrum should be that of a real kernel.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Products and solutions are made by `tg.signal.fft`.
+    Products and solutions use `tg.signal.fft`.
 
     >>> kernel = tg.constant([1.0, 2.0, 0.0], tg.complex64)
     >>> operator = tg.linalg.LinearOperatorCirculant(tg.signal.fft(kernel), tg.float32)
@@ -207,9 +207,9 @@ class LinearOperatorCirculant(Circular):
 
 
 class LinearOperatorCirculant2D(Circular):
-    """The operator of circular convolutions of pictures, each of which is a column of n m numbers.
+    """Circular convolutions of images, each of which is a column of n m numbers.
 
-    - `spectrum`: [..., n, m]; see `tg.linalg.LinearOperatorCirculant`, also for the rest.
+    - `spectrum`: [..., n, m]; see `tg.linalg.LinearOperatorCirculant` for this and the rest.
 
     >>> operator = tg.linalg.LinearOperatorCirculant2D(tg.ones([2, 3]), tg.float32)
     >>> operator.shape
@@ -232,9 +232,9 @@ class LinearOperatorCirculant2D(Circular):
 
 
 class LinearOperatorCirculant3D(Circular):
-    """The operator of circular convolutions of volumes, each of which is a column of numbers.
+    """Circular convolutions of volumes, each of which is a column of numbers.
 
-    - `spectrum`: [..., n, m, l]; see `tg.linalg.LinearOperatorCirculant`, also for the rest.
+    - `spectrum`: [..., n, m, l]; see `tg.linalg.LinearOperatorCirculant` for this and the rest.
 
     >>> operator = tg.linalg.LinearOperatorCirculant3D(tg.ones([2, 3, 2]), tg.float32)
     >>> operator.shape

@@ -1,4 +1,4 @@
-"""Operators of matrices that are stored whole, and of triangles."""
+"""Operators of dense matrices, and of triangular ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracegraph.typing import TensorLike
 
 
 class LinearOperatorFullMatrix(LinearOperator):
-    """The operator of matrices that are given whole.
+    """The operator of dense matrices.
 
     - `matrix`: [..., m, n].
     - The promises are those of `tg.linalg.LinearOperator`.
@@ -42,7 +42,7 @@ class LinearOperatorFullMatrix(LinearOperator):
 
     @property
     def matrix(self) -> Tensor:
-        """The matrices that the operator was made of."""
+        """The matrices that the operator was created from."""
         return self._matrix
 
     def _shape(self) -> Any:
@@ -58,10 +58,10 @@ class LinearOperatorFullMatrix(LinearOperator):
 class LinearOperatorLowerTriangular(LinearOperator):
     """The operator of the lower triangles of matrices.
 
-    - `tril`: [..., n, n], of which the lower triangle alone is read.
+    - `tril`: [..., n, n], of which only the lower triangle is read.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Equations are solved by substitution, and the determinant is the product of the diagonal.
+    It solves equations by substitution; the determinant is the product of the diagonal.
 
     >>> operator = tg.linalg.LinearOperatorLowerTriangular([[2.0, 9.0], [1.0, 4.0]])
     >>> operator.determinant().numpy()
@@ -84,7 +84,7 @@ class LinearOperatorLowerTriangular(LinearOperator):
 
     @property
     def tril(self) -> Tensor:
-        """The matrices that the operator was made of."""
+        """The matrices that the operator was created from."""
         return self._tril
 
     def _shape(self) -> Any:

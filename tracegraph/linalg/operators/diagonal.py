@@ -1,4 +1,4 @@
-"""Diagonal operators: numbers, identities and zeros."""
+"""Diagonal operators: diagonals, identities and zeros."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
 
 class Diagonal(LinearOperator):
-    """An operator whose matrices are square, and 0 beside the diagonal.
+    """An operator whose matrices are square, and 0 off the diagonal.
 
-    `_factors` gives the diagonal as a tensor [..., n], or [..., 1] where it is one number.
+    `_factors` gives the diagonal as a tensor [..., n], or [..., 1] if it is constant.
     """
 
     def _factors(self) -> Tensor:
@@ -120,7 +120,7 @@ class LinearOperatorDiag(Diagonal):
 
     @property
     def diag(self) -> Tensor:
-        """The diagonals that the operator was made of."""
+        """The diagonals that the operator was created from."""
         return self._diag
 
     def _shape(self) -> Any:
@@ -140,7 +140,7 @@ class LinearOperatorDiag(Diagonal):
 
 
 class _Sized(LinearOperator):
-    """An operator of which the sizes are arguments."""
+    """An operator whose sizes are arguments."""
 
     def _set_sizes(self, num_rows: Any, num_columns: Any, batch_shape: Any) -> None:
         name = type(self).__name__
@@ -155,12 +155,12 @@ class _Sized(LinearOperator):
 
 
 class LinearOperatorIdentity(Diagonal, _Sized):
-    """The operator that gives its argument back.
+    """The operator that returns its argument unchanged.
 
     - `num_rows`: the number of rows, and of columns.
     - `batch_shape`: leading axes.
     - `dtype`: float32 by default.
-    - `assert_proper_shapes`: sizes are checked in any case.
+    - `assert_proper_shapes`: has no effect, since sizes are always checked.
 
     >>> tg.linalg.LinearOperatorIdentity(2).matmul([[1.0], [2.0]]).numpy()
     array([[1.],
@@ -188,7 +188,7 @@ class LinearOperatorIdentity(Diagonal, _Sized):
         return ones([*self._lead, 1], self.dtype)
 
     def _assert_non_singular(self) -> None:
-        """An identity is."""
+        """Passes: an identity is non-singular."""
 
     _assert_positive_definite = _assert_self_adjoint = _assert_non_singular
 
@@ -214,11 +214,11 @@ class LinearOperatorIdentity(Diagonal, _Sized):
 
 
 class LinearOperatorScaledIdentity(Diagonal):
-    """The operator that multiplies by one number.
+    """The operator that multiplies by a number.
 
     - `num_rows`: the number of rows, and of columns.
     - `multiplier`: the number, or one for each matrix.
-    - `assert_proper_shapes`: sizes are checked in any case.
+    - `assert_proper_shapes`: has no effect, since sizes are always checked.
     - The promises are those of `tg.linalg.LinearOperator`; a real multiplier is self-adjoint.
 
     >>> tg.linalg.LinearOperatorScaledIdentity(2, 3.0).determinant().numpy()
@@ -290,12 +290,12 @@ class LinearOperatorScaledIdentity(Diagonal):
 
 
 class LinearOperatorZeros(_Sized):
-    """The operator of matrices of zeros, which may have fewer columns than rows, or more.
+    """The operator of zero matrices, which need not be square.
 
     - `num_rows`, `num_columns`: the sizes; square by default.
     - `batch_shape`: leading axes.
     - `dtype`: float32 by default.
-    - `assert_proper_shapes`: sizes are checked in any case.
+    - `assert_proper_shapes`: has no effect, since sizes are always checked.
 
     >>> tg.linalg.LinearOperatorZeros(2).matvec([1.0, 2.0]).numpy()
     array([0., 0.], dtype=float32)
@@ -339,7 +339,7 @@ class LinearOperatorZeros(_Sized):
         refuse_zeros(self, "not positive definite")
 
     def _assert_self_adjoint(self) -> None:
-        """Zeros are."""
+        """Passes: zeros are self-adjoint."""
 
     def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
         x = adjoint_of(x) if adjoint_arg else x
@@ -377,5 +377,5 @@ class LinearOperatorZeros(_Sized):
 
 
 def refuse_zeros(operator: LinearOperator, what: str) -> None:
-    """Raises what a check of values would raise."""
+    """Raises the error that a check of the values would raise."""
     operator._check(as_tensor(False), f"zeros are {what}")

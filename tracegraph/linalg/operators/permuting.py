@@ -26,13 +26,13 @@ from tracegraph.typing import DTypeLike, TensorLike
 
 
 class LinearOperatorPermutation(LinearOperator):
-    """The operator that puts the rows of its argument in another order.
+    """The operator that permutes the rows of its argument.
 
-    - `perm`: the numbers of the rows, [..., n]: row i of the result is row perm[i] of the argument.
+    - `perm`: row indices, [..., n]: row i of the result is row perm[i] of the argument.
     - `dtype`: float32 by default.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Raises ValueError for numbers that are not a permutation, where they are known.
+    Raises ValueError for indices that are known not to be a permutation.
 
     >>> tg.linalg.LinearOperatorPermutation([1, 2, 0]).matvec([5.0, 6.0, 7.0]).numpy()
     array([6., 7., 5.], dtype=float32)
@@ -57,7 +57,7 @@ class LinearOperatorPermutation(LinearOperator):
 
     @property
     def perm(self) -> Tensor:
-        """The numbers of the rows."""
+        """The row indices."""
         return self._perm
 
     def _shape(self) -> Any:
@@ -119,9 +119,9 @@ def _check_permutation(name: str, perm: Any) -> None:
 class LinearOperatorHouseholder(LinearOperator):
     """The operator that reflects at a hyperplane: 1 - 2 v v^H, with v of length 1.
 
-    - `reflection_axis`: [..., n], the axes v, of any length but 0.
+    - `reflection_axis`: [..., n], the axes v, of any nonzero length.
 
-    Equations are solved by the operator itself, which is its own inverse.
+    It solves equations by applying itself, since it is its own inverse.
 
     >>> tg.linalg.LinearOperatorHouseholder([3.0, 0.0]).matvec([1.0, 2.0]).numpy()
     array([-1.,  2.], dtype=float32)
@@ -144,18 +144,18 @@ class LinearOperatorHouseholder(LinearOperator):
 
     @property
     def reflection_axis(self) -> Tensor:
-        """The axes of the reflections, as they were given."""
+        """The axes of the reflections, as given."""
         return self._reflection_axis
 
     def _shape(self) -> Any:
         return self._reflection_axis.shape.concatenate(self._reflection_axis.shape[-1:])
 
     def _unit(self) -> Tensor:
-        """The axes with length 1, as columns."""
+        """The axes scaled to length 1, as columns."""
         return expand_dims(l2_normalize(as_tensor(self._reflection_axis), -1, epsilon=0.0), -1)
 
     def _assert_non_singular(self) -> None:
-        """A reflection is."""
+        """Passes: a reflection is non-singular."""
 
     _assert_self_adjoint = _assert_non_singular
 

@@ -1,4 +1,4 @@
-"""Products of two operators, which keep their structure where they can."""
+"""Products of two operators, which keep their structure where possible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def product(left: LinearOperator, right: LinearOperator) -> LinearOperator:
 
 
 def _is_one(operator: LinearOperator) -> bool:
-    """Whether it gives back what it is given, without a batch that would broadcast it."""
+    """Whether it is an identity, without a batch that would broadcast its argument."""
     return isinstance(operator, LinearOperatorIdentity) and not operator.batch_shape
 
 
@@ -57,7 +57,7 @@ def _regular(left: Any, right: Any) -> bool | None:
 
 
 def _real_hints(left: Any, right: Any) -> dict[str, Any]:
-    """The promises of a product of two that commute."""
+    """The promises of a product of two commuting operators."""
     is_self_adjoint = True if left.is_self_adjoint and right.is_self_adjoint else None
     is_definite = left.is_positive_definite and right.is_positive_definite and is_self_adjoint
     return {
@@ -99,7 +99,7 @@ def _block_diagonal(left: Any, right: Any) -> LinearOperator | None:
     return LinearOperatorBlockDiag(blocks, is_square=True if is_square else None)
 
 
-#: How two operators of one kind are multiplied; None where they do not match.
+#: How to multiply two operators of the same kind; None if they do not match.
 _JOINS: tuple[tuple[Any, Any], ...] = (
     (LinearOperatorScaledIdentity, _scaled),
     (Diagonal, _diagonal),

@@ -1,1 +1,1 @@
-"""Functions that work element by element, as most of the mathematics does."""
+"""Elementwise functions."""

@@ -1,4 +1,4 @@
-"""Arithmetic with two operands, elementwise: they are promoted and broadcast first."""
+"""Elementwise arithmetic with two operands, which are promoted and broadcast first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracegraph.typing import TensorLike
 
 FLOOR_DIV, FLOOR_MOD, TRUNCATE_MOD = ops.FloorDiv(), ops.FloorMod(), ops.TruncateMod()
 
-#: The integral exponents up to which a power is computed by multiplications.
+#: The integer exponents up to which a power is computed by multiplication.
 _LARGEST_EXPONENT = 64
 
 _add, _subtract, _multiply = (
@@ -84,7 +84,7 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _divisible(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Integer operands of a true division as floating ones."""
+    """Integer operands of a true division as floating-point ones."""
     if not x.dtype.is_integer:
         return x, y
     dtype = float32 if x.dtype.size < 4 else float64
@@ -97,9 +97,9 @@ truediv = realdiv = divide
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """floor(x / y)
 
-    Raises InvalidArgumentError for an integer divided by zero, at top level and where the divisor
-    is known while tracing. A zero that is known only at run time gives a number without meaning,
-    unless the function is built with `check_bounds`.
+    Raises InvalidArgumentError for an integer divided by zero, at top level and if the divisor is
+    known while tracing. A zero that is only known at run time gives a meaningless number, unless
+    the function is built with `check_bounds`.
 
     >>> tg.math.floordiv([7, -7], 2).numpy()
     array([ 3, -4], dtype=int32)
@@ -116,7 +116,7 @@ def _divided(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
 
 
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x - floor(x / y) * y, which has the sign of y. For zero as the divisor see `floordiv`.
+    """x - floor(x / y) * y, which has the sign of y. For division by zero see `floordiv`.
 
     >>> tg.math.floormod([7, -7], 4).numpy()
     array([3, 1], dtype=int32)
@@ -128,7 +128,7 @@ mod = floormod
 
 
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, rounded towards zero. For an integer zero as the divisor see `floordiv`.
+    """x / y, rounded towards zero. For integer division by zero see `floordiv`.
 
     >>> tg.truncatediv([7, -7], 2).numpy()
     array([ 3, -3], dtype=int32)
@@ -143,7 +143,7 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x - trunc(x / y) * y, which has the sign of x. For zero as the divisor see `floordiv`.
+    """x - trunc(x / y) * y, which has the sign of x. For division by zero see `floordiv`.
 
     >>> tg.truncatemod([7, -7], 4).numpy()
     array([ 3, -3], dtype=int32)
@@ -152,7 +152,7 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, and 0 where y is 0, with derivatives 0 there too.
+    """x / y, or 0 where y is 0; the derivatives are 0 there too.
 
     >>> tg.math.divide_no_nan([1.0, 3.0], [0.0, 2.0]).numpy()
     array([0. , 1.5], dtype=float32)
@@ -164,7 +164,7 @@ def divide_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 
 
 def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * y, and 0 where y is 0, even if x is infinite or nan; then the derivatives are 0 too.
+    """x * y, or 0 where y is 0, even if x is infinite or nan; the derivatives are 0 there too.
 
     >>> tg.math.multiply_no_nan([float("nan"), 3.0], [0.0, 2.0]).numpy()
     array([0., 6.], dtype=float32)
@@ -176,11 +176,11 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """x ** y
 
-    An exponent that is a whole Python number is part of the graph: the power is computed by
-    multiplications, is right for negative x, and its derivative at y = 0 is 0.
-    Raises DTypeError for an integer tensor with a negative exponent, at top level and where it is
-    known while tracing. One that is known only at run time gives a number without meaning, unless
-    the function is built with `check_bounds`.
+    An exponent that is an integral Python number is part of the graph: the power is computed by
+    multiplication, is correct for negative x, and its derivative at y = 0 is 0.
+    Raises DTypeError for an integer tensor with a negative exponent, at top level and if it is
+    known while tracing. An exponent that is only known at run time gives a meaningless number,
+    unless the function is built with `check_bounds`.
 
     >>> tg.pow([2.0, 3.0], 2).numpy()
     array([4., 9.], dtype=float32)
@@ -205,7 +205,7 @@ def _is_static_exponent(x: Tensor, y: Any) -> bool:
 
 
 def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The larger of x and y; where they are equal the derivative goes to x.
+    """The larger of x and y; if they are equal, the derivative goes to x.
 
     >>> tg.maximum([1, 5], 3).numpy()
     array([3, 5], dtype=int32)
@@ -214,7 +214,7 @@ def maximum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def minimum(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """The smaller of x and y; where they are equal the derivative goes to x.
+    """The smaller of x and y; if they are equal, the derivative goes to x.
 
     >>> tg.minimum([1, 5], 3).numpy()
     array([1, 3], dtype=int32)
@@ -244,10 +244,10 @@ def atan2(y: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * log(y), and 0 where x is 0, whatever y is.
+    """x * log(y), or 0 where x is 0, whatever y is.
 
-    The derivative by x is log(y) where x is 0 too, and 0 there only if log(y) is not finite. That
-    of TensorFlow is 0 wherever x is.
+    The derivative with respect to x is log(y), even where x is 0, unless log(y) is not finite
+    there: then it is 0. TensorFlow's is 0 wherever x is 0.
 
     >>> tg.math.xlogy([0.0, 2.0], [0.0, 1.0]).numpy()
     array([0., 0.], dtype=float32)
@@ -257,7 +257,7 @@ def xlogy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x * log(1 + y), and 0 where x is 0, whatever y is.
+    """x * log(1 + y), or 0 where x is 0, whatever y is.
 
     For the derivative where x is 0 see `xlogy`.
 
@@ -269,10 +269,10 @@ def xlog1py(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x / y, and 0 where x is 0, whatever y is.
+    """x / y, or 0 where x is 0, whatever y is.
 
-    The derivative by x is 1 / y where x is 0 too, and 0 there only if 1 / y is not finite. That of
-    TensorFlow is 0 wherever x is.
+    The derivative with respect to x is 1 / y, even where x is 0, unless 1 / y is not finite there:
+    then it is 0. TensorFlow's is 0 wherever x is 0.
 
     >>> tg.math.xdivy([0.0, 3.0], [0.0, 2.0]).numpy()
     array([0. , 1.5], dtype=float32)
@@ -283,8 +283,8 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Tensor:
-    """x * function(y), but 0 where x is 0 and the other factor is not finite; `harmless` stands
-    there for y, so that no derivative is nan."""
+    """x * function(y), but 0 where x is 0 and the other factor is not finite; there `harmless`
+    replaces y, so that no derivative is nan."""
     is_finite = ops.IsFinite()(function(y))
     is_left_out = ops.LogicalAnd()(ops.EQUAL(x, zeros_of(x)), ops.LogicalNot()(is_finite))
     factor = function(ops.SELECT(is_left_out, harmless, y))
@@ -296,7 +296,7 @@ def clip_by_value(
 ) -> Tensor:
     """t where it is between the bounds, else the nearer bound; the derivative at a bound is 1.
 
-    Where the lower bound is above the upper one it is the result. Raises ShapeError for bounds that
+    If the lower bound is above the upper one, it is the result. Raises ShapeError for bounds that
     do not broadcast to the shape of t.
 
     >>> tg.clip_by_value([-2.0, 0.5, 2.0], -1.0, 1.0).numpy()
@@ -306,7 +306,7 @@ def clip_by_value(
 
 
 def in_shape_of(op: str, x: Any, result: Tensor) -> Tensor:
-    """The result, which must have the shape of x. Raises ShapeError where another operand made it
+    """The result, which must have the shape of x. Raises ShapeError if another operand made it
     larger."""
     own = as_tensor(x)
     if same_shape(own.type.shape, result.type.shape) is None:

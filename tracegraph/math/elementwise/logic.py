@@ -1,4 +1,4 @@
-"""Comparisons and logic, element by element. Their results are bool and have no derivative."""
+"""Elementwise comparisons and logic. Results are bool and have no derivative."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def greater_equal(x: TensorLike, y: TensorLike, name: str | None = None) -> Tens
 
 
 def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x and y, of truth values
+    """x and y, for bools
 
     >>> tg.logical_and([True, False], True).numpy()
     array([ True, False])
@@ -90,7 +90,7 @@ def logical_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """x or y, of truth values
+    """x or y, for bools
 
     >>> tg.logical_or([True, False], False).numpy()
     array([ True, False])
@@ -99,7 +99,7 @@ def logical_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 
 def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Either x or y but not both, of truth values
+    """Either x or y but not both, for bools
 
     >>> tg.math.logical_xor([True, False], True).numpy()
     array([False,  True])
@@ -108,7 +108,7 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 
 def logical_not(x: TensorLike, name: str | None = None) -> Tensor:
-    """not x, of truth values
+    """not x, for bools
 
     >>> tg.logical_not([True, False]).numpy()
     array([False,  True])
@@ -121,7 +121,7 @@ def _truths(op: str, *values: Any) -> list[Tensor]:
 
 
 def truth(op: str, value: TensorLike) -> Tensor:
-    """The value as a tensor of truth values. Raises DTypeError for any other."""
+    """The value as a bool tensor. Raises DTypeError for other dtypes."""
     x = as_tensor(value)
     if isinstance(value, (list, tuple)) and x.type.is_static and 0 in x.type.shape:
         x = cast_to(x, bool_)  # an empty list has no dtype

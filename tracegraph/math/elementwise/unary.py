@@ -1,4 +1,4 @@
-"""Functions of one tensor, element by element."""
+"""Elementwise functions of one tensor."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ rint = round
 
 
 def _stepped(op: Any, x: Any) -> Tensor:
-    """Integers are their own floor."""
+    """Applies `op`; integers are returned unchanged."""
     x = as_tensor(x)
     return x if x.dtype.is_integer else op(x)
 
@@ -356,7 +356,7 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
-    """The real part; a real tensor is returned as it is.
+    """The real part; a real tensor is returned unchanged.
 
     >>> tg.math.real(1 + 2j).numpy()
     np.float64(1.0)
@@ -376,7 +376,7 @@ def imag(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def conj(x: TensorLike, name: str | None = None) -> Tensor:
-    """The complex conjugate; a real tensor is returned as it is.
+    """The complex conjugate; a real tensor is returned unchanged.
 
     >>> tg.math.conj(1 + 2j).numpy()
     np.complex128(1-2j)

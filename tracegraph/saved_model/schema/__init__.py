@@ -1,1 +1,1 @@
-"""The parts of a manifest, each as JSON and back: its writer and its reader in one file."""
+"""The parts of a manifest as JSON, each with its writer and its reader in one file."""

@@ -1,4 +1,4 @@
-"""What a failed check reports, as JSON and back."""
+"""Reports of failed checks, as JSON and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracegraph.tracing.trace import CheckReport
 
 
 def written_check(report: CheckReport) -> dict[str, Any]:
-    """What a failed check reports; what it does not say is left out."""
+    """The report of a failed check; fields that it lacks are omitted."""
     entry = {"message": report.message, **_place(report.source), "operands": report.operand_count}
     if report.fix:
         entry["fix"] = report.fix
@@ -36,7 +36,7 @@ def written_check(report: CheckReport) -> dict[str, Any]:
     return entry
 
 
-#: The folders of the file that an operand came from, which are no business of whoever loads it.
+#: The directories of an operand's source file, which do not concern whoever loads it.
 _FOLDERS = re.compile(r"(  from )[^\n]*[\\/]")
 
 
@@ -49,7 +49,7 @@ def _place(source: Source) -> dict[str, Any]:
 
 
 def read_check(entry: Entry, lines: Lines) -> CheckReport:
-    """What a failed check reports. Raises LoadError for operands that are not of its kind."""
+    """The report of a failed check. Raises LoadError for operands that do not fit its kind."""
     message, file, line, roles, operands, fix, is_range, sites, loops = entry.fields(
         *("message", "file", "line", "roles", "operands"),
         optional=("fix", "is_range", "sites", "loops"),
@@ -94,7 +94,7 @@ def _loop(entry: Entry, lines: Lines) -> Source:
 
 
 def _read_place(file: Entry, line: Entry, roles: Entry, lines: Lines) -> Source:
-    """A line of the user's, and the passes that derived something of it."""
+    """A source line of the user's, and the passes that derived nodes from it."""
     if "/" in file.label() or "\\" in file.label():
         file.fail(f"{excerpt(file.text())} names a folder")
     number = line.count(10**9)

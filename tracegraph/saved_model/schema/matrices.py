@@ -1,4 +1,4 @@
-"""Sparse Jacobians: the places and the colours of a matrix, as JSON and back."""
+"""Sparse Jacobians: the indices and colours of a matrix, as JSON and back."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def written_matrix(
 def read_matrix(
     entry: Entry, values: Callable[[Entry], Any], array: Callable[[Entry], np.ndarray]
 ) -> SparseJacobian:
-    """The matrix: `values` reads what stands for its values, and `array` one of the constants.
-    Raises LoadError for places that are not in it."""
+    """The matrix: `values` reads the placeholder for its values, and `array` a constant. Raises
+    LoadError for indices out of range."""
     values_, target_, source_, *names = entry.fields("values", "target", "source", *_ARRAYS)
     found = [array(name) for name in names]
     if any(array.ndim != 1 or array.dtype != _INDEX for array in found):
@@ -60,7 +60,7 @@ def read_matrix(
 
 
 def _misfit(shape: tuple[int, int], arrays: Sequence[np.ndarray]) -> str:
-    """What of a sparse matrix is out of its range; nothing if all fits."""
+    """Which part of a sparse matrix is out of range; empty if none is."""
     rows, columns, column_colours, row_colours, products, places = arrays
     if len({len(rows), len(columns), len(products), len(places)}) > 1:
         return "the entries of a matrix have each a row, a column, a product and a place"

@@ -1,4 +1,4 @@
-"""Open sizes: what they are called in a file, and here."""
+"""Open sizes: their names in a file, and in this process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracegraph.ir.tensor import Graph
 from tracegraph.passes.specialise import bound_names, new_names, renamed, unbound_names, with_sizes
 from tracegraph.state.variable import names_of_sizes
 
-#: Where the type of a Variable is written, and that type.
+#: The JSON entry for the type of a Variable, and that type.
 SizeRow = tuple[dict[str, Any], TensorType]
 
 
 def name_sizes(rows: Iterable[SizeRow], taken: Container[str]) -> dict[str, Any]:
-    """Calls the open sizes of Variables v0, v1 and so on, and writes their types so: in the process
-    their names tell how many there were before. Returns what to write for each name."""
+    """Names the open sizes of Variables v0, v1 and so on, and writes their types with these names,
+    since the names in the process depend on how many came before. Returns the new name of each."""
     rows = list(rows)
     names = (name for i in itertools.count() if (name := f"v{i}") not in taken)
     sizes: dict[str, Any] = {}
@@ -32,28 +32,28 @@ def name_sizes(rows: Iterable[SizeRow], taken: Container[str]) -> dict[str, Any]
 
 
 class LoadedSizes:
-    """The open sizes of the Variables of a file, each with a name of its own in this process."""
+    """The open sizes of the Variables in a file, each with a unique name in this process."""
 
     def __init__(self, graphs: Iterable[Graph]) -> None:
         types = {type for graph in graphs for type in graph.input_types}
-        #: Names of open sizes in the graphs; what stands for those of Variables here; and the
-        #: graphs with these.
+        #: Names of open sizes in the graphs; the sizes that replace those of Variables here; and
+        #: the graphs with the new ones.
         self._taken = set().union(*map(bound_names, types))
         self._sizes: dict[str, Any] = {}
         self._own: dict[Graph, Graph] = {}
-        #: Graphs all of whose open sizes have values.
+        #: Graphs in which all open sizes have values.
         self._closed: set[Graph] = set()
 
     def of_variable(self, entry: Entry, type: TensorType) -> TensorType:
-        """The type of a saved Variable, no two of which have an open size of one name."""
+        """The type of a saved Variable; no two Variables share the name of an open size."""
         names = bound_names(type)
         if names & self._sizes.keys() or len(names) < _open_count(type):
             entry.fail("two open sizes of variables have one name")
         return self.named(entry, type)
 
     def named(self, entry: Entry, type: TensorType) -> TensorType:
-        """The type of a Variable with names of its own for the sizes that are open: those in the
-        file may be the names of another Variable here."""
+        """The type of a Variable with new names for its open sizes: the names in the file may
+        belong to another Variable here."""
         if type.is_static:
             return type
         if not isinstance(type.shape, ShapeVariable):
@@ -65,11 +65,11 @@ class LoadedSizes:
         return with_sizes(type, self._sizes)
 
     def renamed(self, graph: Graph) -> Graph:
-        """The graph with the names that the sizes have here."""
+        """The graph with the names that sizes have in this process."""
         return renamed(graph, self._sizes, self._own) if self._sizes else graph
 
     def check(self, entry: Entry, graph: Graph) -> None:
-        """Raises LoadError for an open size that no input of its graph gives a value."""
+        """Raises LoadError for an open size to which no input of its graph gives a value."""
         for inner in graph.graphs():
             if inner not in self._closed:
                 unknown = unbound_names(inner.inputs, inner.nodes)
@@ -79,7 +79,7 @@ class LoadedSizes:
 
 
 def _open_count(type: TensorType) -> int:
-    """How many sizes of a type are open; an open shape counts as one."""
+    """The number of open sizes in a type; an open shape counts as one."""
     if isinstance(type.shape, ShapeVariable):
         return 1
     return sum(isinstance(size, Dim) for size in type.shape)

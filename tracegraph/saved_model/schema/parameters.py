@@ -17,10 +17,10 @@ _KINDS = {kind.name.lower(): kind for kind in inspect._ParameterKind}
 
 
 def written_parameters(signature: inspect.Signature, special: Special) -> list[Any]:
-    """The JSON of parameters; `special` writes the default values that are not plain data."""
+    """The JSON of parameters; `special` writes default values that are not plain data."""
 
     def of_default(value: Any) -> Any:
-        # Functions are made of their parameters, and so they are not default values.
+        # Functions are created from their parameters, so they cannot be default values.
         if isinstance(value, (Function, ConcreteFunction, Module)):
             raise NoData(value)
         return special(value)

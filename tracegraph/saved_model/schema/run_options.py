@@ -1,4 +1,4 @@
-"""How the programs of a function are made, as JSON and back."""
+"""Options for compiling and running a function, as JSON and back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from tracegraph.archive.manifest import Entry
 from tracegraph.execution.run_options import PLAIN, Roll, RunOptions
 
-#: The optional field of a function; where it is missing, every option is the default.
+#: The optional field of a function; if it is missing, all options have their defaults.
 RUN_OPTIONS = "run_options"
 
 _ROLLS: dict[str, Roll] = {"always": "always", "never": False}
 
 
 def written_run_options(options: RunOptions) -> dict[str, Any]:
-    """The field of the manifest, if any option is not the default."""
+    """The field of the manifest, if any option differs from the default."""
     said: dict[str, Any] = {}
     if options.buckets is not None:
         said["bucket_sizes"] = options.buckets.option
@@ -28,7 +28,7 @@ def written_run_options(options: RunOptions) -> dict[str, Any]:
 
 
 def read_run_options(entry: Entry) -> dict[str, Any]:
-    """The options of `tg.function` that the field says."""
+    """The options of `tg.function` in the field."""
     if entry.is_null:
         return {}
     buckets, budget, locate, roll = entry.fields(

@@ -1,4 +1,4 @@
-"""The lines of source that nodes were made on, for who reads the graphs; as JSON and back."""
+"""The source lines that created nodes, for readers of the graphs; as JSON and back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracegraph.core.source import Source
 #: The field of the manifest.
 LINES = "lines"
 _LINE_NUMBER = re.compile("[1-9][0-9]{0,8}")
-#: The lines of source by the name of the file and the number.
+#: Source lines by file name and line number.
 Lines = Mapping[tuple[str, int], str]
 
 
 def written_lines(sources: Iterable[Source], takes_all: bool) -> dict[str, dict[str, str]]:
-    """The lines of these places by the name of the file and the number: all, or those alone that
-    are known since a file had them. Where two files of one name differ in a line, it is left out.
+    """The lines at these locations by file name and line number: all, or only those known because a
+    file had them. A line that differs between two files of the same name is omitted.
     """
     found: dict[tuple[str, int], set[str]] = {}
     for source in sources:

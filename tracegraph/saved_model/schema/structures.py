@@ -1,4 +1,4 @@
-"""The arguments and the results of a trace: structures of tensors, Variables and constants, as JSON
+"""The arguments and results of a trace: structures of tensors, Variables and constants, as JSON
 and back.
 """
 
@@ -37,20 +37,20 @@ from tracegraph.signatures.signature import (
     leaf_key,
 )
 
-#: The types of the constants that a trace is made for.
+#: The types of constants that traces are specialized for.
 _VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
 
 
 class _Place:
-    """Marks the place of a leaf in a structure."""
+    """Marks the position of a leaf in a structure."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def written_arguments(concrete: ConcreteFunction) -> tuple[Any, list[SizeRow]]:
-    """The structure of the arguments, with what each leaf was traced for; and those that are
-    Variables, with their types. Raises SignatureError for what no file can hold."""
+    """The structure of the arguments, with what each leaf was traced for; and the arguments that
+    are Variables, with their types. Raises SignatureError if no file can hold them."""
     request = concrete.request
     specs = iter(request.tensor_specs)
     rows = zip(request.keys, request.leaves, request.names, strict=True)
@@ -69,7 +69,7 @@ def written_arguments(concrete: ConcreteFunction) -> tuple[Any, list[SizeRow]]:
 
 
 def written_results(concrete: ConcreteFunction, array: Callable[[np.ndarray], str]) -> Any:
-    """The structure of the results, with their numbers; `array` names one of the constants."""
+    """The structure of the results, with their numbers; `array` names a constant."""
     counter = iter(range(concrete.traced.result_count))
     flags = concrete.results.flags
     leaves = [{"result": next(counter)} if flag else None for flag in flags]
@@ -105,15 +105,14 @@ def _written_leaf(concrete: ConcreteFunction, key: Any, leaf: Any, name: str) ->
 
 
 def _refused_matrix(matrix: SparseJacobian, special: Special) -> NoReturn:
-    """A sparse Jacobian as an argument: its trace is for this one, whose sparsity is an object."""
+    """Rejects a sparse Jacobian as argument: its trace is specific to this object's sparsity."""
     raise NoData(matrix)
 
 
 def _written_structure(
     structure: Any, leaves: list[Any], name: str, matrix: Callable[[SparseJacobian, Special], Any]
 ) -> Any:
-    """A structure with these JSON values in the places of its leaves; `matrix` writes sparse
-    Jacobians."""
+    """A structure with JSON values in place of its leaves; `matrix` writes sparse Jacobians."""
 
     def special(item: Any) -> Any:
         if isinstance(item, _Place):
@@ -134,7 +133,7 @@ def _written_structure(
 
 
 class _Leaf:
-    """What stands in the place of a leaf while a structure is read."""
+    """A placeholder for a leaf while a structure is read."""
 
     def __init__(self, entry: Entry, kind: str) -> None:
         self.entry = entry
@@ -187,7 +186,7 @@ class ArgumentReader:
             entry.fail("an argument has no name")
 
     def _leaf(self, leaf: _Leaf, aliases: list[VariableKey]) -> tuple[Any, Any, Any]:
-        """The key of an argument, its value where it is a constant, and its spec."""
+        """The key of an argument, its value if it is a constant, and its spec."""
         if leaf.kind == "value":
             value = self._plain.read(leaf.entry)
             if type(value) not in _VALUES:
@@ -205,7 +204,7 @@ class ArgumentReader:
         return key, None, None
 
     def _spec(self, entry: Entry, type: TensorType) -> TensorSpec | None:
-        """What an argument was declared with: it allows the type for which it was traced."""
+        """The declared spec of an argument, which allows the type it was traced for."""
         spec = self._plain.read(entry)
         if spec is None:
             return None
@@ -225,8 +224,8 @@ def _tensor_type(entry: Entry) -> TensorType:
 
 
 class Packed:
-    """The results of a trace: how they are packed, how many tensors they are, and how many values
-    those that belong to sparse Jacobians have."""
+    """The results of a trace: their structure, the number of tensors, and the number of values in
+    those that belong to sparse Jacobians."""
 
     def __init__(self, results: Results, count: int, sparse: Mapping[int, int]) -> None:
         self.results = results

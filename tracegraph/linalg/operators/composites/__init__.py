@@ -1,1 +1,1 @@
-"""Operators that are made of other operators."""
+"""Operators composed of other operators."""

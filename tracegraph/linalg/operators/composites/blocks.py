@@ -1,4 +1,4 @@
-"""Operators that are made of blocks."""
+"""Operators composed of blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast
 class _Blocks(Several):
     """An operator whose rows, and columns, are those of its blocks one after another.
 
-    Arguments may be given as lists of blocks; then results are lists of blocks too.
+    Arguments may be lists of blocks; the results then are lists of blocks too.
     """
 
     def _row_sizes(self) -> list[Any]:
@@ -50,7 +50,7 @@ class _Blocks(Several):
     ) -> Any:
         """The product of the matrices and x, or of their adjoints; see `LinearOperator.matmul`.
 
-        - `x`: a tensor, another operator, or a list of tensors, one for each block: then the
+        - `x`: a tensor, another operator, or a list of tensors, one per block; for a list, the
           product is such a list.
         """
         if not _is_blocks(x):
@@ -59,7 +59,7 @@ class _Blocks(Several):
         return self._multiplied(self._block_arguments("matmul", x, sizes, adjoint_arg), adjoint)
 
     def matvec(self, x: Any, adjoint: bool = False, name: str = "matvec") -> Any:
-        """The products of the matrices and vectors, or a list of them, one for each block."""
+        """The products of the matrices and vectors, or a list of them, one per block."""
         if not _is_blocks(x):
             return super().matvec(x, adjoint)
         columns = [expand_dims(as_tensor(part, self.dtype), -1) for part in x]
@@ -70,7 +70,7 @@ class _Blocks(Several):
     ) -> Any:
         """The x with A x = rhs, or A^H x = rhs; see `LinearOperator.solve`.
 
-        - `rhs`: a tensor, another operator, or a list of tensors, one for each block: then the
+        - `rhs`: a tensor, another operator, or a list of tensors, one per block; for a list, the
           solution is such a list.
         """
         if not _is_blocks(rhs):
@@ -80,7 +80,7 @@ class _Blocks(Several):
         return self._solved(self._block_arguments("solve", rhs, sizes, adjoint_arg), adjoint)
 
     def solvevec(self, rhs: Any, adjoint: bool = False, name: str = "solve") -> Any:
-        """The solutions for vectors, or a list of them, one for each block; see `solve`."""
+        """The solutions for vectors, or a list of them, one per block; see `solve`."""
         if not _is_blocks(rhs):
             return super().solvevec(rhs, adjoint)
         columns = [expand_dims(as_tensor(part, self.dtype), -1) for part in rhs]
@@ -113,10 +113,10 @@ class _Blocks(Several):
 
 
 class LinearOperatorBlockDiag(_Blocks):
-    """The operator of matrices that are 0 beside the blocks on the diagonal.
+    """Block diagonal matrices.
 
     - `operators`: those of the blocks; the leading axes broadcast.
-    - The promises are those of `tg.linalg.LinearOperator`; those that hold for all hold for it.
+    - The promises are those of `tg.linalg.LinearOperator`; those that all blocks make hold for it.
 
     >>> blocks = [tg.linalg.LinearOperatorDiag([2.0]), tg.linalg.LinearOperatorIdentity(2)]
     >>> tg.linalg.LinearOperatorBlockDiag(blocks).matvec([1.0, 1.0, 1.0]).numpy()
@@ -191,12 +191,12 @@ class LinearOperatorBlockDiag(_Blocks):
 
 
 class LinearOperatorBlockLowerTriangular(_Blocks):
-    """The operator of matrices that are 0 above the blocks on the diagonal.
+    """Block lower triangular matrices.
 
     - `operators`: a list of rows of blocks; row i has i + 1 of them, and the last one is square.
     - The promises are those of `tg.linalg.LinearOperator`.
 
-    Equations are solved block after block. Raises ValueError if the blocks do not fit.
+    Equations are solved block by block. Raises ValueError if the blocks do not fit.
 
     >>> one, two = (tg.linalg.LinearOperatorFullMatrix([[x]]) for x in (1.0, 2.0))
     >>> tg.linalg.LinearOperatorBlockLowerTriangular([[one], [two, one]]).to_dense().numpy()
@@ -227,7 +227,7 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
 
     @property
     def operators(self) -> Any:
-        """The rows of blocks that the operator was made of."""
+        """The rows of blocks that the operator was created from."""
         return [list(row) for row in self._rows]
 
     def _row_sizes(self) -> list[Any]:
@@ -244,7 +244,7 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         return [self._sum(k, parts, is_adjoint, with_diagonal=True) for k in range(len(parts))]
 
     def _solved(self, parts: list[Tensor], is_adjoint: bool) -> list[Tensor]:
-        """Each unknown block of those that are known before it, or behind it for the adjoint."""
+        """Solves for each block using those before it, or after it for the adjoint."""
         found: list[Any] = [None] * len(parts)
         order = range(len(parts))
         for k in reversed(order) if is_adjoint else order:
@@ -254,7 +254,7 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         return found
 
     def _sum(self, k: int, parts: list[Any], is_adjoint: bool, with_diagonal: bool) -> Any:
-        """Block k of the product; without the diagonal, None where there is nothing else."""
+        """Block k of the product; without the diagonal, None if there is nothing else."""
         if is_adjoint:
             first = k if with_diagonal else k + 1
             pairs = [(self._rows[i][k], parts[i]) for i in range(first, len(parts))]
@@ -286,7 +286,7 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         return self._for_all(sum(self._all(lambda block: block.trace())))
 
     def _for_all(self, x: Any) -> Tensor:
-        """One number for each matrix, though blocks beside the diagonal alone have some axes."""
+        """One number per matrix, even if only off-diagonal blocks have some of the axes."""
         return broadcast(x, tuple(self.batch_shape))
 
     def _diag_part(self) -> Tensor:
@@ -314,7 +314,7 @@ def _check_rows(name: str, rows: list[list[LinearOperator]]) -> None:
 
 
 def _is_blocks(x: Any) -> bool:
-    """Whether it is a list of tensors, and not of numbers."""
+    """Whether it is a list of tensors, rather than of numbers."""
     return isinstance(x, (list, tuple)) and bool(x) and all(hasattr(part, "dtype") for part in x)
 
 

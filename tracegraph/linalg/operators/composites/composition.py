@@ -1,4 +1,4 @@
-"""Operators that are products of others: of matrices, and of Kronecker."""
+"""Operators that are matrix or Kronecker products of others."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tracegraph.ops.shape import Reshape, Transpose
 
 
 class Several(LinearOperator):
-    """An operator that is made of a list of others."""
+    """An operator composed of a list of others."""
 
     def _set_operators(self, operators: Sequence[LinearOperator], name: str | None, sign: str):
-        """Keeps the operators; returns the dtype and the name."""
+        """Stores the operators; returns the dtype and the name."""
         kind = type(self).__name__
         for operator in operators:
             if not isinstance(operator, LinearOperator):
@@ -43,7 +43,7 @@ class Several(LinearOperator):
 
     @property
     def operators(self) -> list[LinearOperator]:
-        """The operators that this one was made of."""
+        """The operators that this one was created from."""
         return list(self._operators)
 
     def _common_lead(self) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ class Several(LinearOperator):
 
 
 class LinearOperatorComposition(Several):
-    """The operator of the products of the matrices of several: the last one is applied first.
+    """The product of the matrices of several operators; the last one is applied first.
 
     - `operators`: a list of them; the leading axes broadcast.
     - The promises are those of `tg.linalg.LinearOperator`; it is non-singular if all are.
@@ -160,7 +160,7 @@ class LinearOperatorComposition(Several):
 
 
 def _are_adjoint(left: LinearOperator, right: LinearOperator) -> bool:
-    """Whether one of two operators is the adjoint of the other."""
+    """Whether either of two operators is the adjoint of the other."""
     pairs = ((left, right), (right, left))
     return any(_is_adjoint(x) and getattr(x, "operator", None) is y for x, y in pairs)
 
@@ -170,7 +170,7 @@ def _is_adjoint(operator: LinearOperator) -> bool:
 
 
 def _with_positive_diagonal(triangle: Any) -> LinearOperator:
-    """The triangle L with columns turned so that the diagonal is positive; L L^H stays the same."""
+    """The triangle L with columns rotated so that the diagonal is positive; L L^H is unchanged."""
     diagonal = triangle.diag_part()
     signs = diagonal / cast_to(absolute(diagonal), diagonal.dtype)
     columns = triangle.to_dense() / expand_dims(signs, -2)
@@ -178,13 +178,14 @@ def _with_positive_diagonal(triangle: Any) -> LinearOperator:
 
 
 class LinearOperatorKronecker(Several):
-    """The operator of Kronecker products: block i, j of the matrix is a[i, j] times the rest.
+    """The Kronecker product: block i, j of the matrix is a[i, j] times the product of the rest.
 
     - `operators`: a list of them; the leading axes broadcast.
-    - The promises are those of `tg.linalg.LinearOperator`; those that hold for all hold for it.
+    - The promises are those of `tg.linalg.LinearOperator`; those that all operators make hold for
+      it.
 
-    Products, solutions and determinants are those of the factors: the matrix, which is as large as
-    all of them multiplied, is never made.
+    Products, solutions and determinants come from the factors: the matrix, whose size is the
+    product of all theirs, is never built.
 
     >>> left = tg.linalg.LinearOperatorFullMatrix([[1.0, 2.0], [3.0, 4.0]])
     >>> right = tg.linalg.LinearOperatorDiag([1.0, 10.0])
@@ -204,7 +205,7 @@ class LinearOperatorKronecker(Several):
         arguments = given(locals())
         dtype, name = self._set_operators(operators, name, "_x_")
         holds = {hint: all_hint(operators, hint) for hint in HINTS}
-        # A quarter turn is positive definite, and its square is -1.
+        # A quarter turn is positive definite, but its square is -1.
         holds["is_positive_definite"] &= holds["is_self_adjoint"]
         facts = {hint: (value or None, "all operators are") for hint, value in holds.items()}
         self._promise(dtype, arguments, name, **facts)
@@ -229,9 +230,9 @@ class LinearOperatorKronecker(Several):
     def _applied(
         self, x: Tensor, sizes: Sequence[Any], apply: Callable[[Any, Tensor], Tensor]
     ) -> Tensor:
-        """What comes of x if each operator is applied along an axis of its own, the last one first.
+        """Applies each operator along its own axis of x, the last one first.
 
-        The rows of x are numbered as (first, ..., last) are; the axes have the `sizes`.
+        The rows of x are numbered like (first, ..., last); the axes have these `sizes`.
         """
         count = x.type.shape[-1]
         after: tuple[Any, ...] = (count,)
@@ -258,7 +259,7 @@ class LinearOperatorKronecker(Several):
         return sum(op.log_abs_determinant() * power for op, power in self._powers())  # type: ignore
 
     def _powers(self) -> list[tuple[LinearOperator, Any]]:
-        """Each operator, and how often its determinant is a factor of that of the product."""
+        """Each operator, with the power of its determinant in that of the product."""
         sizes = [operator.domain_dimension for operator in self._operators]
         others = [element_count((*sizes[:k], *sizes[k + 1 :])) for k in range(len(sizes))]
         return list(zip(self._operators, others, strict=True))
@@ -312,13 +313,13 @@ class LinearOperatorKronecker(Several):
 
 
 def _first_two_exchanged(x: Tensor) -> Tensor:
-    """x[..., j, i, k] of x[..., i, j, k]."""
+    """x[..., i, j, k] with i and j exchanged."""
     rank = x.ndim
     return Transpose((*range(rank - 3), rank - 2, rank - 3, rank - 1))(x)
 
 
 def _outer(x: Tensor, y: Tensor) -> Tensor:
-    """The products x[..., i] y[..., j], numbered along one axis."""
+    """The products x[..., i] y[..., j], flattened along one axis."""
     both = x[..., :, None] * y[..., None, :]
     *lead, rows, columns = both.type.shape
     return Reshape((*lead, rows * columns))(both)

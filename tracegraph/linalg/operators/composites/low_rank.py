@@ -1,4 +1,4 @@
-"""Operators that are another one with few columns added."""
+"""Low-rank updates of operators."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tracegraph.typing import TensorLike
 
 
 class LinearOperatorLowRankUpdate(LinearOperator):
-    """The operator L + U D V^H, of another operator L, tall matrices U and V and a diagonal D.
+    """The operator L + U D V^H, with another operator L, tall matrices U and V and a diagonal D.
 
     - `base_operator`: L, of shape [..., m, n].
     - `u`: U, [..., m, k].
     - `diag_update`: the diagonal of D, [..., k]; ones by default.
     - `v`: V, [..., n, k]; `u` by default.
-    - `is_diag_update_positive`: a promise that the numbers of `diag_update` are positive.
+    - `is_diag_update_positive`: a promise that the elements of `diag_update` are positive.
     - The other promises are those of `tg.linalg.LinearOperator`. If L is self-adjoint and positive
       definite, `v` is not given and D is positive, so is this operator.
 
-    Equations and determinants are those of L and of matrices [..., k, k]. They need L to have an
+    Equations and determinants reduce to those of L and of matrices [..., k, k]; L must have an
     inverse. Raises ShapeError if the sizes do not fit.
 
     >>> identity = tg.linalg.LinearOperatorIdentity(2)
@@ -88,7 +88,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         self._check_shapes()
 
     def _is_symmetric(self) -> bool:
-        """Whether it is known to be self-adjoint by L and by what was given."""
+        """Whether L and the arguments imply that it is self-adjoint."""
         is_real = self._diag_update is None or not self._diag_update.dtype.is_complex
         return bool(self._base_operator.is_self_adjoint and self._v is None and is_real)
 
@@ -106,7 +106,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
                 refuse(
                     self.name, fact, fix="give u [..., m, k], v [..., n, k], diag_update [..., k]"
                 )
-        self._shape()  # refuses leading axes that do not broadcast
+        self._shape()  # raises for leading axes that do not broadcast
 
     @property
     def base_operator(self) -> LinearOperator:
@@ -120,7 +120,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
 
     @property
     def v(self) -> Tensor:
-        """The columns V, which are U unless they were given."""
+        """The columns V, which are U by default."""
         return self._u if self._v is None else self._v
 
     @property
@@ -130,7 +130,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
 
     @property
     def is_diag_update_positive(self) -> bool | None:
-        """Whether the numbers of D are positive; None if nobody said."""
+        """Whether the elements of D are positive; None if unknown."""
         return self._is_diag_update_positive
 
     @property
@@ -167,12 +167,12 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         return self._base_operator.matmul(x, adjoint=adjoint) + update
 
     def _capacitance(self, inner: Tensor, v: Tensor, is_adjoint: bool = False) -> Tensor:
-        """1 + D V^H L^-1 U, of inner = L^-1 U: it is there where D has zeros too."""
+        """1 + D V^H L^-1 U, from inner = L^-1 U, which also exists if D has zeros."""
         product = self._scaled(matmul(v, inner, adjoint_a=True), is_adjoint)
         return product + eye(product.type.shape[-1], dtype=self.dtype)
 
     def _solve(self, rhs: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
-        """Woodbury's formula: of b = L^-1 rhs it is b - L^-1 U (1 + D V^H L^-1 U)^-1 D V^H b."""
+        """Woodbury's formula: with b = L^-1 rhs, b - L^-1 U (1 + D V^H L^-1 U)^-1 D V^H b."""
         rhs = adjoint_of(rhs) if adjoint_arg else rhs
         u, v = self._columns(adjoint)
         direct = self._base_operator.solve(rhs, adjoint=adjoint)

@@ -32,7 +32,7 @@ class _Wrapper(LinearOperator):
 
     @property
     def operator(self) -> LinearOperator:
-        """The operator that this one was made of."""
+        """The operator that this one was created from."""
         return self._operator
 
     def _assert_non_singular(self) -> None:
@@ -49,7 +49,7 @@ class _Wrapper(LinearOperator):
 
 
 class LinearOperatorAdjoint(_Wrapper):
-    """The operator of the conjugate transposes of another one's matrices.
+    """The conjugate transposes of another operator's matrices.
 
     - `operator`: the other one, whose promises hold for both.
 
@@ -106,7 +106,7 @@ class LinearOperatorAdjoint(_Wrapper):
 
 
 class LinearOperatorInversion(_Wrapper):
-    """The operator of the inverses of another one's matrices.
+    """The inverses of another operator's matrices.
 
     - `operator`: the other one, whose promises hold for both.
 
