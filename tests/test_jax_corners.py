@@ -1,5 +1,7 @@
 """Corners in which a program of JAX and ours could differ: beside JAX, at the very points."""
 
+from functools import partial
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -265,6 +267,59 @@ def test_one_triangle_of_a_matrix_is_read(lower):
 def test_a_function_that_a_scatter_applies_is_refused():
     with pytest.raises(tg.errors.TraceError, match=r"x\.at\[i\]\.apply"):
         tg.from_jax(lambda x: x.at[jnp.array([0, 1, 1])].apply(jnp.sin))(tg.ones([3]))
+
+
+@pytest.mark.parametrize("reduce", [lax.reduce_and, lax.reduce_or, lax.reduce_xor])
+@pytest.mark.parametrize(("shape", "axes"), [((5, 3), (0,)), ((2, 4, 3), (0, 2)), ((0, 2), (0,))])
+def test_bits_of_integers_are_combined(reduce, shape, axes):
+    x = np.random.default_rng(3).integers(-99, 99, shape).astype(np.int32)
+    fn = partial(reduce, axes=axes)
+    np.testing.assert_array_equal(tg.from_jax(fn)(x), fn(jnp.asarray(x)))
+    small = jnp.asarray(x).astype(jnp.uint8)
+    np.testing.assert_array_equal(tg.from_jax(fn)(np.asarray(small)), fn(small))
+
+
+@pytest.mark.parametrize("kind", [jnp.uint8, jnp.uint16, jnp.float32])
+def test_bits_are_split_and_joined(kind):
+    x = np.random.default_rng(3).normal(size=(3, 2)).astype(np.float32)
+
+    def fn(x):
+        parts = lax.bitcast_convert_type(x, kind)
+        return parts, lax.bitcast_convert_type(parts, jnp.int32)
+
+    for found, wanted in zip(tg.from_jax(fn)(x), fn(jnp.asarray(x))):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_function_with_a_rule_for_vmap_is_what_it_computes():
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        return jnp.sin(x)
+
+    @f.def_vmap
+    def _(size, batched, x):
+        return 2 * jnp.sin(x), True
+
+    x = np.float32([0.5, 1.0])
+    np.testing.assert_allclose(tg.from_jax(f)(x), np.sin(x), 1e-6)
+    np.testing.assert_allclose(tg.from_jax(jax.vmap(f))(x), 2 * np.sin(x), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "fn"),
+    [
+        ("approx_top_k", lambda x: lax.approx_max_k(x, 1)),
+        (
+            "linear_call",
+            lambda x: jax.custom_derivatives.linear_call(
+                lambda r, x: 2 * x, lambda r, x: 2 * x, (), x
+            ),
+        ),
+    ],
+)
+def test_primitives_without_a_counterpart_are_refused_by_name(name, fn):
+    with pytest.raises(tg.errors.TraceError, match=f"the primitive '{name}'"):
+        tg.from_jax(fn)(tg.ones([3]))
 
 
 def test_distributions_that_stand_on_logarithms_of_gamma_numbers():

@@ -1,5 +1,6 @@
 """Models of flax and equinox and solvers of diffrax: value and derivatives beside JAX's."""
 
+import json
 from functools import partial
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests.without_libraries import printed
 
 RNG = np.random.default_rng(5)
 
@@ -198,6 +200,92 @@ def test_a_module_of_flax_trains_is_saved_and_loaded(tmp_path):
     assert first > losses[0] > losses[1] > losses[2]
     assert losses == [float(model.train(x)) for _ in range(3)]
     np.testing.assert_array_equal(loaded(x), model(x))
+
+
+class Trained(tg.Module):
+    """A small transformer of flax with dropout, which an optimizer of optax trains on any batch."""
+
+    def __init__(self, module, variables, optimizer):
+        super().__init__()
+        self.model = tg.Module.from_flax(module, variables)
+        self.optimizer = tg.optimizers.from_optax(optimizer)
+        self.optimizer.build(self.model.trainable_variables)
+
+    @tg.function(
+        input_signature=[tg.TensorSpec([None, 5], tg.int32), tg.TensorSpec([2], tg.uint32)]
+    )
+    def loss(self, tokens, key):
+        return tg.reduce_mean(self.model(tokens, train=True, rngs={"dropout": key}) ** 2)
+
+    @tg.function(
+        input_signature=[tg.TensorSpec([None, 5], tg.int32), tg.TensorSpec([2], tg.uint32)]
+    )
+    def train(self, tokens, key):
+        with tg.GradientTape() as tape:
+            loss = self.loss(tokens, key)
+        self.optimizer.minimize(loss, self.model.trainable_variables, tape)
+        return loss
+
+
+ELSEWHERE = """
+import json
+
+model = tg.saved_model.load(sys.argv[1])
+tokens = tg.constant(json.loads(sys.argv[2]))
+variables = [*model.model.trainable_variables]
+with tg.autodiff.ForwardAccumulator(variables, [tg.ones_like(v) for v in variables]) as forward:
+    with tg.GradientTape() as tape:
+        loss = model.loss(tokens, tg.constant([0, 9], tg.uint32))
+    gradients = tape.gradient(loss, variables)
+products = [float(tg.reduce_sum(x)) for x in forward.jvp(gradients)]
+losses = [float(model.train(tokens, tg.constant([0, k], tg.uint32))) for k in range(3)]
+names = [v.base_name for v in variables]
+print(json.dumps([dict(zip(names, products)), losses]))
+"""
+
+
+def test_a_transformer_with_dropout_trains_on_where_flax_and_optax_are_not(tmp_path):
+    nn, optax = flax(), pytest.importorskip("optax")
+
+    class Transformer(nn.Module):
+        @nn.compact
+        def __call__(self, tokens, train=False):
+            x = nn.Embed(7, 4)(tokens)
+            mask = nn.make_causal_mask(tokens)
+            y = nn.MultiHeadDotProductAttention(2)(nn.LayerNorm()(x), mask=mask)
+            x = x + nn.Dropout(0.3, deterministic=not train)(y)
+            x = x + nn.Dense(4)(nn.gelu(nn.Dense(8)(nn.LayerNorm()(x))))
+            return nn.log_softmax(nn.Dense(7)(nn.Dropout(0.3, deterministic=not train)(x)))
+
+    module, tokens = Transformer(), RNG.integers(0, 7, (3, 5)).astype(np.int32)
+    variables = jax.jit(module.init)(jax.random.key(0), tokens)
+    tg.saved_model.save(Trained(module, variables, optax.adam(0.01)), str(tmp_path))
+    products, losses = json.loads(printed(ELSEWHERE, tmp_path, json.dumps(tokens.tolist())))
+
+    def loss(params, number):
+        rngs = {"dropout": jnp.array([0, number], jnp.uint32)}
+        return jnp.mean(module.apply({"params": params}, tokens, train=True, rngs=rngs) ** 2)
+
+    @jax.jit
+    def product(params):
+        ones = jax.tree.map(jnp.ones_like, params)
+        return jax.jvp(jax.grad(partial(loss, number=9)), (params,), (ones,))[1]
+
+    @jax.jit
+    def step(params, state, number):
+        value, gradients = jax.value_and_grad(loss)(params, number)
+        updates, state = optimizer.update(gradients, state, params)
+        return value, optax.apply_updates(params, updates), state
+
+    params, optimizer = variables["params"], optax.adam(0.01)
+    rows = jax.tree_util.tree_flatten_with_path(product(params))[0]
+    wanted = {"/".join(step.key for step in path): float(jnp.sum(x)) for path, x in rows}
+    assert products.keys() == wanted.keys()
+    np.testing.assert_allclose([products[k] for k in wanted], [*wanted.values()], 1e-3, 1e-3)
+    state = optimizer.init(params)
+    for number in range(3):
+        value, params, state = step(params, state, number)
+        np.testing.assert_allclose(losses[number], value, 1e-4)
 
 
 def test_a_module_of_nnx():

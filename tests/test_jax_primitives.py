@@ -106,6 +106,14 @@ own_cotangent.defvjp(
 )
 
 
+@jax.custom_batching.custom_vmap
+def own_map(x):
+    return jnp.sin(x) * x
+
+
+own_map.def_vmap(lambda size, batched, x: (jnp.sin(x) * x, batched[0]))
+
+
 def looped(x):
     return lax.while_loop(lambda s: s[0] < 4, lambda s: (s[0] + 1, jnp.sin(s[1]) + x), (0, x))[1]
 
@@ -475,6 +483,7 @@ CASES = [
     whole("custom_jvp_call", own_tangent, normal(3), normal(3)),
     whole("custom_jvp_call", lambda x: jax.nn.relu(x) + jnp.sinc(x), np.array([0.0, 1.5, -1], F)),
     whole("custom_vjp_call", own_cotangent, normal(3), normal(3)),
+    whole("custom_vmap_call", own_map, normal(3)),
     whole("remat", jax.checkpoint(lambda x: jnp.sin(jnp.exp(x))), normal(3)),
     whole("cond", lambda x, n: lax.cond(n > 1, jnp.sin, lambda x: x * x, x), normal(3), INT(2)),
     whole(

@@ -52,6 +52,12 @@ def _call(eqn: Equation, *xs: Tensor) -> Any:
     return _called(eqn, eqn.params.get("name", "call"), program, xs)
 
 
+@converts("custom_vmap_call")
+def _custom_vmap(eqn: Equation, *xs: Tensor) -> Any:
+    """What the function computes: its rule for `jax.vmap` has been applied where that was asked."""
+    return _called(eqn, "custom_vmap", eqn.params["call"], xs)
+
+
 def _called(
     eqn: Equation, name: str, program: ClosedJaxpr | Jaxpr, xs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:

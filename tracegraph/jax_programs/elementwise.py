@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from tracegraph.array.rearranging import bitcast
 from tracegraph.core.types import as_dtype
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
@@ -230,10 +231,7 @@ def _convert_element_type(eqn: Equation, x: Tensor) -> Tensor:
 @converts("bitcast_convert_type")
 def _bitcast_convert_type(eqn: Equation, x: Tensor) -> Any:
     if eqn.type.dtype.size != x.dtype.size:
-        eqn.refuse(
-            f"bits of {x.type} as {eqn.type} would split or join elements",
-            "convert between types of the same size",
-        )
+        return bitcast(x, eqn.type.dtype)
     return ops.Bitcast(eqn.type.dtype)(x)
 
 

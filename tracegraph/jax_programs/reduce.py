@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,11 +29,39 @@ _REDUCTIONS: dict[str, type[Op]] = {
 }
 
 
+#: What combines the bits of integers, and what it makes of no elements.
+_OF_BITS: dict[str, tuple[Callable[..., Any], int]] = {
+    "reduce_and": (jnp.bitwise_and, -1),
+    "reduce_or": (jnp.bitwise_or, 0),
+    "reduce_xor": (jnp.bitwise_xor, 0),
+}
+
+
+def _reduced_bits(eqn: Equation, x: Tensor) -> Tensor:
+    """The bits of integers along the axes, combined half with half until one is left."""
+    combine, of_none = _OF_BITS[eqn.name]
+    axes = sorted(eqn.params["axes"])
+
+    def reduced(x: Any) -> Any:
+        x = jnp.moveaxis(x, axes, range(len(axes)))
+        x = x.reshape(math.prod(x.shape[: len(axes)]), *x.shape[len(axes) :])
+        if x.shape[0] == 0:
+            return jnp.full(x.shape[1:], of_none).astype(x.dtype)
+        while (count := x.shape[0]) > 1:
+            half = count // 2
+            pairs = combine(x[:half], x[half : 2 * half])
+            x = jnp.concatenate([pairs, x[2 * half :]])
+        return x[0]
+
+    (found,) = eqn.expanded(reduced, x)
+    return found
+
+
 @converts(*_REDUCTIONS)
 def _reduce(eqn: Equation, x: Tensor) -> Tensor:
-    if x.dtype.is_bool != (eqn.name in ("reduce_and", "reduce_or")):
-        if not x.dtype.is_bool:
-            eqn.refuse(f"{eqn.name} of {x.type} has no counterpart", "reduce truth values")
+    if eqn.name in _OF_BITS and not x.dtype.is_bool:
+        return _reduced_bits(eqn, x)
+    if x.dtype.is_bool and eqn.name not in _OF_BITS:
         return Cast(x.dtype)(_reduction(eqn)(Cast(int32)(x)))
     return _reduction(eqn)(x)
 
@@ -44,7 +73,7 @@ def _reduction(eqn: Equation) -> Op:
 @converts("reduce_xor")
 def _reduce_xor(eqn: Equation, x: Tensor) -> Tensor:
     if not x.dtype.is_bool:
-        eqn.refuse(f"reduce_xor of {x.type} has no counterpart", "reduce truth values")
+        return _reduced_bits(eqn, x)
     count = Sum(tuple(sorted(eqn.params["axes"])))(Cast(int32)(x))
     return Cast(x.dtype)(FloorMod()(count, full_like(count, 2)))
 
