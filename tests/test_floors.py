@@ -63,8 +63,8 @@ LAZY_IMPORTS = {
 }
 BACKEND = "tracegraph/eager/backend.py"
 CONVERSION = "tracegraph/autograph/conversion.py"
-TRANSPILER = "tracegraph/autograph/transpiler.py"
-TRANSPILER_MODULE = "tracegraph.autograph.transpiler"
+TRANSPILER = "tracegraph/autograph/translation/transpiler.py"
+TRANSPILER_MODULE = "tracegraph.autograph.translation.transpiler"
 LONGEST_FUNCTION = 60
 LONGEST_FOLDER = 3000
 MOST_FILES = 16
@@ -323,7 +323,7 @@ PLANTED = (
     (
         one_door_to_malt,
         "tracegraph/autograph/scope.py",
-        "from tracegraph.autograph import transpiler",
+        "from tracegraph.autograph.translation import transpiler",
     ),
     (functions_are_short, "tracegraph/math/__init__.py", "def long():\n" + "    x = 1\n" * 60),
     (
@@ -350,9 +350,9 @@ ALLOWED = (
     ("tracegraph/eager/backend.py", "def lazily():\n    import lowering.compile"),
     (
         "tracegraph/autograph/conversion.py",
-        "def lazily():\n    importlib.import_module('tracegraph.autograph.transpiler')",
+        "def lazily():\n    importlib.import_module('tracegraph.autograph.translation.transpiler')",
     ),
-    ("tracegraph/autograph/transpiler.py", "from malt.pyct import anno"),
+    ("tracegraph/autograph/translation/transpiler.py", "from malt.pyct import anno"),
     ("tracegraph/views/networkx.py", "def lazily():\n    import networkx"),
     (
         RULES,

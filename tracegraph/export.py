@@ -49,9 +49,8 @@ def stablehlo(
       or a single trace.
     - `path`: a file to write the bytes to. If that fails with an OSError, the file is unchanged.
     - `gradient`: whether to also return the gradients with respect to the floating arguments, by
-      our rules and in TensorFlow's convention for complex numbers. If the result is a single real
-      number, they are its gradients; otherwise the program takes a cotangent for each floating
-      result.
+      our rules and in TensorFlow's convention for complex numbers. Unless the result is a single
+      real number, the program takes a cotangent for each floating result.
     - `platforms`: the platforms it will run on, "cpu" or several. None of them needs to be present.
     - `constraints`: what open sizes satisfy, one or several in JAX's syntax: "batch >= 2",
       "mod(batch, 2) == 0", "rows == columns". Assumptions of the graph, such as that two sizes are

@@ -44,7 +44,7 @@ class _Maker:
         self._name = name
 
     def __get__(self, module: Module | None, owner: type[Module]) -> Any:
-        made = getattr(opened("tracegraph.jax_programs.modules"), self._name)
+        made = getattr(opened("tracegraph.jax_programs.libraries.modules"), self._name)
         return guarding.public(made, "tracegraph.Module", self._name)
 
 

@@ -47,7 +47,9 @@ _watched: dict[int, weakref.ref[CodeType]] = {}
 @functools.cache
 def _transpiler() -> Any:
     # A signal handler that struck during the import would find a half-initialised module.
-    return on_worker_thread(lambda: importlib.import_module("tracegraph.autograph.transpiler"))
+    return on_worker_thread(
+        lambda: importlib.import_module("tracegraph.autograph.translation.transpiler")
+    )
 
 
 def converted(function: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tracegraph.core.later import opened
 
 if TYPE_CHECKING:
-    from tracegraph.jax_programs.optimizer import OptaxOptimizer
+    from tracegraph.jax_programs.libraries.optimizer import OptaxOptimizer
 
 
 def from_optax(transformation: Any, name: str | None = None) -> OptaxOptimizer:
@@ -28,7 +28,9 @@ def from_optax(transformation: Any, name: str | None = None) -> OptaxOptimizer:
     >>> v.numpy(), list(optimizer.optax_state)
     (array([0.5, 1.5], dtype=float32), ['0/trace/v'])
     """
-    return opened("tracegraph.jax_programs.optimizer").OptaxOptimizer(transformation, name)
+    return opened("tracegraph.jax_programs.libraries.optimizer").OptaxOptimizer(
+        transformation, name
+    )
 
 
 __all__ = ["from_optax"]

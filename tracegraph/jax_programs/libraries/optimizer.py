@@ -212,7 +212,7 @@ def _constrained(variable: Variable, value: Tensor) -> Tensor:
     return kept if isinstance(kept, Tensor) else as_tensor(kept, variable.dtype)
 
 
-def _check_type(name: str, variable: Variable, value: Tensor) -> None:
+def _check_type(name: str | None, variable: Variable, value: Tensor) -> None:
     """Raises SignatureError for a value that a Variable, of the state or trained, cannot take."""
     if value.dtype is variable.dtype and variable.shape.is_compatible_with(value.shape):
         return

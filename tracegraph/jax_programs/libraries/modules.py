@@ -13,7 +13,7 @@ from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
-from tracegraph.jax_programs.optimizer import word_of
+from tracegraph.jax_programs.libraries.optimizer import word_of
 from tracegraph.jax_programs.programs import from_jax
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.module import Module

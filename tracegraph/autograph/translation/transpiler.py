@@ -31,8 +31,8 @@ from malt.pyct import anno, cfg, errors, naming, qual_names, templates, transfor
 from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
 
 from tracegraph.autograph.conversion import HOOKS, NotConvertible
-from tracegraph.autograph.function_trees import tree_of
-from tracegraph.autograph.preparation import loop_options, prepared
+from tracegraph.autograph.translation.function_trees import tree_of
+from tracegraph.autograph.translation.preparation import loop_options, prepared
 from tracegraph.core.interrupts import is_of_interrupt
 
 assert importlib.util

@@ -1,0 +1,1 @@
+"""Modules of flax and equinox, and optimizers of optax, as ours."""
