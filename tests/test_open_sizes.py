@@ -83,6 +83,95 @@ def check_sizes(fn, spec, shapes):
             check_same(outcome(form, x), outcome(plain, x))
 
 
+def open_axes(*sizes):
+    return tg.TensorSpec(sizes, tg.float64)
+
+
+#: Functions whose sizes follow from those of their operands, with the operand and sizes to try.
+OF_SIZES = {
+    "frame": (lambda x: tg.signal.frame(x, 4, 2), open_axes(None, None), [(2, 9), (3, 3), (1, 4)]),
+    "frame, padded": (
+        lambda x: tg.signal.frame(x, 4, 3, pad_end=True),
+        open_axes(None, None),
+        [(2, 9), (3, 3), (1, 4)],
+    ),
+    "frame of any step": (
+        lambda x: tg.signal.frame(x, 1, 5, axis=0),
+        open_axes(None, None),
+        [(12, 2), (1, 3)],
+    ),
+    "stft": (
+        lambda x: tg.math.real(tg.signal.stft(x, 8, 4)),
+        open_axes(None, None),
+        [(2, 20), (1, 8), (1, 5)],
+    ),
+    "overlap_and_add": (
+        lambda x: tg.signal.overlap_and_add(x, 2),
+        open_axes(None, None, None),
+        [(2, 3, 4), (1, 5, 3), (2, 1, 1)],
+    ),
+    "inverse_stft": (
+        lambda x: tg.signal.inverse_stft(tg.complex(x, x), 8, 4),
+        open_axes(None, None, 5),
+        [(2, 3, 5), (1, 1, 5)],
+    ),
+    "mfccs": (
+        tg.signal.mfccs_from_log_mel_spectrograms,
+        open_axes(None, None),
+        [(2, 5), (1, 1)],
+    ),
+    "central_crop": (
+        lambda x: tg.image.central_crop(x, 0.6),
+        open_axes(None, None, 3),
+        [(5, 8, 3), (9, 10, 3), (1, 1, 3)],
+    ),
+    "resize_with_pad": (
+        lambda x: tg.image.resize_with_pad(x, 8, 7),
+        open_axes(None, None, 3),
+        [(5, 8, 3), (9, 3, 3), (16, 14, 3)],
+    ),
+    "resize of one scale": (
+        lambda x: tg.image.resize(x, [5, 6], preserve_aspect_ratio=True),
+        open_axes(None, None, None, 3),
+        [(2, 5, 8, 3), (1, 9, 3, 3), (1, 40, 1, 3)],
+    ),
+    "isotonic_regression": (
+        lambda x: tg.nn.isotonic_regression(x).output,
+        open_axes(None, None),
+        [(3, 5), (2, 1)],
+    ),
+    "AdaptiveAveragePooling2D": (
+        tg.layers.AdaptiveAveragePooling2D(3, dtype="float64"),
+        open_axes(None, None, None, 2),
+        [(2, 7, 8, 2), (1, 3, 2, 2), (1, 1, 11, 2)],
+    ),
+    "AdaptiveMaxPooling1D": (
+        tg.layers.AdaptiveMaxPooling1D(3, dtype="float64"),
+        open_axes(None, None, 2),
+        [(2, 7, 2), (1, 1, 2)],
+    ),
+    "pinv": (tg.linalg.pinv, open_axes(None, None), [(3, 4), (5, 2), (1, 1)]),
+    "matrix_rank": (tg.linalg.matrix_rank, open_axes(None, None), [(3, 4), (5, 2)]),
+    "diag_part": (tg.linalg.diag_part, open_axes(None, None), [(3, 4), (5, 2), (3, 3)]),
+    "three diagonals": (
+        lambda x: tg.linalg.diag_part(x, k=(-1, 1)),
+        open_axes(None, None),
+        [(3, 4), (5, 2), (3, 3), (2, 2)],
+    ),
+    "eigh_tridiagonal": (
+        lambda x: tg.linalg.eigh_tridiagonal(x, x[1:] / 8.0),
+        VECTOR,
+        [(3,), (1,)],
+    ),
+}
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", OF_SIZES)
+def test_sizes_that_follow_from_open_ones(name):
+    check_sizes(*OF_SIZES[name])
+
+
 THREE = np.array([1.0, 2.0, 3.0])
 OF_VECTORS = {
     "split": lambda x: tg.split(x, 2),

@@ -160,13 +160,6 @@ def resize_with_crop_or_pad(
     return x
 
 
-def _known(op: str, x: Tensor, axis: int) -> int:
-    size = x.type.shape[axis]
-    if isinstance(size, int):
-        return size
-    refuse(op, f"axis {axis} of {x.type} has an open size", x, fix="give it in the TensorSpec")
-
-
 def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
     """Crops images [..., height, width, channels] to the centre, with `central_fraction` of their
     height and width.
@@ -188,8 +181,13 @@ def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
     if fraction == 1:
         return x
     for axis in (x.ndim - 3, x.ndim - 2):
-        size = _known(op, x, axis)
-        start = int((size - size * fraction) / 2)
+        size: Any = x.type.shape[axis]
+        if known_int(size):
+            start: Any = int((size - size * fraction) / 2)
+        else:
+            whole = cast_to(as_tensor(size), float64)
+            margin = subtract(whole, multiply(whole, fraction)) * 0.5  # type: ignore[operator]
+            start = runtime_size(op, cast_to(margin, int64))
         x = cut(x, axis, start, size - start)
     return x
 
@@ -197,8 +195,9 @@ def central_crop(image: TensorLike, central_fraction: float | Tensor) -> Tensor:
 def _central_of_run(op: str, x: Tensor, fraction: Tensor) -> Tensor:
     """The centre of images, by a fraction known only at run time."""
     for axis in (x.ndim - 3, x.ndim - 2):
-        size = _known(op, x, axis)
-        margin = multiply(subtract(1.0, fraction), size / 2)
+        size: Any = x.type.shape[axis]
+        half = cast_to(as_tensor(size), float64) * 0.5  # type: ignore[operator]
+        margin = multiply(subtract(1.0, fraction), half)
         start = runtime_size(op, cast_to(margin, int64))
         x = cut(x, axis, start, size - start)
     return x

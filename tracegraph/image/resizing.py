@@ -23,7 +23,13 @@ from tracegraph.array.indexing.selection import gather, gather_nd, where
 from tracegraph.array.joining import stack
 from tracegraph.array.runtime_sizes import with_runtime_sizes
 from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
-from tracegraph.core.shapes import Size, same_size
+from tracegraph.core.shapes import (
+    Size,
+    floor_divide,
+    maximum as largest_size,
+    minimum as smallest_size,
+    same_size,
+)
 from tracegraph.core.types import DType, TensorType, float32, float64, int32, int64
 from tracegraph.image.geometry import pad_to_bounding_box
 from tracegraph.image.pictures import as_images
@@ -115,7 +121,7 @@ def resize_with_pad(
     """Resizes images without changing their aspect ratio, and centres them on zeros of the given
     sizes.
 
-    Arguments and errors are those of `resize`; the sizes must be known.
+    Arguments and errors are those of `resize`.
 
     >>> tg.image.resize_with_pad(tg.ones([2, 2, 1]), 1, 3).numpy()[0, :, 0]
     array([0., 1., 0.], dtype=float32)
@@ -140,12 +146,18 @@ def _target(op: str, x: Tensor, size: Any, keeps_ratio: bool) -> tuple[Size, Siz
         refuse(op, f"{x.type} has no pixels", x, fix="check that there is an image")
     if not keeps_ratio:
         return sizes  # type: ignore[return-value]
-    if not all(map(known_int, (*own, *sizes))):
-        fact = f"proportions of {x.type} and {list(sizes)} are not known"
-        refuse(op, fact, x, fix="give the sizes in the TensorSpec")
-    scale = min(count / whole for count, whole in zip(sizes, own))
-    height, width = (max(int(whole * scale + 0.5), 1) for whole in own)  # type: ignore[operator]
-    return height, width
+    if all(map(known_int, (*own, *sizes))):
+        scale = min(count / whole for count, whole in zip(sizes, own))
+        height, width = (max(int(whole * scale + 0.5), 1) for whole in own)  # type: ignore[operator]
+        return height, width
+    (height, width), (rows, columns) = own, sizes
+    return _scaled(height, rows, width, columns), _scaled(width, columns, height, rows)
+
+
+def _scaled(own: Any, count: Any, other: Any, other_count: Any) -> Size:
+    """The size `own` times the smaller one of the scales of both axes, rounded, and at least 1."""
+    beside = floor_divide(2 * own * other_count + other, 2 * other)
+    return largest_size(smallest_size(count, beside), 1)
 
 
 def _check_size(x: Tensor, target: Sequence[Size], dtype: DType) -> None:

@@ -22,7 +22,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import cut
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.core.types import as_dtype, int32, int64
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
@@ -224,7 +224,8 @@ def eigh_tridiagonal(
     op = "eigh_tridiagonal"
     select = as_choice(op, "select", select, ("a", "i", "v"))
     a, b = as_operands(op, alpha, beta)
-    if rank_of(op, a) != 1 or rank_of(op, b) != 1 or a.type.shape[0] - b.type.shape[0] != 1:
+    are_vectors = rank_of(op, a) == 1 and rank_of(op, b) == 1
+    if not are_vectors or same_size(b.type.shape[0], a.type.shape[0] - 1) is None:
         fact = f"the diagonals are {a.type} and {b.type}"
         refuse(op, fact, a, b, fix="give vectors of n and of n - 1 elements")
     whole = diag(a)

@@ -21,7 +21,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import expand_dims, pad, squeeze
-from tracegraph.core.shapes import element_count, same_shape, same_size
+from tracegraph.core.shapes import element_count, minimum, plain, same_shape, same_size
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.norms import global_norm, l2_normalize
@@ -258,12 +258,7 @@ def diag_part(
     if low == high:
         return _diagonal(x, low)
     rows, columns = x.type.shape[-2:]
-    if not (known_int(rows) and known_int(columns)):
-        fix = "give the sizes in the TensorSpec, or take one diagonal after another"
-        refuse(
-            "diag_part", f"the sizes of {x.type} must be known for several diagonals", x, fix=fix
-        )
-    longest = min(rows + min(high, 0), columns - max(low, 0))
+    longest: Any = minimum(rows + min(high, 0), columns - max(low, 0))
     found = []
     for number in range(high, low - 1, -1):
         one = _diagonal(x, number)
@@ -284,8 +279,8 @@ def _diagonal(x: Tensor, k: Any) -> Tensor:
     if k != 0:
         x = x[..., max(-k, 0) :, max(k, 0) :]  # type: ignore[index]
     rows, columns = x.type.shape[-2:]
-    if known_int(rows) and known_int(columns) and rows != columns:
-        n = min(rows, columns)
+    if plain(rows) != plain(columns):
+        n = minimum(rows, columns)
         x = x[..., :n, :n]  # type: ignore[index]
     return einsum("...ii->...i", x)
 

@@ -12,6 +12,7 @@ from tracegraph.array.arguments import (
     as_flag,
     as_integers,
     as_number,
+    known_int,
     matrices,
     rank_of,
     refuse,
@@ -19,7 +20,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut, expand_dims, pad
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import maximum, same_shape
 from tracegraph.core.types import bfloat16, float16, float32, int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
@@ -238,18 +239,17 @@ def pinv(
     return Pinv()(x, broadcast(as_tensor(rcond, dtype), lead))
 
 
-def rounding(op: str, x: Tensor) -> float:
-    """max(m, n) times the machine epsilon. Raises ShapeError if the sizes are unknown, DTypeError
-    for integers."""
+def rounding(op: str, x: Tensor) -> Any:
+    """max(m, n) times the distance of 1 and the next number: a float, or a tensor where a size is
+    open. Raises DTypeError for integers."""
     if not x.dtype.is_differentiable:
         fact = f"{op}: the operand is {x.type}, and only floating or complex types are allowed"
         fix = "convert it: tg.cast(x, tg.float32)"
         fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
-    sizes = x.type.shape[-2:]
-    known = [size for size in sizes if isinstance(size, int)]
-    if len(known) < len(sizes):
-        refuse(op, f"the sizes of {x.type} must be known", x, fix="give a tolerance of your own")
-    return max(known) * float(np.finfo(x.dtype.real.numpy_dtype).eps)
+    rows, columns = x.type.shape[-2:]
+    size: Any = maximum(rows, columns)
+    eps = float(np.finfo(x.dtype.real.numpy_dtype).eps)
+    return (size if known_int(size) else cast_to(as_tensor(size), x.dtype.real)) * eps
 
 
 def matrix_rank(

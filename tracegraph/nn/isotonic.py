@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axis, as_flag, known_int, rank_of, refuse
+from tracegraph.array.arguments import as_axis, as_flag, rank_of, refuse
 from tracegraph.array.creation import range as range_of, stop_gradient
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import cut, expand_dims, pad, squeeze
+from tracegraph.core.shapes import maximum, minimum
 from tracegraph.core.types import float32, float64, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide, subtract
@@ -36,8 +37,7 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
 
     The result is constant on segments, where it is the mean of the inputs; so is its derivative.
     Returns it, and the segment number of each element as int32. Integers give float64, or float32
-    if they have 8 or 16 bits. The memory grows with the square of the axis, whose size must be
-    known. Raises ShapeError if it is not.
+    if they have 8 or 16 bits. The memory grows with the square of the axis.
 
     >>> found = tg.nn.isotonic_regression([3.0, 1.0, 2.0, 0.0])
     >>> found.output.numpy(), found.segments.numpy()
@@ -50,8 +50,6 @@ def isotonic_regression(inputs: TensorLike, decreasing: bool = True, axis: Axis 
     if not x.dtype.is_floating:
         refuse(op, f"{x.type} has no order", x, fix="convert it: tg.cast(x, tg.float32)")
     place = as_axis(op, axis, rank_of(op, x), x)
-    if not known_int(x.type.shape[place]):
-        refuse(op, f"axis {place} of {x.type} has an open size", x, fix="give it in the TensorSpec")
     rows = move_axis(x, place, x.ndim - 1)
     falls = as_flag(op, "decreasing", decreasing)
     rising = cast_to(stop_gradient(rows), float64)
@@ -80,9 +78,9 @@ def _segments(x: Tensor) -> Tensor:
     largest = reduce_max(where(is_there, means, -np.inf), axis=-2)
     last = x.ndim - 1
     begins = greater_equal(
-        cut(smallest, last, min(size, 1), size), cut(largest, last, 0, max(size - 1, 0))
+        cut(smallest, last, minimum(size, 1), size), cut(largest, last, 0, maximum(size - 1, 0))
     )
-    begins = pad(cast_to(begins, int32), [*[[0, 0]] * last, [min(size, 1), 0]])
+    begins = pad(cast_to(begins, int32), [*[[0, 0]] * last, [minimum(size, 1), 0]])
     return cumsum(begins, axis=-1)
 
 

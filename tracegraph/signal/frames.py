@@ -22,11 +22,14 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import cut, pad
-from tracegraph.core.types import as_dtype, float32
+from tracegraph.core.shapes import ceiling_divide, floor_divide, maximum
+from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.math.unary import rsqrt
+from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
@@ -48,12 +51,12 @@ def frame(
 ) -> Tensor:
     """Splits a signal into frames of `frame_length` elements, `frame_step` apart.
 
-    `axis` becomes two axes: the frames, and the elements of each. Its size must be known.
+    `axis` becomes two axes: the frames, and the elements of each.
 
     - `pad_end`: whether to keep frames that extend past the end, filled up with `pad_value`;
       otherwise they are dropped.
 
-    Raises ShapeError if a length is below 1 or the size is open.
+    Raises ShapeError if a length is below 1.
 
     >>> tg.signal.frame([1, 2, 3, 4, 5], frame_length=3, frame_step=2).numpy()
     array([[1, 2, 3],
@@ -63,19 +66,25 @@ def frame(
     place = as_axis("frame", axis, rank_of("frame", x), x)
     length, step = _steps("frame", frame_length, frame_step)
     size: Any = x.type.shape[place]
-    if not known_int(size):
-        refuse("frame", f"the size of {x.type} is open", x, fix="give it in the TensorSpec")
-    count = max(0, 1 + (size - length) // step)
+    count = maximum(0, 1 + floor_divide(size - length, step))
     padding = as_tensor(pad_value, x.dtype)
     if as_flag("frame", "pad_end", pad_end):
-        count = -(-size // step)
-        margin = max(0, (count - 1) * step + length - size)
+        count = ceiling_divide(size, step)
+        margin = maximum(0, (count - 1) * step + length - size)
         margins = [(0, margin if k == place else 0) for k in range(x.ndim)]
         if rank_of("frame", padding):
             refuse("frame", f"pad_value is {padding.type}", padding, fix="give one number")
         x = pad(x, margins, constant_values=padding)
-    places = np.arange(count)[:, None] * step + np.arange(length)
-    return Gather(place, 0)(x, as_tensor(places.astype(np.int32)))
+    return Gather(place, 0)(x, _places(count, length, step))
+
+
+def _places(count: Any, length: Any, step: int) -> Tensor:
+    """Where the elements of each frame stand in the signal: int32[count, length]."""
+    if known_int(count) and known_int(length):
+        places = np.arange(count)[:, None] * step + np.arange(length)
+        return as_tensor(places.astype(np.int32))
+    starts = Iota(count, int32)() * step  # type: ignore[operator]
+    return starts[:, None] + Iota(length, int32)()
 
 
 def _steps(op: str, frame_length: Any, frame_step: Any) -> tuple[int, int]:
@@ -95,7 +104,7 @@ def overlap_and_add(signal: TensorLike, frame_step: SizeLike, name: str | None =
     """Joins signal[..., frames, elements] to one of [..., (frames - 1) * frame_step + elements].
 
     Frames start `frame_step` apart, and are added where they overlap. Raises ShapeError if the step
-    is below 1 or the sizes are open.
+    is below 1.
 
     >>> tg.signal.overlap_and_add([[1, 2, 3], [4, 5, 6]], frame_step=2).numpy()
     array([1, 2, 7, 5, 6], dtype=int32)
@@ -106,14 +115,13 @@ def overlap_and_add(signal: TensorLike, frame_step: SizeLike, name: str | None =
         refuse(op, f"{x.type} has no frames", x, fix="give a tensor of at least two axes")
     sizes: Any = sizes_of(op, x)
     *lead, count, length = sizes
-    if not (known_int(count) and known_int(length)):
-        refuse(op, f"the sizes of {x.type} are open", x, fix="give them in the TensorSpec")
     step = _steps(op, 1, frame_step)[1]
-    size = (count - 1) * step + length if count else 0
-    places = (np.arange(count)[:, None] * step + np.arange(length)).reshape(-1, 1)
+    is_empty = known_int(count) and count == 0
+    size = 0 if is_empty else maximum(0, (count - 1) * step + length)
+    places = Reshape((count * length, 1))(_places(count, length, step))
     zeros = full(0, x.type.with_shape((*lead, size)))
     flat = Reshape((*lead, count * length))(x)
-    return ScatterAdd(len(lead), 0)(zeros, as_tensor(places.astype(np.int32)), flat)
+    return ScatterAdd(len(lead), 0)(zeros, places, flat)
 
 
 def stft(
@@ -275,7 +283,9 @@ def mfccs_from_log_mel_spectrograms(
     size: Any = x.type.shape[-1] if rank_of(op, x) else 0
     if size == 0:
         fail(SignatureError, f"{op}: {x.type} has no bins", fix="give at least one mel bin")
-    return dct(x) * (1 / math.sqrt(2 * size))  # type: ignore[operator]
+    if known_int(size):
+        return dct(x) * (1 / math.sqrt(2 * size))  # type: ignore[operator]
+    return dct(x) * rsqrt(cast_to(as_tensor(2 * size), x.dtype))  # type: ignore[operator]
 
 
 __all__ = [

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nn
-from tracegraph.array.arguments import as_flag
-from tracegraph.array.creation import zeros_like
+from tracegraph.array.arguments import as_flag, known_int
+from tracegraph.array.creation import range as range_of, zeros_like
 from tracegraph.array.indexing.selection import gather, where
 from tracegraph.array.shaping import expand_dims
-from tracegraph.core.types import float32
+from tracegraph.core.shapes import ceiling_divide
+from tracegraph.core.types import float32, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, format_of, is_channels_first, known, padding_of, window
-from tracegraph.math.elementwise.arithmetic import divide, multiply
+from tracegraph.layers.base import Layer, format_of, is_channels_first, padding_of, window
+from tracegraph.math.elementwise.arithmetic import divide, minimum, multiply
 from tracegraph.math.reduction import reduce_max, reduce_mean, reduce_sum
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -142,11 +143,6 @@ class _AdaptivePooling(Layer):
         self._first = 2 if is_channels_first(op, data_format) else 1
         self.data_format = data_format
 
-    def build(self, input_shape: Any) -> None:
-        if isinstance(input_shape, dict) or len(input_shape) == self.rank + 2:
-            for k in range(self.rank):
-                known(self, input_shape, self._first + k)
-
     def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, as_tensor(inputs), self.rank + 2)
         for k, count in enumerate(self.output_size):
@@ -156,13 +152,26 @@ class _AdaptivePooling(Layer):
     def _along(self, x: Tensor, axis: int, count: int) -> Tensor:
         """`count` windows along one axis: window k reaches from k * size / count, rounded down, to
         (k + 1) * size / count, rounded up."""
-        size = known(self, x.type.shape, axis)
-        starts = np.arange(count) * size // count
-        sizes = -(-np.arange(1, count + 1) * size // count) - starts
-        within = np.arange(sizes.max())
-        places = starts[:, None] + np.minimum(within, sizes[:, None] - 1)
-        counts = (within < sizes[:, None]).reshape(*places.shape, *[1] * (x.ndim - axis - 1))
-        return self._reduced(gather(x, places, axis=axis), counts, axis + 1)
+        size: Any = x.type.shape[axis]
+        number: Any = np.arange(count)
+        if not known_int(size):
+            number, size = range_of(count), cast_to(as_tensor(size), int32)
+        starts = number * size // count
+        sizes = -(-(number + 1) * size // count) - starts
+        within = self._within(x.type.shape[axis], count, sizes)
+        least: Any = np.minimum if known_int(size) else minimum
+        places = starts[:, None] + least(within, sizes[:, None] - 1)
+        counts = within < sizes[:, None]
+        ones = [None] * (x.ndim - axis - 1)
+        return self._reduced(gather(x, places, axis=axis), counts[:, :, *ones], axis + 1)
+
+    @staticmethod
+    def _within(size: Any, count: int, sizes: Any) -> Any:
+        """The numbers of the elements of the longest window."""
+        if known_int(size):
+            return np.arange(sizes.max())
+        # No window is longer than a whole share and what its two ends add to it.
+        return range_of(ceiling_divide(size, count) + 1)
 
     def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
         """One element per window along an axis; a shorter window repeats its last element where
@@ -182,7 +191,7 @@ class AdaptiveAveragePooling1D(_AdaptivePooling):
 
     def _reduced(self, windows: Tensor, counts: Any, axis: int) -> Tensor:
         total = reduce_sum(where(counts, windows, zeros_like(windows)), axis)
-        return divide(total, as_tensor(counts.sum(axis=1), total.dtype))
+        return divide(total, reduce_sum(cast_to(as_tensor(counts), total.dtype), 1))
 
 
 class AdaptiveAveragePooling2D(AdaptiveAveragePooling1D):
@@ -193,7 +202,7 @@ class AdaptiveAveragePooling2D(AdaptiveAveragePooling1D):
       rounded up.
     - `data_format`: "channels_first" for [examples, channels, height, width].
 
-    Sizes must be known. Raises ShapeError for open ones, and for inputs without 4 axes.
+    Raises ShapeError for inputs without 4 axes.
 
     >>> tg.layers.AdaptiveAveragePooling2D((2, 3))(tg.ones([1, 7, 7, 4])).shape
     TensorShape([1, 2, 3, 4])
