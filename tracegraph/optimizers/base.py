@@ -73,8 +73,7 @@ class Optimizer(Module):
       that `tg.IndexedSlices` do not name, or that are all 0 in a dense gradient. By default such
       rows have gradient 0, with which running means still move.
 
-    `iterations` counts the calls of `apply_gradients`. State is created when a variable is first
-    seen.
+    `iterations` counts the calls of `apply_gradients`. State is created at a variable's first step.
 
     Raises DTypeError (a TypeError) for a setting that is not a number, and SignatureError (a
     ValueError) for one that is out of range: below zero, or a `beta` of 1 or more.
