@@ -737,9 +737,16 @@ def test_branches_that_differ():
 
     text(
         TraceError,
-        re.escape("true_fn returns * and false_fn ('*', '*')"),
+        re.escape("true_fn returns a tensor and false_fn ('*', '*')"),
         lambda: x,
         lambda: (x, x),
+    )
+    text(TraceError, "true_fn returns None and false_fn a tensor", lambda: None, lambda: x)
+    text(
+        TraceError,
+        re.escape("true_fn returns {'a': '*', 'b': None} and false_fn {'a': None, 'b': '*'}"),
+        lambda: {"a": x, "b": None},
+        lambda: {"a": None, "b": x},
     )
     text(
         TraceError,
@@ -1349,3 +1356,70 @@ def test_a_tensor_out_of_its_scope_is_a_value_error_too():
     with pytest.raises(ValueError, match="out of scope") as caught:
         kept[0] + 1
     assert isinstance(caught.value, TypeError)
+
+
+def test_a_tape_from_outside_of_a_body_is_named():
+    @tg.function
+    def watched(x):
+        with tg.GradientTape() as tape:
+            for _ in tg.range(3):  # here
+                tape.watch(x)
+                x = x * 2.0
+        return tape.gradient(x, x)
+
+    @tg.function
+    def pushed(x):
+        with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as accumulator:
+            total = x * 0.0
+            for _ in tg.range(3):  # here
+                x = x * 2.0
+                total += accumulator.jvp(x)
+        return total
+
+    for function in (watched, pushed):
+        words = f"the branch or the body of the loop at {line_of(function.python_function)}"
+        found = raises(SignatureError, words, lambda f=function: f(f64(1.5)))
+        assert "open the GradientTape or the ForwardAccumulator in the branch or the body" in found
+
+
+def test_what_a_function_sets_in_a_loop_is_refused_with_the_loop():
+    @tg.function
+    def f(x):
+        last = x
+
+        def note(y):
+            nonlocal last
+            last = y * 2.0
+            return last
+
+        for _ in tg.range(3):  # here
+            x = note(x)
+        return last
+
+    words = f"the branch or the body of the loop at {line_of(f.python_function)}, and it was used"
+    assert "by `nonlocal`" in raises(SignatureError, words, lambda: f(f64(1.5)))
+
+
+def test_results_of_python_functions_of_unknown_rank_name_the_repair():
+    def sin(x):
+        return tg.numpy_function(np.sin, [x], tg.float64)
+
+    def converted(x):
+        for _ in tg.range(3):
+            x = x + sin(x)
+        return x
+
+    forms = [
+        converted,
+        lambda x: sin(x) if x > 0.0 else x,
+        lambda x: tg.cond(x > 0.0, lambda: sin(x), lambda: x),
+        lambda x: repeat(sin, x, 3),
+        lambda x: tg.map_fn(sin, tg.stack([x, x])),
+        lambda x: tg.scan(lambda s, y: sin(s), tg.stack([x, x])),
+    ]
+    for form in forms:
+        with pytest.raises(
+            ShapeError, match=r"y\.set_shape\(\[…\]\), or Tout=tg\.TensorSpec"
+        ) as caught:
+            tg.function(form)(f64(0.5))
+        assert "test_control_flow.py" in str(caught.value)

@@ -240,3 +240,36 @@ def test_numerics_name_the_step_of_a_loop_that_is_recorded(option):
         error, "in step 1 of the loop", lambda: call(tg.constant(1.3, tg.float64), tg.constant(3))
     )
     assert "y = tg.math.log(y - 1.0)" in text
+
+
+def two_calls_in_a_step(called, x, steps):
+    following = next_state(called)
+    s = x
+    for _ in steps:
+        j = 0
+        while j < 2:  # Python decides, so each step has both calls
+            s = s * x + following(s)
+            j += 1
+    return s
+
+
+def test_several_calls_in_a_step_keep_what_they_returned():
+    called = []
+    found = of_both_orders(lambda x, steps: two_calls_in_a_step(called, x, tg.range(2)))
+    values = found(tg.constant(0.5, tg.float64), 0)
+    assert len(called) == 4
+    constant = jax.lax.stop_gradient
+
+    def plain(x):
+        s = x
+        for _ in range(4):
+            s = s * x + 0.5 * constant(s) + 1.0
+        return s
+
+    with jax.enable_x64(True):
+        expected = [f(0.5) for f in (plain, jax.grad(plain), jax.grad(jax.grad(plain)))]
+    np.testing.assert_allclose(values, expected, rtol=1e-10)
+    unknown = of_both_orders(lambda x, n: two_calls_in_a_step(called, x, tg.range(n)))
+    np.testing.assert_allclose(
+        unknown(tg.constant(0.5, tg.float64), tg.constant(2)), expected, rtol=1e-10
+    )

@@ -15,6 +15,7 @@ from tracegraph import nest
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -162,7 +163,7 @@ def common_type(one: Any, other: Any, place: Place) -> TensorType:
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
     if same_shape(first.shape, second.shape) is None:
-        place.refuse(UnfitState, one, other, place.fix)
+        place.refuse(UnfitState, one, other, fix_of_unknown_rank(first, second) or place.fix)
     return first
 
 
@@ -184,7 +185,7 @@ def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) 
         fix = f"convert one: tg.cast(…, tg.{wider}), or tg.constant(…, tg.{name})"
         place.refuse(DTypeError, one, other, fix)
     if type.shape != ():
-        place.refuse(UnfitState, one, other, place.fix)
+        place.refuse(UnfitState, one, other, fix_of_unknown_rank(type) or place.fix)
     return type
 
 

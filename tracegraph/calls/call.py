@@ -25,7 +25,7 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant
-from tracegraph.ops.effect import FirstToken
+from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.ops.elementwise import MUL, add_all
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient, is_diagonal_path, made_again
@@ -463,9 +463,10 @@ def _places_of_effects(body: Graph) -> dict[Tensor, int]:
 
 
 def _kept(node: Node) -> Sequence[Tensor]:
-    """The outputs that derivatives take from a node that cuts runs: for a call of Python also the
-    token, which carries what the call recorded."""
-    if node.op.regions and node.op.inlined is None:
+    """The outputs that derivatives take from a node that cuts runs: for a call of Python that has
+    derivatives also the token, which carries what the call recorded."""
+    has_none = isinstance(node.op, HostCall) and not node.op.is_differentiable
+    if has_none or (node.op.regions and node.op.inlined is None):
         return [y for y in node.outputs if y.type is not TOKEN]
     return node.outputs
 

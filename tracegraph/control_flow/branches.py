@@ -24,6 +24,7 @@ from tracegraph.core.shapes import same_shape
 from tracegraph.core.source import here
 from tracegraph.core.types import bool_, int32
 from tracegraph.effects.checks_and_prints import check
+from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -244,7 +245,7 @@ def _check_alike(name: str, first: Region, other: Region) -> None:
     if not one.structure.matches(two.structure) or one.flags != two.flags:
         fail(
             TraceError,
-            f"{name}: {first.name} returns {one.structure} and {other.name} {two.structure}",
+            f"{name}: {first.name} returns {one} and {other.name} {two}",
             source=here(),
             fix="let both return the same structure, with tensors in the same places",
         )
@@ -262,7 +263,8 @@ def _check_alike(name: str, first: Region, other: Region) -> None:
                 ShapeError,
                 f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
                 source=here(),
-                fix="let both have the same shape: tg.broadcast_to(x, shape)",
+                fix=fix_of_unknown_rank(x, y)
+                or "let both have the same shape: tg.broadcast_to(x, shape)",
             )
 
 

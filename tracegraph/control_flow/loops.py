@@ -26,9 +26,10 @@ from tracegraph.control_flow.regions import (
     traced_region,
 )
 from tracegraph.control_passes.stacked_writes import with_stacked_writes
-from tracegraph.core.shapes import Dim, Size, same_shape, same_size
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
+from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -511,6 +512,10 @@ class _ScanLoop:
         region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
         shared = Shared([region], here())
         count = len(types)
+        for type in region.result_types[count:]:
+            if fix := fix_of_unknown_rank(type):
+                fact = f"{self.name}: a step returns {type}, whose rank is not known, to be stacked"
+                fail(ShapeError, fact, source=here(), fix=fix)
         with Builder(self.name) as builder:
             values = shared.placeholders(builder, shared.read_only)
             captured = shared.captured(builder)
@@ -643,13 +648,16 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "step",
             source=here(),
             operands=[operand_text(value)],
-            fix="keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
+            fix=fix_of_unknown_rank(value.type)
+            or "keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
             "returns",
         )
     return value
 
 
 def _shape(x: Tensor) -> str:
+    if isinstance(x.type.shape, ShapeVariable):
+        return str(x.type.shape)
     sizes = ", ".join(map(str, x.type.shape))
     return f"({sizes},)" if len(x.type.shape) == 1 else f"({sizes})"
 

@@ -79,7 +79,7 @@ def traced_region(
 
     def run(begins_anew: bool, is_first: bool) -> Region:
         with CallTrace(name) as trace:
-            trace.is_region = True
+            trace.region = here()
             if begins_anew:
                 trace.forget_state()
             outer = trace.outer

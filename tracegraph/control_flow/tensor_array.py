@@ -593,7 +593,8 @@ class TensorArray:
     def _size_for(self, name: str, at: Tensor) -> Size:
         """The size that has room for indices of which only the run knows how large they are."""
         trace = current_trace()
-        if trace is not None and trace.is_region and not isinstance(self.capacity, Dim):
+        is_inside = trace is not None and trace.region is not None
+        if is_inside and not isinstance(self.capacity, Dim):
             # What a step or a branch makes keeps its shape; most often the new array is dropped.
             reason = "the index is known only when the graph runs, and the array is not state"
             fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="

@@ -597,12 +597,21 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     """Raises the SignatureError for a tensor used outside the trace that created it."""
     where = "a @tg.function that was traced"
     fix = "return it from the function, and use the returned value"
-    if tensor.node is not None and getattr(tensor.node.builder, "is_region", False):
-        where = "a branch or the body of a loop"
+    builder = None if tensor.node is None else tensor.node.builder
+    region = getattr(builder, "region", None)
+    if region is not None:
+        where = f"the branch or the body of the loop at {region}"
         fix = (
             "return it from there, or set the name in the statement itself: what a function called "
             "there sets, by `nonlocal` or in an object, is not state of the statement"
         )
+        if builder is not None and builder.is_open:  # what is outside is a tape that knows another
+            where += ", which is not traced to its end"
+            fix = (
+                "open the GradientTape or the ForwardAccumulator in the branch or the body, or "
+                "watch before it and ask behind it: one from outside follows what the statement "
+                "returns"
+            )
     fail(
         SignatureError,
         f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",

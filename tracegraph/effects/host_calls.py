@@ -278,6 +278,18 @@ def declare_result(x: Tensor, shape: TensorShape) -> bool:
     return not current().is_top_level and _declared(x, shape, None)
 
 
+def fix_of_unknown_rank(*types: TensorType) -> str:
+    """How to declare the shape of what a Python function returned, where one of these types has
+    no known rank for it; otherwise empty."""
+    unknown = [x for x in types if str(x.shape).startswith("*?")]
+    if not unknown:
+        return ""
+    return (
+        "declare the shape that the Python function returns: y.set_shape([…]), or "
+        f"Tout=tg.TensorSpec(shape, tg.{unknown[0].dtype.name})"
+    )
+
+
 def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
     node, builder = x.node, current()
     if node is None or node.builder is not builder:
@@ -304,4 +316,4 @@ def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
     return True
 
 
-__all__ = ["HostFunction", "declare_result", "declared_type", "host_call"]
+__all__ = ["HostFunction", "declare_result", "declared_type", "fix_of_unknown_rank", "host_call"]

@@ -72,7 +72,8 @@ def names_chosen(node: Node) -> set[str]:
     """The sizes and shapes that only the run of a node knows."""
     if not node.op.cuts_runs:
         return set()
-    given = set[str]().union(*(names_in(x.type) for x in node.inputs))
+    # A loop of known length is given that length.
+    given = names_in(node.op.repetitions).union(*(names_in(x.type) for x in node.inputs))
     return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in node.outputs)) - given
 
 

@@ -26,7 +26,7 @@ from tracegraph.core.shapes import ceiling_divide, floor_divide, maximum
 from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.unary import rsqrt
+from tracegraph.math.elementwise.unary import rsqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota

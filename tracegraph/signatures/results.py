@@ -29,6 +29,11 @@ class Results:
         rest = iter(tensors)
         return self.structure.pack([next(rest) if flag else None for flag in self.flags])
 
+    def __str__(self) -> str:
+        if self.structure.is_leaf:
+            return "a tensor" if self.flags == (True,) else "None"
+        return str(self.pack("*" * sum(self.flags)))
+
     def tensors(self, packed: Any) -> list[Any]:
         """The tensors in a packed result, in order."""
         leaves, _ = nest.flatten_structure(packed, none_is_leaf=True)

@@ -214,8 +214,8 @@ class Trace(Builder):
         self._unreached: list[tuple[Variable, Tensor]] = []
         #: What is being traced, for the error about a Variable that it must not create.
         self.what = "a @tg.function"
-        #: Whether it is a branch, or the body of a loop.
-        self.is_region = False
+        #: The line of the branch or the loop, if it is a region of one.
+        self.region: Source | None = None
         self.created: list[Any] = []
         self.may_create = False
         #: Whether variables are stored before a Python function is called, and reread after it; not
