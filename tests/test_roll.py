@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 import tracegraph as tg
 from tracegraph.eager import backend
 from tracegraph.errors import SignatureError
+from tracegraph.rolling import estimate
 
 
 def runs_in(function, *args):
@@ -380,3 +381,7 @@ def test_random_blocks(program):
 @given(programs())
 def test_many_random_blocks(program):
     assert_rolls_right(program)
+
+
+def test_a_loop_may_take_three_hundredths_more_at_most():
+    assert estimate._TOLERANCE <= 0.03

@@ -84,7 +84,7 @@ class OptaxOptimizer(Module):
         assert self._step is not None
         kept = [*self.optax_state.values()]
         values, states = self._step(gradients, kept, variables, **extra)
-        assigned = [
+        assigned: list[tuple[str, Variable, Tensor]] = [
             *zip(self.optax_state, kept, states, strict=True),
             *((k, v, _constrained(v, values[k])) for k, v in variables.items()),
         ]
