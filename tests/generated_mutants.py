@@ -32,16 +32,13 @@ import tracegraph as tg
 import tracegraph.math
 import tracegraph.nn
 import tracegraph.ops
-from tests import (
-    test_control_flow_mutants as control_flow,
-    test_ops,
-    test_table_programs,
-    test_widened_ops,
-)
 from tests.compiling import compile_quickly
+from tests.control_flow import test_control_flow_mutants as control_flow
 from tests.function_table import ROWS, Row
+from tests.mathematics import test_table_programs
 from tests.mutants import _forget, problems_of_row
 from tests.op_table import CASES, Case
+from tests.ops import test_ops, test_widened_ops
 from tracegraph.calls import call, custom_call, gradient_cache
 from tracegraph.control import branch, scan, while_loop
 from tracegraph.eager import pending

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 
 from lowering.rules import RULES
-from tests import test_ops
 from tests.op_table import CASES, Case
+from tests.ops import test_ops
 from tracegraph.calls.custom_call import CustomCall
 from tracegraph.calls.recompute import RecomputedCall
 from tracegraph.core.sparsity_patterns import Pattern

@@ -1,6 +1,6 @@
 """One row or more per op: the operands it is tried on, and what is known about it.
 
-`tests/test_ops.py` runs every row through the whole contract of an op.
+`tests/ops/test_ops.py` runs every row through the whole contract of an op.
 """
 
 from __future__ import annotations

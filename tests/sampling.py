@@ -8,7 +8,7 @@ def divided(cases, count):
     """Divides the cases of a test: `count` of them, and the others. With several parameters it
     first picks values that no case has yet, then pairs of values. Otherwise it picks by name: the
     same cases in each run, spread over the whole table, where neighbours are alike."""
-    others = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    others = sorted(cases, key=lambda item: zlib.crc32(_name(item).encode()))
     if len(_values(others[0])) == 1:
         return others[:count], others[count:]
     values = {item: set(_values(item)) for item in cases}
@@ -33,3 +33,9 @@ def _values(item):
         groups.append([x.strip() for x in names.split(",")] if isinstance(names, str) else names)
     groups += [[name] for name in given if not any(name in names for names in groups)]
     return sorted((names[0], *(id(given[x]) for x in names)) for names in groups)
+
+
+def _name(item):
+    """The name of a case without the folder of its file, which may move and keeps its cases."""
+    file, colons, name = item.nodeid.partition("::")
+    return file.rpartition("/")[2] + colons + name

@@ -20,7 +20,7 @@ from tracegraph.ops import contract as ops
 @lowers(ops.Matmul)
 def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
     # XLA adds up products of 16 bits in float32. To ask for it, by a preferred type, costs half as
-    # much again for bfloat16 on CPUs; `tests/test_numbers.py` looks at what is got.
+    # much again for bfloat16 on CPUs; `tests/ops/test_numbers.py` looks at what is got.
     batch = tuple(range(x.ndim - 2))
     return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)))
 

@@ -1,6 +1,6 @@
-"""Every op on operands that are divided, on 8 devices, against one of them: `tests/test_layouts.py`
-runs this file in a process that has them. XLA's partitioner gets some divisions wrong, most of them
-where an axis of the mesh divides nothing."""
+"""Every op on operands that are divided, on 8 devices, against one of them:
+`tests/devices/test_layouts.py` runs this file in a process that has them. XLA's partitioner gets
+some divisions wrong, most of them where an axis of the mesh divides nothing."""
 
 import itertools
 import random
@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import tracegraph as tg
 from lowering.program import graph_function
 from tests.op_table import CASES
-from tests.test_ops import CHUNK, arguments, difference_of, has_derivative, traced
+from tests.ops.test_ops import CHUNK, arguments, difference_of, has_derivative, traced
 from tracegraph.core.types import type_of_array
 from tracegraph.ir.builder import Builder
 from tracegraph.ops import index

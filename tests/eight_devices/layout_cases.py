@@ -1,4 +1,5 @@
-"""Layouts on 8 devices: `tests/test_layouts.py` runs this file in a process that has them."""
+"""Layouts on 8 devices: `tests/devices/test_layouts.py` runs this file in a process that has
+them."""
 
 import contextlib
 import copy
@@ -17,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import tracegraph as tg
 from tests.counting_reads import bytes_of_reads
-from tests.test_docs import ON_8_DEVICES, execute
+from tests.project.test_docs import ON_8_DEVICES, execute
 from tracegraph.archive.layouts import read_layout
 from tracegraph.archive.manifest import Entry
 from tracegraph.core.types import TensorType

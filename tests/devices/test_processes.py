@@ -1,0 +1,590 @@
+"""Several processes of one program: they begin together, run the same, and end together.
+
+The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
+"""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tracegraph as tg
+from lowering.agreement import _first_difference
+from tracegraph.distribute.watch import port_of, reserved_port
+
+SCRIPT = Path(__file__).parents[1] / "in_processes.py"
+LAUNCH = [sys.executable, "-m", "tracegraph", "launch"]
+#: Of these lines most are the libraries' own. Two threads of gloo's may write at once: one line has
+#: both texts then, and one none.
+NOISE = re.compile(
+    r"\[Gloo\]|is connected to|connected peer ranks is"
+    r"|^\[\d\] ([WEF]\d{4} |\d?$|:UNKNOWN|Additional GRPC)"
+)
+#: What a thread of gloo's may write into a line that Python is about to end.
+GLOO = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\.[^:]*: \d+")
+LOST = 70
+SHAPE, LARGER = (64, 24), (256, 512)
+
+
+def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
+    """The exit code, and the lines of both outputs, each with the number of its process."""
+    done = subprocess.run(
+        [*LAUNCH, *options, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
+    )
+    out, err = (
+        [x for line in text.splitlines() if (x := GLOO.sub("", line)) and not NOISE.search(x)]
+        for text in (done.stdout, done.stderr)
+    )
+    return done.returncode, out, err
+
+
+def restored(path, shape=SHAPE):
+    """The three variables of a checkpoint, each as it was saved, on the one device of here."""
+    found = {
+        "rows": tg.Variable(tg.zeros(shape)),
+        "columns": tg.Variable(tg.zeros(shape)),
+        "whole": tg.Variable(0.0),
+    }
+    tg.train.Checkpoint(**found).restore(str(path)).assert_consumed()
+    return found
+
+
+def generation_of(path, shape=SHAPE):
+    """The generation of a checkpoint, which all its values have."""
+    found = restored(path, shape)
+    generation = float(found["whole"])
+    value = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape) + generation
+    np.testing.assert_array_equal(found["rows"], value)
+    np.testing.assert_array_equal(found["columns"], value)
+    return generation
+
+
+def test_a_signal_to_one_process_saves_in_all(tmp_path):
+    code, _, err = launch(SCRIPT, "preempted", tmp_path / "managed")
+    assert code == 128 + signal.SIGTERM
+    path = tmp_path / "managed" / "ckpt-2"
+    assert f"[0] tracegraph: SIGTERM: the training is saved in {path}" in err
+    v = tg.Variable(0.0)
+    tg.train.Checkpoint(v=v).restore(str(path)).assert_consumed()
+    assert v.numpy() == 8.0
+
+
+def test_each_process_writes_and_reads_what_it_owns(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "saves,manages", path, tmp_path / "managed")
+    assert (code, err) == (0, [])
+    assert sum("restored 3.0" in line for line in out) == 2
+    kept = sorted(x.name for x in (tmp_path / "managed").iterdir())
+    assert kept == ["checkpoint", "ckpt-2", "ckpt-3"]
+    assert generation_of(tmp_path / "managed" / "ckpt-2") == 2.0
+    out = [line for line in out if "read" in line]
+    # Half of the rows for the columns and the other way round, and hardly anything in vain.
+    size = 4 * LARGER[0] * LARGER[1]
+    assert len(out) == 2
+    for line in out:
+        _, _, whole, _, count = line.split()
+        assert float(whole) == 1.0 and size <= int(count) <= 1.1 * size + 8
+    names = sorted(x.name for x in path.glob("*.safetensors"))
+    assert [name.rpartition("-")[0] for name in names] == ["values-0", "values-1"]
+    sizes = [file.stat().st_size for file in path.glob("*.safetensors")]
+    assert max(sizes) < 1.2 * size + 1000  # half of two arrays, and nobody has both halves
+    assert generation_of(path, LARGER) == 1.0
+
+
+def test_a_save_that_fails_in_one_process_fails_in_all(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "fails_to_save", path)
+    assert (code, err) == (0, [])
+    own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
+    fact = f"{path} cannot be saved to, and holds what it held"
+    for step, failing in (("save", 1), ("commit", 0)):
+        other = own[1 - failing]
+        assert any(x.startswith(f"{step} OSError [Errno 28] {fact}") for x in own[failing])
+        told = (
+            f"{step} DistributedError nothing was saved to {path}, since process {failing} failed"
+        )
+        assert any(x.startswith(told) for x in other)
+        assert all(f"{step} kept 1.0" in lines for lines in own)
+    assert generation_of(path) == 2.0
+
+
+def values_of(lines):
+    """The bytes that processes told, by what they were told of: all say the same."""
+    found = {}
+    for line in lines:
+        _, word, kind, digits = line.split()
+        assert word == "bits" and found.setdefault(kind, digits) == digits
+    return {kind: bytes.fromhex(digits) for kind, digits in found.items()}
+
+
+def test_a_run_goes_on_with_fewer_processes(tmp_path):
+    path = tmp_path / "checkpoint"
+    code, out, err = launch(SCRIPT, "trains", path)
+    assert (code, err) == (0, [])
+    before = values_of(out)["first"]
+    code, out, err = launch(SCRIPT, "trains_on", path, options=("-n", "1", "--devices", "2"))
+    assert (code, err) == (0, [])
+    found = values_of(out)
+    assert found["restored"] == found["given"], "as a run that had fewer from there, bit by bit"
+    losses = [np.frombuffer(x[:12], np.float32) for x in (before, found["given"])]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_a_model_is_saved_by_all_processes(tmp_path):
+    path = tmp_path / "model"
+    code, out, err = launch(SCRIPT, "saves_a_model", path)
+    assert (code, err) == (0, [])
+    assert sorted(out) == ["[0] product True", "[1] product True"]
+    names = sorted(x.name.rpartition("-")[0] for x in path.glob("weights-*"))
+    assert names == ["weights-0", "weights-1"]
+    sizes = [file.stat().st_size for file in path.glob("weights-*")]
+    assert max(sizes) < 1.2 * 4 * SHAPE[0] * SHAPE[1] + 1000, "nobody has both halves"
+    loaded = tg.saved_model.load(path)
+    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) + 1
+    for name in ("rows", "columns"):
+        assert loaded.parts[name].layout is None, "there is one device here"
+        np.testing.assert_array_equal(loaded.parts[name], value)
+    np.testing.assert_allclose(loaded.product(2.0), 2.0 * (value**2).sum(dtype=float), rtol=1e-5)
+
+
+def strike(path, rng):
+    """Starts processes that save without end and kills one of them at some moment. The last
+    generation that was told, and the one that is found."""
+    command = [*LAUNCH, "-n", "2", "--devices", "2", str(SCRIPT), "saves_without_end", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids, told = [], 0
+    while told < 2 or len(pids) < 2:
+        words = process.stdout.readline().split()
+        assert words, process.communicate()
+        if words[1:2] == ["process"]:
+            pids.append(int(words[2]))
+        if words[1:2] == ["generation"]:
+            told = int(words[2])
+    time.sleep(rng.uniform(0, 0.3))
+    os.kill(rng.choice(pids), signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 137, err
+    rows = (line.split() for line in out.splitlines())
+    told = max([told, *(int(x[2]) for x in rows if x[1:2] == ["generation"])])
+    return told, generation_of(path)
+
+
+@pytest.mark.parametrize(
+    "count", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+)
+def test_a_kill_of_one_process_leaves_one_generation(count, tmp_path):
+    rng = random.Random(0)
+    for i in range(count):
+        told, found = strike(tmp_path / str(i), rng)
+        assert told <= found <= told + 1  # it counts before anybody is told
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_what_they_do_together_and_alone():
+    scenarios = (
+        "catches_an_exit,adds_up,prints,works_alone,gives_its_part,gives_what_others_give,"
+        "shows_what_is_divided"
+    )
+    code, out, err = launch(SCRIPT, scenarios)
+    assert (code, err) == (0, [])
+    own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
+    common = [lines[-7:] for lines in own]
+    own = [lines[:-7] for lines in own]
+    devices = [f"/job:localhost/replica:0/task:{i}/device:CPU:0" for i in range(2)]
+    parts = [
+        "parts (8,) float64 140.0",
+        "tg.Tensor(<2 parts of 4>, shape=(8,), dtype=float64) "
+        "<tg.Variable 'v:0' shape=(8,) dtype=float64, <2 parts of 4>>",
+    ]
+    assert own[0] == [
+        *(f"device {devices[0]}", "total 140.0"),
+        *("in the function 28 [0 1 2 ... 5 6 7]", "returned 29.0 seen [28.0]", "at top level 0"),
+        *("alone 5.0", "together 140.0", *parts, "[0 1 ... 6 7]"),
+    ]
+    assert own[1] == [
+        *(f"device {devices[1]}", "total 140.0", "returned 29.0 seen []", "together 140.0"),
+        *parts,
+    ]
+    fact = "given processes give different values of one tensor: process {} f32[8] array([{}., "
+    for i, lines in enumerate(common):
+        assert lines[:2] == ["by chance 0.0 0.0", "nan 4.0"]
+        assert lines[2].startswith(fact.format(i, i)) and f"and process {1 - i} f32" in lines[2]
+        assert lines[3:] == [
+            "shown [0. 1. 2. 3. 4. 5. 6. 7.]",
+            "shown numbers from -5 to 2",
+            "twice [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]",
+            "halves [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]",
+        ]
+
+
+def test_what_another_process_has_is_refused():
+    code, out, err = launch(SCRIPT, "uses_what_others_have,draws_alone")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line[4:] for line in out if line.startswith(f"[{i}]")]
+        array = "refused an array of JAX's float32[4] is on devices of another process, and this"
+        mesh = f"refused process {i} uses the mesh data=2, which has no device of this process"
+        assert [line[: len(array)] for line in own[:2]] == [array] * 2
+        assert own[2:7] == [mesh] * 4 + ["own 14.0"]
+        assert own[7:] == ["alone (2,) (2,)"] * i
+
+
+def test_the_first_node_that_differs_is_told():
+    x = tg.TensorSpec([2])
+    texts = [
+        tg.function(f).get_concrete_function(x).graph.as_text()
+        for f in (lambda x: tg.tanh(x) * 2.0, lambda x: tg.sin(tg.tanh(x)))
+    ]
+    lines = _first_difference(*texts)
+    assert lines == ("%1 = constant<value=f32 2.0>() : f32[]", "%1 = sin(%0) : f32[2]")
+
+
+def test_a_function_that_is_traced_differently_is_told_with_both_lines():
+    code, out, err = launch(SCRIPT, "differs")
+    assert (code, out) == (1, [])
+    text = SCRIPT.read_text().split("\n")
+    mine = 1 + next(i for i, line in enumerate(text) if line.endswith("y = y + 1"))
+    for own, other in ((0, 1), (1, 0)):
+        told = [line[4:] for line in err if line.startswith(f"[{own}] ")]
+        fact = f"process {own} runs @by_process at in_processes.py"
+        assert any(fact in line and f"process {other} runs @by_process" in line for line in told)
+        for process, line in ((0, mine), (1, mine + 2)):
+            row = next(x for x in told if x.startswith(f"  process {process}: "))
+            assert row.endswith(f"at in_processes.py:{line}")
+
+
+@pytest.mark.slow
+def test_another_function_is_told():
+    code, _, err = launch(SCRIPT, "runs_another")
+    assert code == 1
+    text = "\n".join(err)
+    assert "process 0 runs @total at" in text and "process 1 runs @largest at" in text
+
+
+@pytest.mark.slow
+def test_who_waits_in_vain_ends():
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, "stays_away")
+    assert code == LOST
+    assert time.monotonic() - start < 60
+    waited = [line for line in err if "has waited 8 s for the other processes to run" in line]
+    assert len(waited) == 1 and "@largest at in_processes.py" in waited[0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "told", "line"),
+    [
+        (
+            "ends_early",
+            "[0] tracegraph: process 0 waits for process 1, which has ended, to run @largest at",
+            "largest(x)",
+        ),
+        pytest.param(
+            "runs_once_more",
+            "[0] tracegraph: process 0 has been in one call for 8 s, and process 1 of 2 has",
+            "float(total(x))",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, scenario)
+    assert code == LOST, "and not by an abort of JAX's service"
+    assert time.monotonic() - start < 60
+    assert sum(x.startswith(told) for x in err) == 1
+    assert any("in_processes.py:" in x and x.endswith(line) for x in err)
+
+
+def test_what_a_program_captures_is_compared_before_its_first_run():
+    code, out, err = launch(SCRIPT, "captures_what_others_do_not")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line for line in out if line.startswith(f"[{i}] ")]
+        assert own[0].startswith(f"[{i}] refused processes give different values of %")
+        assert "f32[300]" in own[0] and "process 0 " in own[0] and "process 1 " in own[0]
+        assert "0.5" in own[1] and "1.5" in own[1]
+        assert own[2] == f"[{i}] the same 56.0"
+
+
+def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
+    code, out, err = launch(SCRIPT, "reports_for_long")
+    assert (code, err) == (0, [])
+    assert "[0] the report is written" in out
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_process_that_is_stopped_is_lost_after_the_timeout(who):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, f"is_stopped_{who}")
+    assert code == 128 + signal.SIGKILL, "of the process that was stopped, which the launcher kills"
+    assert time.monotonic() - start < 60, "and not when JAX's own heartbeats end"
+    other = 1 - who
+    told = f"[{other}] tracegraph: process {who} of 2 has not answered for 8 s, so process {other}"
+    assert sum(x.startswith(told) for x in err) == 1
+
+
+@pytest.mark.parametrize(
+    ("scenario", "code", "word", "who"),
+    [
+        pytest.param("is_killed", 137, "was lost", 1),
+        pytest.param("raises", 1, "failed", 1, marks=pytest.mark.slow),
+        ("exits", 3, "failed", 1),
+    ],
+)
+def test_a_lost_process_ends_all(scenario, code, word, who):
+    start = time.monotonic()
+    found, _, err = launch(SCRIPT, scenario)
+    assert found == code
+    assert time.monotonic() - start < 60
+    other = 1 - who
+    told = f"[{other}] tracegraph: process {who} of 2 {word}, so process {other} ends"
+    assert err.count(told) == 1
+    if scenario == "raises":
+        assert "[1] ValueError: this is the error" in err
+
+
+def test_signals_go_on_and_codes_come_back():
+    command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen: list[str] = []
+    while sum("is waiting" in line for line in seen) < 2:
+        seen.append(process.stdout.readline())
+        assert seen[-1], process.communicate()
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert sum("got the signal" in line for line in out.splitlines()) == 2
+
+
+def test_a_launcher_that_is_killed_leaves_nothing_behind():
+    command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    numbers: list[int] = []
+    while len(numbers) < 2:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        numbers += [int(line.split()[-1])] if "is waiting" in line else []
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while any(map(is_running, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(is_running, numbers))
+
+
+def is_running(number):
+    try:
+        state = Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+def initialized(*arguments, timeout=60):
+    """A process that calls `initialize` alone: exit code, errors, seconds."""
+    listed = ", ".join(map(repr, arguments))
+    code = f"import tracegraph as tg\ntg.distribute.initialize({listed}, timeout=3)"
+    start = time.monotonic()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRACEGRAPH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+    )
+    return done.returncode, done.stderr, time.monotonic() - start
+
+
+def test_a_coordinator_that_is_not_there():
+    port = free_port()
+    code, text, seconds = initialized(f"127.0.0.1:{port}", 2, 1)
+    assert code == 1 and seconds < 30
+    assert f"DistributedError: there is no coordinator at 127.0.0.1:{port}, after 3 s" in text
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_come():
+    code, text, seconds = initialized(f"127.0.0.1:{free_port()}", 3, 0)
+    assert code == 1 and seconds < 30
+    assert "DistributedError: of 3 processes 1, 2 did not come within 3 s" in text
+
+
+def test_who_is_no_process_of_ours_is_sent_away():
+    port = free_port()
+
+    def call_in():
+        for _ in range(200):
+            with contextlib.suppress(ConnectionRefusedError):
+                with socket.create_connection(("127.0.0.1", port)) as connection:
+                    connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                    connection.recv(100)
+                return
+            time.sleep(0.05)
+
+    stranger = threading.Thread(target=call_in)
+    stranger.start()
+    code, text, _ = initialized(f"127.0.0.1:{port}", 2, 0)
+    stranger.join()
+    assert code == 1 and "DistributedError: of 2 processes 1 did not come within 3 s" in text
+
+
+def test_a_reserved_port_is_given_to_nobody_else():
+    with reserved_port("127.0.0.1") as reserved:
+        address = ("127.0.0.1", port_of(reserved))
+        with pytest.raises(OSError, match="Address already in use"):
+            socket.create_server(address)
+        with socket.create_server(address, reuse_port=True) as server:
+            server.settimeout(10)
+            with socket.create_connection(address):
+                server.accept()[0].close()
+
+
+def test_a_port_that_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, text, _ = initialized(f"127.0.0.1:{port}", 2, 0)
+    assert code == 1
+    assert f"the first process cannot listen at 127.0.0.1:{port}: Address already in use" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("nowhere", 2, 0), "initialize: 'nowhere' is not an address of a coordinator"),
+        (("host:1", 2, 2), "initialize: process_id is 2, and num_processes is 2"),
+        (("host:1", -1, 0), "initialize: num_processes is -1, not a count of processes"),
+        (("host:1", 2, "0"), "initialize: process_id is '0', not a count of processes"),
+        (("host:99999", 2, 0), "initialize: 'host:99999' is not an address of a coordinator"),
+        ((1234, 2, 0), "initialize: 1234 is not an address of a coordinator"),
+        (("host:1", 2, 0, None, -1), "initialize: timeout is -1, not a number of seconds"),
+        (("host:1", 2, 0, None, "5"), "initialize: timeout is '5', not a number of seconds"),
+    ],
+)
+def test_bad_arguments(arguments, fact):
+    with pytest.raises(ValueError) as caught:
+        tg.distribute.initialize(*arguments)
+    assert str(caught.value).split("\n")[0] == fact
+
+
+def test_one_process_needs_nobody():
+    tg.distribute.initialize("127.0.0.1:1", num_processes=1, process_id=0)
+    assert float(tg.reduce_sum(tg.ones([3]))) == 3.0
+
+
+@pytest.mark.slow
+def test_initialize_comes_first(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import tracegraph as tg\nfloat(tg.ones([]))\ntg.distribute.initialize(timeout=8)\n"
+    )
+    code, _, err = launch(script)
+    assert code == 1
+    text = "\n".join(err)
+    assert "DistributedError: the processes cannot be joined" in text
+    assert "fix: call tg.distribute.initialize before anything is computed" in text
+
+
+def test_a_module_is_launched_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys\nprint(__spec__.name, *sys.argv[1:])"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parent.parent))
+    code, out, err = launch("package.train", "--steps", "3", "-m", options=("-n", "2", "-m"))
+    assert (code, sorted(out), err) == (
+        0,
+        [f"[{i}] package.train --steps 3 -m" for i in (0, 1)],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("-n", "0", str(SCRIPT)), "-n is 0"),
+        (("-n", "2", "no_such.py"), "there is no script no_such.py"),
+    ],
+)
+def test_what_cannot_be_launched(arguments, fact):
+    done = subprocess.run([*LAUNCH, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and fact in done.stderr
+
+
+def by_a_scheduler(environments, scenario):
+    """Starts a process in each environment, as a scheduler does, and returns what they print."""
+    flags = "--xla_force_host_platform_device_count=2"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OMPI", "TRACEGR"))}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), scenario],
+            env={**kept, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for own in environments
+    ]
+    try:
+        found = [(process.communicate(timeout=120)[0], process.returncode) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [code for _, code in found] == [0, 0], found
+    return [text for text, _ in found]
+
+
+def slurm(index, job):
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(index),
+        "SLURM_LOCALID": str(index),
+    }
+
+
+def open_mpi(index, job):
+    return {
+        "OMPI_MCA_orte_hnp_uri": f"{job}.0;tcp://127.0.0.1:34911",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_RANK": str(index),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(index),
+    }
+
+
+@pytest.mark.parametrize("environment", [slurm, open_mpi], ids=["SLURM", "Open MPI"])
+def test_initialize_reads_the_environment_of_a_scheduler(environment):
+    job = random.SystemRandom().randrange(1, 10**6)  # JAX makes the port of it
+    for text in by_a_scheduler(
+        [environment(i, job * 4096 + job % 4096) for i in range(2)], "adds_up"
+    ):
+        assert "total 140.0" in text
+
+
+def test_effects_may_be_everywhere():
+    code, out, err = launch(SCRIPT, "prints_everywhere")
+    assert (code, err) == (0, [])
+    for i in range(2):
+        own = [line for line in out if line.startswith(f"[{i}] ")]
+        assert f"[{i}] in the function 28" in own and f"[{i}] seen [28.0]" in own
