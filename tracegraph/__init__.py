@@ -199,7 +199,7 @@ def __dir__() -> list[str]:
     module = type(absent)
     names = {
         name
-        for name, value in globals().items()
+        for name, value in globals().copy().items()  # other threads import
         if not isinstance(value, module) or value in _MODULES
     }
     return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS_LATER.keys())
