@@ -76,12 +76,15 @@ def _while_gradient(op: WhileGradient, count: Any, *xs: Any) -> Any:
     gs = iter(xs[len(op.body.inputs) :])
     results = [
         jnp.zeros(xs[i].shape, type_of_sum(xs[i].dtype)) if sums else next(gs)
-        for i, sums in zip(op.targets, back.is_sum, strict=True)
+        for i, sums in zip(op.targets, back.is_sum, strict=False)
     ]
+    results += gs  # what is carried besides
     blocks = (count + back.length - 1) // back.length
     carry = (blocks, jnp.int32(0), numbers, slots, results)
     found = jax.lax.while_loop(lambda carry: carry[0] > 0, back.block_back, carry)[-1]
-    return tuple(y.astype(xs[i].dtype) for i, y in zip(op.targets, found, strict=True))
+    count = len(op.targets)
+    rows = zip(op.targets, found[:count], strict=True)
+    return (*(y.astype(xs[i].dtype) for i, y in rows), *found[count:])
 
 
 class _StepsBack:
@@ -93,7 +96,7 @@ class _StepsBack:
     def __init__(self, op: WhileGradient, constants: Sequence[Any], count: Any) -> None:
         self.constants, self.count = constants, count
         self.body, self.backward = graph_function(op.body), graph_function(op.backward)
-        self.is_sum = [i < op.constants for i in op.targets]
+        self.is_sum = [i < op.constants for i in op.targets] + [False] * op.extras
         #: The number of places, and the number of steps in a block.
         self.size, self.length = op.checkpoints, _block_length(op.checkpoints, count)
         self.of_block = self.size - self.length

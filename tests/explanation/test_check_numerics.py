@@ -196,6 +196,55 @@ def test_gradients_through_loops_are_watched():
     assert line == line_of(slope, "here")
 
 
+def roots(x, n, checkpoints=None):
+    """Its slope is infinite in the first step, from x = 0, which its reverse mode comes to last."""
+    step = lambda i, y: (i + 1, tg.sqrt(y) + 1.0)  # noqa: E731  # here
+    loop = tg.while_loop(lambda i, y: i < n, step, (0, x), checkpoints=checkpoints)  # the loop
+    return loop[1]
+
+
+def slope_of_roots(x, n, checkpoints=None):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = roots(x, n, checkpoints)
+    return tape.gradient(y, x)
+
+
+@pytest.mark.parametrize("option", ["check_numerics", "locate_numerics"])
+@pytest.mark.parametrize("checkpoints", [None, 2])
+def test_the_reverse_mode_of_a_while_names_the_line_and_the_step(option, checkpoints):
+    f = tg.function(lambda x, n: slope_of_roots(x, n, checkpoints), **{option: True})
+    plain = tg.function(lambda x, n: slope_of_roots(x, n, checkpoints))
+    for x, n in ((2.0, 5), (0.5, 1), (0.0, 0)):
+        given = tg.constant(x), tg.constant(n)
+        np.testing.assert_array_equal(f(*given), plain(*given))
+    with pytest.raises(NumericsError) as caught:
+        f(tg.constant(0.0), tg.constant(4))
+    fact, line = told(caught.value)
+    where = STEP.format(3, f"{line_of(roots, 'the loop')} vjp")
+    assert fact.startswith("div: f32[] holds nan") and "vjp derived it of this line" in fact
+    assert fact.endswith(f"; in {where}, counted from 0")
+    assert line == line_of(roots, "here")
+
+
+@pytest.mark.parametrize("option", ["check_numerics", "locate_numerics"])
+def test_the_reverse_mode_of_a_while_in_a_loop_names_both_steps(option):
+    def f(xs, n):
+        return tg.map_fn(lambda x: slope_of_roots(x, n), xs)  # the rows
+
+    checked = tg.function(f, **{option: True})
+    np.testing.assert_allclose(
+        checked(tg.constant([4.0, 9.0]), tg.constant(1)), [1 / 4, 1 / 6], rtol=1e-6
+    )
+    with pytest.raises(NumericsError) as caught:
+        checked(tg.constant([1.0, 0.0, 2.0]), tg.constant(2))
+    fact, line = told(caught.value)
+    rows, loop = line_of(f, "the rows"), line_of(roots, "the loop")
+    where = f"{STEP.format(1, rows)} and {STEP.format(1, f'{loop} vjp')}"
+    assert fact.endswith(f"; in {where}, counted from 0")
+    assert line == line_of(roots, "here")
+
+
 def test_each_row_of_a_parallel_loop():
     checked = tg.function(sum_of_logs, check_numerics=True)
     rows = tg.constant([[1.0, 2.0, 3.0], [1.0, 2.0, 0.0], [3.0, 0.0, 1.0]])

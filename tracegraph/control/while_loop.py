@@ -382,12 +382,14 @@ class WhileGradient(Loop):
 
     The states are those that the loop began with. There is a cotangent for the last value of each
     state among the targets; `backward` takes the inputs of the body and these, one step back.
-    At most `checkpoints` states are in memory beside the one that is computed.
+    At most `checkpoints` states are in memory beside the one that is computed. There may be
+    `extras`, which `backward` takes and gives besides, from step to step.
     """
 
     backward: Graph
     targets: tuple[int, ...]
     checkpoints: int
+    extras: int = 0
 
     takes_zero_cotangents = True
     transpose_reads_cotangents = True
@@ -402,7 +404,7 @@ class WhileGradient(Loop):
     def regions(self) -> tuple[Region, ...]:
         inputs = tuple(range(1, 1 + len(self.backward.inputs)))
         return (
-            Region(self.backward, inputs, tuple(range(len(self.targets)))),
+            Region(self.backward, inputs, tuple(range(len(self.targets) + self.extras))),
             Region(self.body, inputs[: len(self.body.inputs)], ()),
         )
 
@@ -425,7 +427,7 @@ class WhileGradient(Loop):
         given = types[: len(self.body.inputs)]
         Call(self.body).infer(*given)
         Call(self.backward).infer(*types)
-        return tuple(given[i] for i in self.targets)
+        return (*(given[i] for i in self.targets), *types[len(types) - self.extras :])
 
     def flow(self, flows: Sequence[Flow]) -> Flow:
         return Op.flow(self, flows)
@@ -536,12 +538,13 @@ class WhileGradient(Loop):
         )
 
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-        return (True,) * len(self.targets)
+        return (*(True for _ in self.targets), *(False for _ in range(self.extras)))
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         # The cotangents of states depend on each other, those of constants only on themselves.
-        pairs = zip(self.targets, used, strict=True)
+        pairs = zip(self.targets, used, strict=False)
         has = tuple(is_used or i >= self.constants for i, is_used in pairs)
+        has += (True,) * self.extras
         keep = (True,) * (1 + len(self.backward.inputs))
         if all(has):
             return self, keep, has
@@ -550,7 +553,9 @@ class WhileGradient(Loop):
             ("only", has), lambda: dead_code(self.backward.with_outputs(outputs))
         )
         targets = tuple(itertools.compress(self.targets, has))
-        op = WhileGradient(self.body, self.constants, backward, targets, self.checkpoints)
+        op = WhileGradient(
+            self.body, self.constants, backward, targets, self.checkpoints, self.extras
+        )
         return op, keep, has
 
 

@@ -5,7 +5,7 @@ since its derivative depends on it: its computation is duplicated beside it to b
 compiler merges the two.
 
 A branch also returns which of its nodes failed first. A loop carries that as a state, with the
-step number; a while ends there.
+step number; a while ends there. So does its reverse mode, which counts from the last step back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from tracegraph.control.branch import Branch
 from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control.scan import Loop, Scan
-from tracegraph.control.while_loop import COUNT, While
+from tracegraph.control.while_loop import COUNT, While, WhileGradient
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import Source, sourced
 from tracegraph.core.types import TensorType, int32
@@ -107,6 +107,8 @@ class _Watch:
             elif _has_sites_inside(node) and not all(map(is_masked, node.outputs)):
                 with sourced(node.source), headroom():
                     outputs = self._entered(node, inputs)
+                    if isinstance(node.op, WhileGradient):  # the steps add up, too
+                        self._look_at(node, inputs, outputs, is_masked)
             else:
                 outputs = self._builder.add(node.op, inputs, node.source)
                 with sourced(node.source):
@@ -131,6 +133,8 @@ class _Watch:
             outputs = self._builder.add(op.with_branches(branches), inputs, node.source)
             self._inside.append(outputs[count:])
             return outputs[:count]
+        if isinstance(op, WhileGradient):
+            return self._gone_back(op, node.source, inputs)
         assert isinstance(op, Loop)
         first, end = op.states, op.states + 3 + _depth_inside(op)
         if isinstance(op, While | RecordedWhile):
@@ -148,6 +152,25 @@ class _Watch:
         self._inside.append(outputs[first + 1 : end])
         return (*outputs[:first], *outputs[end:])
 
+    def _gone_back(
+        self, op: WhileGradient, source: Source, inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """The cotangents of a while, whose steps back are watched."""
+        depth, count = _depth_inside(op), len(op.targets)
+        with Builder(op.backward.name) as builder:
+            env = copy_inputs(op.backward, builder)
+            watch = _Watch(builder, self.sites, (*self._loops, source))
+            held = _held(builder, depth)
+            watch.walk(op.backward, env)
+            outputs = [env[y] for y in op.backward.outputs]
+            graph = builder.finish([*outputs, *_after_step(held, watch.first(depth))])
+        parts = op.body, op.constants, graph, op.targets, op.checkpoints
+        extras = [constant(0, int32), *_nothing(1 + depth)]
+        watched = WhileGradient(*parts, len(extras))
+        outputs = self._builder.add(watched, (*inputs, *extras), source)
+        self._inside.append(outputs[count + 1 :])
+        return outputs[:count]
+
     def _branch(self, graph: Graph, depth: int) -> Graph:
         """A branch that also returns its first failure."""
         with Builder(graph.name) as builder:
@@ -162,8 +185,7 @@ class _Watch:
         depth = _depth_inside(op)
         with Builder(body.name) as builder:
             env = {x: builder.input_like(x) for x in body.inputs[:place]}
-            names = ["step", "failed", *["failed_at"] * (1 + depth)]
-            step, *held = [builder.input(COUNT, name) for name in names]
+            held = _held(builder, depth)
             env |= {x: builder.input_like(x) for x in body.inputs[place:]}
             watch = _Watch(builder, self.sites, (*self._loops, source))
             watch.walk(body, env)
@@ -172,11 +194,7 @@ class _Watch:
                 constants = [env[x] for x in body.inputs[: op.constants]]
                 given = [*constants, *outputs[: op.states]]
                 watch.walk(op.condition, dict(zip(op.condition.inputs, given, strict=True)))
-            number, *steps = watch.first(depth)
-            is_first = elementwise.EQUAL(held[0], full(_NONE, COUNT))
-            pairs = zip([number, step, *steps], held, strict=True)
-            kept = [elementwise.SELECT(is_first, new, old) for new, old in pairs]
-            states = [*outputs[: op.states], elementwise.ADD(step, constant(1, int32)), *kept]
+            states = [*outputs[: op.states], *_after_step(held, watch.first(depth))]
             return builder.finish([*states, *outputs[op.states :]])
 
     # Nodes.
@@ -242,6 +260,21 @@ class _Watch:
         return found
 
 
+def _held(builder: Builder, depth: int) -> list[Tensor]:
+    """Inputs of a body: the number of the step, and what failed first before it."""
+    names = ["step", "failed", *["failed_at"] * (1 + depth)]
+    return [builder.input(COUNT, name) for name in names]
+
+
+def _after_step(held: Sequence[Tensor], found: Sequence[Tensor]) -> list[Tensor]:
+    """The same behind a step in which the first failure was `found`."""
+    (step, *before), (number, *steps) = held, found
+    is_first = elementwise.EQUAL(before[0], full(_NONE, COUNT))
+    pairs = zip([number, step, *steps], before, strict=True)
+    kept = [elementwise.SELECT(is_first, new, old) for new, old in pairs]
+    return [elementwise.ADD(step, constant(1, int32)), *kept]
+
+
 def _nothing(depth: int) -> list[Tensor]:
     """The report of a graph in which nothing failed."""
     return [full(_NONE, COUNT), *(constant(0, int32) for _ in range(depth))]
@@ -261,7 +294,7 @@ def _depth_inside(op: Op) -> int:
 
 def _has_sites_inside(node: Node) -> bool:
     """Whether a node is a branch or a loop whose results may be nan or infinite."""
-    is_entered = isinstance(node.op, (Branch, Scan, While, RecordedWhile))
+    is_entered = isinstance(node.op, (Branch, Loop))
     return is_entered and any(_has_sites(region.graph) for region in node.op.regions)
 
 

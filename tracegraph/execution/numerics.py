@@ -16,8 +16,9 @@ import numpy as np
 from tracegraph.control.branch import Branch
 from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control.scan import Scan
-from tracegraph.control.while_loop import While
-from tracegraph.control_passes import locate_numerics as search
+from tracegraph.control.while_loop import While, WhileGradient
+from tracegraph.control_passes import check_numerics, locate_numerics as search
+from tracegraph.control_passes.check_numerics import Site
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
@@ -25,7 +26,7 @@ from tracegraph.eager.slots import gathered, run_program, settle, state_lock, st
 from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.execution.execute import Execution
-from tracegraph.ir.builder import operand_text
+from tracegraph.ir.builder import Builder, operand_text
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code
 from tracegraph.state.variable import Variable
@@ -95,10 +96,10 @@ class LocatedExecution(Execution):
 
 @dataclasses.dataclass(frozen=True)
 class _Blame:
-    """A node or an input, with the values of its operands, and the steps of the enclosing loops,
-    outermost first."""
+    """A node, an input, or a place in a step back, with the values of its operands, and the steps
+    of the enclosing loops, outermost first."""
 
-    culprit: Node | Tensor
+    culprit: Node | Tensor | Site
     operands: tuple[Any, ...]
     steps: tuple[tuple[np.ndarray, Source], ...] = ()
 
@@ -151,6 +152,8 @@ class _Search:
 
     def _at(self, node: Node, operands: Sequence[Any]) -> _Blame | None:
         """The node itself, or what inside of it is to blame."""
+        if isinstance(node.op, WhileGradient):
+            return self._in_a_step_back(node, operands)
         if not isinstance(node.op, STEPPED):
             return _Blame(node, tuple(operands))
         step = 0
@@ -160,7 +163,7 @@ class _Search:
             outputs = self._run(graph, values)
             if any(map(_state, outputs)):
                 found = self.blamed(graph, values)
-                if found is not None and isinstance(found.culprit, Node):
+                if found is not None and not isinstance(found.culprit, Tensor):
                     raise _Found(found)
             step += graph is getattr(node.op, "body", None)
             return outputs
@@ -174,6 +177,18 @@ class _Search:
             at = (np.array(step), node.source)
             return dataclasses.replace(blame, steps=(at, *blame.steps))
         return _Blame(node, tuple(operands))
+
+    def _in_a_step_back(self, node: Node, operands: Sequence[Any]) -> _Blame:
+        """What is to blame in the reverse mode of a while, which goes back as it did, with few
+        states in memory, and watches each node: values of operands are not known then."""
+        with Builder(node.op.name) as builder:
+            xs = [builder.input_like(x) for x in node.inputs]
+            graph = builder.finish(builder.add(node.op, tuple(xs), node.source))
+        watched, sites = check_numerics.watched(graph, ())
+        _, number, *steps = self._run(watched, operands)[len(graph.outputs) :]
+        failed = sites[min(int(np.asarray(number)), len(sites) - 1)]
+        at = zip(map(backend.on_host, steps), failed.loops, strict=False)
+        return _Blame(failed if failed.loops else node, tuple(operands), tuple(at))
 
     def _run(self, graph: Graph, values: Sequence[Any]) -> Sequence[Any]:
         program = self._programs.get(graph)
@@ -194,6 +209,9 @@ def _state(value: Any) -> int:
 
 def _fail(blame: _Blame) -> NoReturn:
     culprit = blame.culprit
+    if isinstance(culprit, Site):
+        fact = culprit.fact + steps_text(blame.steps)
+        fail(NumericsError, fact, source=culprit.source, operands=culprit.operands, fix=_FIX)
     if isinstance(culprit, Tensor):
         (value,) = blame.operands
         name = culprit.name or "captured"

@@ -19,6 +19,6 @@ def with_checkpoints(graph: Graph, size: int, lowers_all: bool) -> Graph:
         count = checkpoints_within(size, states)
         if op.checkpoints != usual_checkpoints(states):
             count = min(count, op.checkpoints) if lowers_all else op.checkpoints
-        return WhileGradient(op.body, op.constants, op.backward, op.targets, count)
+        return WhileGradient(op.body, op.constants, op.backward, op.targets, count, op.extras)
 
     return rewritten(graph, chosen)

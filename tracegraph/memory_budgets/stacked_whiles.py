@@ -121,7 +121,9 @@ def _counted_by(node: Node) -> Node | None:
     """The loop that counts the steps of a gradient, if its steps can also output what the gradient
     reads."""
     op = node.op
-    if type(op) is not WhileGradient or op.body.cuts_runs or keeps_no_results(op.body):
+    if type(op) is not WhileGradient or op.extras or op.body.cuts_runs:
+        return None
+    if keeps_no_results(op.body):
         return None
     loop = node.inputs[0].node
     is_counted = loop is not None and type(loop.op) is While and loop.op.counts

@@ -49,7 +49,7 @@ def while_gradient(
     sizes = _sizes(padding)
     constants = op.constants + len(sizes)
     targets = tuple(i if i < op.constants else i + len(sizes) for i in op.targets)
-    made = WhileGradient(body, constants, backward, targets, op.checkpoints)
+    made = WhileGradient(body, constants, backward, targets, op.checkpoints, op.extras)
     return _made(padding, made, [count, *given[: op.constants], *sizes, *given[op.constants :]])
 
 
