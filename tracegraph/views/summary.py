@@ -196,32 +196,34 @@ class Summary(str):
 
 
 def summary(graph: Graph, devices: bool = False) -> Summary:
-    """A table of what a graph costs and takes: per op, per line of the user's code, per name scope
-    if there are any, and in total its nodes, the bytes they write and the floating operations of
-    one run, the dearest rows first; then its inputs. It is a str, which has the numbers too:
-    `rows`, `totals` and `to_dict()`.
+    """A table of a graph's costs: per op, per line of the user's code, per name scope if there are
+    any, and in total, its nodes, the bytes they write and the floating-point operations of one run,
+    the most expensive rows first; then its inputs. It is a str that also has the numbers: `rows`,
+    `totals` and `to_dict()`.
 
-    Inputs that stand for Variables are counted as parameters; a graph that was read from text does
-    not tell them from arguments, nor the tensors that a function captured.
+    Inputs that represent Variables count as parameters; a graph parsed from text does not
+    distinguish them, nor the tensors that a function captured, from arguments.
 
-    Where a gradient pass derived nodes, forward and backward stand beside each other, and so do
-    the tangents of forward mode; the nodes of a line are then those that the user wrote there and
-    those derived of them. Forward is what `graph.forward()` has; what the user wrote behind the
-    first gradient, such as the step of an optimizer, comes after.
+    If a gradient pass derived nodes, forward and backward are shown side by side, and so are the
+    tangents of forward mode; a line then has the nodes that the user wrote there and those derived
+    from them. Forward is what `graph.forward()` has; the user's nodes after the first gradient,
+    such as an optimizer step, are listed as after.
 
-    A graph that is called counts as often as it is called, at the sizes of each call; the body of a
-    loop once for each step, or once where their number is not known; all branches of a condition.
-    What one run of each costs, and how often that is, has a table of its own: in a parallel loop
-    whose iterations decide for themselves, branches are computed "for all rows".
-    The operations are an estimate: what `flops(*types)` of the op says, and otherwise one for each
-    element of the outputs. So a multiplication, a comparison
-    and a `tanh` are one each, whatever the machine takes for them, and so is an operation on
-    complex numbers or integers; a product of matrices has two for each pair of elements that meet,
-    and moving elements has none. Sizes that are not known appear as such; where a run is cut into
-    several programs, since only it knows a size or what a Python function returns, the lines are
-    listed as cuts.
+    A called graph counts once per call, at the sizes of that call; the body of a loop once per
+    step, or once if their number is unknown; all branches of a conditional. A separate table shows
+    the cost of one run of each, and how often that is: in a parallel loop whose iterations decide
+    for themselves, branches are computed "for all rows".
 
-    With `devices`, of the graph of a function, it also has what the compiled program says of
+    The operations are an estimate: the op's `flops(*types)`, or otherwise one for each element of
+    the outputs. So a multiplication, a comparison and a `tanh` count as one each, whatever they
+    cost the machine, and so does an operation on complex numbers or integers; a matrix product has
+    two for each pair of elements that meet, and moving elements has none. Unknown sizes appear as
+    such; where a run is cut into several programs, since only the run knows a size or the result of
+    a Python function, the lines are listed as cuts.
+
+    With `devices`, for the graph of a function, it also has `devices`, the compiled program's costs
+    on several devices: the bytes that each holds of Variables, arguments and results, and the
+    collectives with their lines, the bytes exchanged, and those that a device sends.
     several devices, `devices`: the bytes that each holds of Variables, arguments and results, and
     the collectives with their lines, the bytes that are exchanged, and those that a device sends.
 
