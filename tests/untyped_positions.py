@@ -165,7 +165,6 @@ REASONS: dict[str, tuple[str, ...]] = {
         "layers:TimeDistributed.call -> inputs",
     ),
     "What a layer is built for: a shape in any form, or of several inputs a list of shapes": (
-        "layers.windows.pooling:_AdaptivePooling.build input_shape",
         "layers.sequences.recurrent:_Cell.build input_shape",
         "layers:AdditiveAttention.build input_shape",
         "layers:Attention.build input_shape",

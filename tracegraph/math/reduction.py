@@ -280,18 +280,13 @@ def _inexact(op: str, x: Any) -> Tensor:
     return x
 
 
-def scale_near(top: Tensor, power: float = 2.0) -> Tensor:
+def scale_near(top: Tensor) -> Tensor:
     """What numbers up to `top` are divided by before they are raised to a power and added up: a
-    power of two near `top`, which rounds nothing, or 1 where sums of powers are in range anyway,
-    and where `top` is 0, infinite or nan."""
+    power of two near `top`, which rounds nothing."""
     limits = ml_dtypes.finfo(top.dtype.numpy_dtype)
-    far = 2.0 ** min(int(limits.maxexp / (2 * power)), limits.maxexp - 2)
     edge = 2.0 ** (limits.maxexp - 2)  # its inverse is a normal number too
     near = ReducePrecision(limits.nexp, 0)(top)
-    near = ops.MINIMUM(ops.MAXIMUM(near, full_like(top, 1 / edge)), full_like(top, edge))
-    is_small = ops.AND(ops.GREATER(top, zeros_of(top)), ops.LESS(top, full_like(top, 1 / far)))
-    is_large = ops.AND(ops.GREATER(top, full_like(top, far)), ops.IsFinite()(top))
-    return ops.SELECT(ops.LogicalOr()(is_small, is_large), near, full_like(top, 1))
+    return ops.MINIMUM(ops.MAXIMUM(near, full_like(top, 1 / edge)), full_like(top, edge))
 
 
 def over(x: Tensor, scale: Tensor) -> Tensor:
@@ -348,7 +343,7 @@ def norm(
 def norm_of_order(size: Tensor, ord: float, axis: Axis, keepdims: bool) -> Tensor:
     """sum(size ** ord) ** (1 / ord) along the axes, of floating numbers that are
     not negative, and a positive order."""
-    scale = scale_near(largest_modulus(size, axis), ord)
+    scale = scale_near(largest_modulus(size, axis))
     total = reduce_sum(over(size, scale) ** ord, axis, keepdims)  # type: ignore[operator]
     return _times_scale(total ** (1 / ord), scale)  # type: ignore[operator]
 
