@@ -116,11 +116,11 @@ class OuterTape:
             if found is not None:
                 fail(
                     GradientError,
-                    f"the derivative by the argument {source.name or source.type} would leave out "
-                    f"{found.type}, which this tape saw being computed of it outside of the "
-                    "function",
-                    fix="use the tensor in the function without passing it, or compute in the "
-                    "function what depends on it",
+                    "the gradient with respect to the argument "
+                    f"{source.name or source.type} would omit a captured {found.type} that this "
+                    "tape saw computed from it outside the function",
+                    fix="capture the tensor instead of passing it, or compute inside the function "
+                    "everything that depends on it",
                 )
 
     def _all_variables(self) -> list[Variable]:

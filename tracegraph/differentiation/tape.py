@@ -313,9 +313,10 @@ class GradientTape:
         if builder is not self._builder and not builder.is_top_level:
             fail(
                 TapeError,
-                "stop_recording inside a branch, a loop or a function: this tape was opened "
-                "outside of it, and records the whole of it as one node",
-                fix="use tg.stop_gradient(x) for what is left out, or stop around the whole",
+                "stop_recording inside a branch, loop or function: this tape was opened outside "
+                "it and records all of it as one node",
+                fix="apply tg.stop_gradient to the values to leave out, or stop recording around "
+                "the whole branch, loop or call",
             )
 
     @context
