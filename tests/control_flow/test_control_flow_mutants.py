@@ -159,7 +159,7 @@ MUTANTS = [
     (2, Mutant(While, LOWERING, "carry[0] + 1", "carry[0] + 2")),
     (2, Mutant(WhileGradient, LOWERING, "carry[0] > 0", "carry[0] > 1")),
     (3, Mutant(Stacking, "_forward_body", "ADD(step, one)", "ADD(step, ADD(one, one))")),
-    (3, Mutant(Stacking, "_graphs_back", "SUB(builder", "(lambda x, _: x)(builder")),
+    (3, Mutant(Stacking, "_graphs_back", "constant(1, COUNT", "constant(2, COUNT")),
     (3, Mutant(Stacking, "_graphs_back", "Less()(constant(0,", "Less()(constant(1,")),
     (3, Mutant(Stacking, "reversed_by", "*stacked, count,", "*stacked, SUB(count, count),")),
 ]

@@ -385,5 +385,6 @@ def test_an_interrupt_leaves_no_block_open(name):
     while strike(action, moment, is_there):
         assert not current().recorders
         assert tg.Variable(1.0, name="w").name == "w:0"
+        assert tg.sin(tg.constant(1.0)).source.scope == ""
         moment += 1
     assert moment > 5 and kept

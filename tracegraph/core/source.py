@@ -202,19 +202,15 @@ _line_tables = weakref.WeakKeyDictionary()
 class _Current(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
-        #: The open name scope, and which owners took which names in each scope of the current
-        #: trace.
+        #: The open name scope.
         self.scope = ""
-        self.taken: dict[str, dict[str, object]] | None = None
-        #: The open `scoped` that was entered last.
-        self.innermost: scoped | None = None
 
 
 _current = _Current()
 
 
 def place_of_thread() -> _Current:
-    """The record in which `sourced` keeps this thread's place, for code that must restore it."""
+    """The record of this thread's place and name scope, for code that must set or restore them."""
     return _current
 
 
@@ -298,54 +294,6 @@ class sourced(contextlib.ContextDecorator):
 
     def __exit__(self, *exception: object) -> None:
         _current.source = self._outer
-
-
-class scoped:
-    """A context in which new nodes belong to the scope `name`, nested in the open one.
-
-    While a function is traced, a name already used in that scope gets a number, as `dense_1`,
-    unless the same `owner` enters it again. `is_outermost` leaves the open scopes and restarts the
-    numbering. Scopes may exit out of order, as tasks and generators do, without leaving traces
-    behind.
-    """
-
-    __slots__ = ("_is_open", "_is_outermost", "_name", "_outer", "_owner")
-
-    def __init__(self, name: str, owner: object = None, is_outermost: bool = False) -> None:
-        self._name = name
-        self._owner = owner
-        self._is_outermost = is_outermost
-
-    def __enter__(self) -> str:
-        self._outer = _current.scope, _current.taken, _current.innermost
-        self._is_open = True
-        _current.innermost = self
-        if self._is_outermost:
-            _current.scope, _current.taken = self._name, {}
-        else:
-            _current.scope = _free_scope(self._name, self._owner)
-        return _current.scope
-
-    def __exit__(self, *exception: object) -> None:
-        self._is_open = False
-        last = _current.innermost
-        while last is not None and not last._is_open:
-            _current.scope, _current.taken, last = last._outer
-        _current.innermost = last
-
-
-def _free_scope(name: str, owner: object) -> str:
-    outer = _current.scope
-    if _current.taken is not None:
-        taken = _current.taken.setdefault(outer, {})
-        candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1)))
-        name = next(c for c in candidates if c not in taken or _is_same(taken[c], owner))
-        taken[name] = owner
-    return f"{outer}/{name}" if outer else name
-
-
-def _is_same(old: object, new: object) -> bool:
-    return old is new and new is not None
 
 
 @contextlib.contextmanager

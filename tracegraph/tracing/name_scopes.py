@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
 from tracegraph.core.contexts import context
-from tracegraph.core.source import scoped
+from tracegraph.core.source import place_of_thread
 from tracegraph.errors import DTypeError, fail, kind_of, shown
 
 
@@ -19,6 +20,10 @@ class _Scopes(threading.local):
         #: The paths of the function being traced, and those of the Module being called.
         self.paths: Any = None
         self.module: tuple[Any, str] = None, ""
+        #: Which owners took which names in each scope of the current trace.
+        self.taken: dict[str, dict[str, object]] | None = None
+        #: The open scope of nodes that was entered last.
+        self.innermost: _NodeScope | None = None
 
 
 _scopes = _Scopes()
@@ -35,7 +40,7 @@ def name_scope(name: str) -> Generator[str, None, None]:
     >>> w.name
     'encoder/w:0'
     """
-    with _named(name), scoped(name):
+    with _named(name), _node_scope(name):
         yield "/".join(_scopes.names.values()) + "/"
 
 
@@ -71,7 +76,7 @@ def module_scope(module: Any) -> Generator[None, None, None]:
     name = path.removeprefix(f"{prefix}/") if path and prefix else path or module.name
     try:
         _scopes.module = module, path or ""
-        with scoped(name, module):
+        with _node_scope(name, module):
             yield
     finally:
         _scopes.module = outer, prefix
@@ -83,10 +88,63 @@ def scopes_of(paths: Any) -> Generator[None, None, None]:
     outer = _scopes.paths, _scopes.module
     try:
         _scopes.paths, _scopes.module = paths, (None, "")
-        with scoped("", is_outermost=True):
+        with _node_scope("", is_outermost=True):
             yield
     finally:
         _scopes.paths, _scopes.module = outer
+
+
+class _NodeScope:
+    """An open scope: what was current outside it, and the open scope entered next."""
+
+    __slots__ = ("inner", "outer")
+
+    def __init__(self) -> None:
+        self.inner: _NodeScope | None = None
+        self.outer = place_of_thread().scope, _scopes.taken, _scopes.innermost
+
+
+@context
+def _node_scope(
+    name: str, owner: object = None, is_outermost: bool = False
+) -> Generator[None, None, None]:
+    """A context in which new nodes belong to the scope `name`, nested in the open one.
+
+    While a function is traced, a name already used in that scope gets a number, as `dense_1`,
+    unless the same `owner` enters it again. `is_outermost` leaves the open scopes and restarts the
+    numbering. Tasks and generators may exit their scopes in any order: one that is exited before
+    the scopes inside it is taken out of the chain.
+    """
+    place, scopes, this = place_of_thread(), _scopes, _NodeScope()
+    path, taken = (name, {}) if is_outermost else (_free_scope(name, owner), scopes.taken)
+    _, _, parent = this.outer
+    try:
+        place.scope, scopes.taken, scopes.innermost = path, taken, this
+        if parent is not None:
+            parent.inner = this
+        yield
+    finally:
+        # No call and no loop, where a signal handler could raise.
+        if this.inner is not None:
+            this.inner.outer = this.outer
+        else:
+            place.scope, scopes.taken, scopes.innermost = this.outer
+        if this.outer[2] is not None:
+            this.outer[2].inner = this.inner
+
+
+def _free_scope(name: str, owner: object) -> str:
+    outer, taken_in = place_of_thread().scope, _scopes.taken
+    if taken_in is not None:
+        taken = taken_in.setdefault(outer, {})
+        candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(1)))
+        name = next(c for c in candidates if c not in taken or _is_same(taken[c], owner))
+        taken[name] = owner
+    return f"{outer}/{name}" if outer else name
+
+
+def _is_same(old: object, new: object) -> bool:
+    return old is new and new is not None
 
 
 #: Finds the path by which the user's code refers to a Variable; `paths`, on a higher floor, sets
