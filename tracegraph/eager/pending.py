@@ -88,6 +88,8 @@ class Pending(Builder):
         self._next_cut = self._usual_cut = _FIRST_CUT
         #: How many nodes were cut off since a value was last read.
         self._cut_off = 0
+        #: Whether interrupts added nodes while the list ran for a reader.
+        self._was_struck = False
         #: Weak references to objects that keep nodes and must drop them once they have run.
         self.keepers: list[weakref.ref[Any]] = []
 
@@ -131,30 +133,45 @@ class Pending(Builder):
         long: the list is cut only once it grows well beyond its length at the last read.
         """
         asked = self._cut_off + len(self.nodes)
-        self._run(None)
+        if self._was_struck:
+            # A signal handler may add nodes faster than programs of new lengths can be compiled.
+            self._run_in_pieces(len(self.nodes))
+        else:
+            self._run(None)
+        self._was_struck = bool(self.nodes)
         usual = max(_FIRST_CUT, 2 * asked) if asked <= _LONGEST_ASKED else _MANY_CUT
         self._usual_cut = self._next_cut = usual
         self._cut_off = 0
 
-    def _run(self, count: int | None) -> None:
+    def _run_in_pieces(self, left: int) -> None:
+        """Runs the first `left` nodes, in pieces whose lengths are powers of two, so that few
+        programs serve lists of all lengths."""
+        has_run = True
+        while has_run and left > 0:
+            length = 1 << min(left, _FIRST_CUT).bit_length() - 1
+            has_run = self._run(length)
+            left -= length
+
+    def _run(self, count: int | None) -> bool:
         """Computes every held value of the first `count` pending nodes, or of all if it is None.
+        False if the list is running already, here or on another thread.
 
         The list is emptied only after the values are stored, so an interrupt loses nothing. Nodes
         that an interrupt adds meanwhile come after these, and stay.
         """
         thread = threading.get_ident()
         if self.worker == thread:
-            return  # the reader then computes its value alone
+            return False  # the reader then computes its value alone
         if thread == self.thread:
             with self.lock:
-                self._run_as(thread, count)
-        else:
-            self.alone(lambda is_alone: self._run_as(thread, count) if is_alone else None)
+                return self._run_as(thread, count)
+        return self.alone(lambda is_alone: is_alone and self._run_as(thread, count))
 
-    def _run_as(self, thread: int, count: int | None) -> None:
+    def _run_as(self, thread: int, count: int | None) -> bool:
         try:
             self.worker = thread
             self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
+            return True
         finally:
             self.worker = None
 
