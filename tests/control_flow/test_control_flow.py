@@ -304,7 +304,7 @@ def powers(n, count, x):
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_squarings(is_decorated, checkpoints):
@@ -337,7 +337,7 @@ def test_checkpoints_reach_every_count(checkpoints):
         x, slope = 0.5 * np.sin(x) + x, slope * (0.5 * np.cos(x) + 1.0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 def test_square_root_by_newton(run, checkpoints):
     def root(a):
@@ -975,7 +975,7 @@ def assert_all_near(found, wanted):
         assert_near(ours, theirs)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EACH)
 def test_each_by_jax(run, name):
     assert_all_near(run(lambda x: found_by(EACH[name], x), f64(POINT)), wanted_of(name))
@@ -990,6 +990,7 @@ def test_each_through_text(name):
     assert_all_near(all_of(f64(POINT)), wanted_of(name))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EACH)
 def test_each_with_an_open_size_saved(name, tmp_path):
     module: Any = tg.Module()
@@ -1065,7 +1066,7 @@ def test_each_in_jax(name):
         assert_all_near(all_of(jnp.asarray(POINT)), wanted_of(name))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_lanes(run, name):
     rows = np.stack([POINT, -POINT, 2.0 * POINT])

@@ -136,6 +136,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda pair: pair[0].__name__)
 def test_nothing_is_broken(program):
     assert is_right(*program)
@@ -165,7 +166,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("place", "mutant"), MUTANTS, ids=lambda x: str(x))
 def test_the_mutant_is_caught(place, mutant):
     with broken(mutant):

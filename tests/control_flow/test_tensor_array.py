@@ -730,7 +730,7 @@ def nth_plain(function, order):
     return function
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 def test_reverse_mode_of_every_order(form, plain, order):
     expected = nth_plain(plain, order)(1.3)
@@ -836,7 +836,7 @@ def test_the_marks_of_what_was_written_cost_nothing():
 # Rows that a scan returns stacked.
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fold", [tg.foldl, tg.foldr])
 @pytest.mark.parametrize(
     ("places", "is_stacked"),

@@ -482,7 +482,7 @@ def test_there_are_fifty_rules():
     assert len({each.name for each in RULES}) == len(RULES) >= 50
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("each", RULES, ids=lambda each: each.name)
 def test_every_use_of_every_rule(each: Rule):
     expected = expected_uses(each.oracle)
@@ -492,7 +492,7 @@ def test_every_use_of_every_rule(each: Rule):
         near(found[use], value)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("each", RULES[::9], ids=lambda each: each.name)
 def test_every_use_of_some_rules_at_top_level(each: Rule):
     found = uses(each.function)
@@ -1220,7 +1220,7 @@ LINEAR = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_is_linear_is_transposed(name):
     pullback = LINEAR[name]
@@ -1428,7 +1428,7 @@ def jax_network(x: Any, w: Any) -> Any:
     return jnp.sum(x)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_recomputation_at_every_order(run, order):
     kept = tg.recompute_grad(network)

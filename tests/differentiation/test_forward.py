@@ -499,7 +499,7 @@ def test_grad_of_the_same_tensor_twice():
     assert [float(g) for g in found] == [18.0, 9.0]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("argnums", [0, 1, (0, 1)])
 @pytest.mark.parametrize("options", [{}, {"mode": "forward"}, {"mode": "reverse", "chunk_size": 2}])
 def test_jacobian(run, argnums, options):
@@ -708,7 +708,7 @@ def test_ten_orders_stay_small_in_forward_mode():
     assert sizes[-1] - sizes[1] < 160  # and it does not double with each order
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("inner", [elementwise, tg.function(elementwise)], ids=["plain", "called"])
 def test_high_orders_are_right(run, inner):
     order = 5

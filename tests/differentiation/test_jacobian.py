@@ -101,7 +101,7 @@ def expected_of(name):
     return by_jax(jax.jacfwd(function), numbers(*shape))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_option_gives_the_jacobian(name):
     function, _, shape = FUNCTIONS[name]
@@ -282,6 +282,7 @@ COMPLEX_FUNCTIONS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", COMPLEX_FUNCTIONS)
 def test_complex_sources(function):
     z = tg.constant([1.0 + 2.0j, 3.0 - 1.0j])
@@ -874,7 +875,7 @@ def test_chunks_share_one_body():
 # Batches.
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -1001,7 +1002,7 @@ INDEPENDENT = [
 IDS = [name for name, *_ in INDEPENDENT]
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
 def test_independent_rows_are_accepted(name, function, width, is_open):
@@ -1016,7 +1017,7 @@ def test_independent_rows_are_accepted(name, function, width, is_open):
         assert_near(rows[b], matrix[b, :, b])
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("options", [{"mode": "reverse"}, {"mode": "reverse", "chunk_size": 2}])
 def test_as_many_rows_as_elements(name, function, width, options):
@@ -1743,7 +1744,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("mode", ["reverse", "forward", None])
 def test_batch_jacobians_of_layers(run, name, mode):

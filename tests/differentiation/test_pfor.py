@@ -43,7 +43,7 @@ ROWS = {
 }
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_rows_by_a_loop(run, name, count):
@@ -187,7 +187,7 @@ MODELS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_loops_of_open_length_around_calls(name):
     # The sizes of the loops and those of the called function have the same names by themselves.

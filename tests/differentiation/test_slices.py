@@ -72,13 +72,13 @@ def near(found, expected):
     assert_near(np.asarray(found), np.asarray(expected), tolerance=1e-5)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 def test_gradients(pair, run):
     ours, theirs = pair
     near(run(lambda x: gradient(ours, x), tg.constant(X)), jax.jit(jax.grad(theirs))(X))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_second_order(pair, run):
     ours, theirs = pair
 

@@ -301,7 +301,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("function", "shape", "is_exact"), FUNCTIONS)
 @pytest.mark.parametrize("order", [1, 2])
 def test_patterns_of_functions(function, shape, is_exact, order):

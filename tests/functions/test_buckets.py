@@ -167,7 +167,7 @@ def groups(names):
     return [pytest.param(part, id=", ".join(part)) for part in parts]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("names", groups(ROWS))
 def test_rows(names):
     pair = rows(names)
@@ -176,7 +176,7 @@ def test_rows(names):
     assert pair.programs == (4, 0)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("names", groups(name for name in ROWS if name != "contrast"))
 def test_gradients_inside(names):
     pair = gradients(names)
@@ -258,7 +258,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_and_branches(name):
     pair = loops(name)
@@ -483,7 +483,7 @@ def test_an_embedding_learns_from_a_sentence_of_any_length():
         pair.check(integers(n, 11), integers(n, 11, seed=1), rtol=1e-4)
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float64", "int32", "int8", "uint8", "complex64"]
 )
@@ -881,7 +881,7 @@ def test_a_check_of_all_elements_reports_what_is_not_padded():
         f(numbers(5) + 9, numbers(5) + 9)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", [0, 3, 11])
 def test_windows_that_move(start):
     def program(x, cache, start):
@@ -910,7 +910,7 @@ def test_sizes_that_shrink_are_compiled_as_they_are():
 
 
 # The quick kernels of XLA compare narrow indices with a size that their type cannot hold.
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_indices_of_every_type(dtype):

@@ -69,7 +69,7 @@ def compiles_of(step):
     return counts
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize(("kind", "size"), [("tensor", 12), ("variable", 15)])
 def test_only_the_first_step_compiles(name, kind, size):

@@ -72,7 +72,7 @@ def test_a_trace_holds_few_graphs_and_nodes():
     assert each["Tensor"] <= 12, each
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "made", [lambda _: small, scale, step_of], ids=["pure", "reads", "assigns"]

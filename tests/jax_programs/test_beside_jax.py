@@ -40,7 +40,7 @@ def while_jax_traces(trace, compute):
 SIZES = {"small": (2, np.float32), "large": (1000, np.float32), "wide": (1000, np.float64)}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @traces
 @pytest.mark.parametrize(("size", "dtype"), SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("is_warm", [False, True])

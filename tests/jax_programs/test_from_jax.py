@@ -185,6 +185,7 @@ def value_and_slope(f, x):
         return jax.jvp(f, (x,), (np.float32(1),))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.parametrize("name", REGIONS)
 def test_regions_may_use_open_sizes_that_no_operand_has(name):

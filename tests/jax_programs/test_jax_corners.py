@@ -121,7 +121,7 @@ def rooted(x, y):
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fn", [halved, rooted])
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (0,)])
 def test_mapped_loops_that_end_apart(fn, shape):
@@ -220,7 +220,7 @@ doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
 turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fn",
     [

@@ -603,7 +603,7 @@ def seeds(run, args):
     return [rng.normal(size=y.shape).astype(y.dtype) for y in jax.eval_shape(run, *args)]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @some([case for case in DIFFERENTIABLE if case.primitive != "while"])
 def test_vjp(case):
     run, args = of_floats(case)
@@ -620,7 +620,7 @@ def test_vjp(case):
 WITH_JVP = [case for case in DIFFERENTIABLE if case.primitive != "custom_vjp_call"]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @some([case for case in WITH_JVP if case.label != TIES])
 def test_jvp(case):
     run, args = of_floats(case)
@@ -642,7 +642,7 @@ def test_forward_mode_follows_the_same_one_of_equal_maxima_as_reverse_mode():
     close([accumulator.jvp(y)], [wanted])
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(11)
 @some(CASES)
 def test_batch(case):
     rng = np.random.default_rng(3)

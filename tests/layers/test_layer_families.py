@@ -317,7 +317,7 @@ def close(actual, expected, tolerance=1e-10):
     np.testing.assert_allclose(actual.numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(9)
 def test_value_and_weights(case):
     layer, x, names, expected = case
     assert [v.name for v in layer.variables] == names
@@ -327,7 +327,7 @@ def test_value_and_weights(case):
     assert layer.count_params() == sum(w.size for w in weights)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(9)
 def test_open_number_of_examples(case):
     layer, x, _, expected = case
     spec = tg.TensorSpec([None, *x.shape[1:]], tg.float64)

@@ -263,6 +263,7 @@ def wide(arrays):
     return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "settings", "data", "formula"), ROWS_OF_CASES)
 def test_functions_follow_the_formula(name, settings, data, formula):
     expected = formula(*wide(data))
@@ -277,6 +278,7 @@ def test_functions_follow_the_formula(name, settings, data, formula):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("name", "settings", "data", "formula"), ROWS_OF_CASES)
 def test_classes_reduce_what_the_functions_return(name, settings, data, formula):
     rows = formula(*wide(data))
@@ -354,6 +356,7 @@ EXTREMES = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", EXTREMES)
 def test_losses_and_gradients_are_finite_at_extremes(name):
     for settings, y, x in EXTREMES[name]:

@@ -313,7 +313,7 @@ def apply_to(optimizer, variables, compiled):
     return tg.function(apply) if compiled else apply
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("compiled", [False, True], ids=["top level", "function"])
 @pytest.mark.parametrize("name", CASES)
 def test_steps_follow_the_formula(name, compiled, tmp_path):

@@ -256,7 +256,7 @@ def test_dropout_draws_once_for_all_steps():
     assert (again(x, training=True).numpy() != again(x).numpy()).any()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["concat", "sum", "mul", "ave", None])
 @pytest.mark.parametrize("sequences", [False, True])
 def test_both_directions(mode, sequences):

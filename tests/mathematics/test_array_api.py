@@ -131,6 +131,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_code_for_every_namespace(use):
     wanted = use(np, X)

@@ -68,7 +68,7 @@ NAMES = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 FORMS = list(itertools.product([1, 2, 3], [1, 2], [1, 2], ["SAME", "VALID"]))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("rank", "strides", "dilations", "padding"), FORMS)
 def test_convolutions_of_every_rank_and_format(rank, strides, dilations, padding):
     x, y = sample(2, *[7, 6, 5][:rank], 4), sample(*[3, 2, 2][:rank], 4, 3)
@@ -83,7 +83,7 @@ def test_convolutions_of_every_rank_and_format(rank, strides, dilations, padding
     close(found, first(expected))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("rank", "strides", "dilations", "padding"), FORMS)
 def test_transposed_convolutions(rank, strides, dilations, padding):
     shape = (2, *[7, 6, 5][:rank], 3)
@@ -274,7 +274,7 @@ POOLS = list(
 )
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("rank", "window", "padding"), POOLS)
 def test_pools_of_every_rank_and_format(rank, window, padding):
     x = sample(2, *[8, 6, 7][:rank], 2)

@@ -98,7 +98,7 @@ def resized_by_jax(method, antialias):
     return every(IMAGES)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("method", JAX_METHODS)
 def test_resizing(run, method, antialias):
@@ -419,7 +419,7 @@ ADJUSTED = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ADJUSTED)
 def test_adjustments_at_random(run, name):
     change = getattr(tg.image, f"adjust_{name}")

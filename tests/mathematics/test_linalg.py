@@ -123,7 +123,7 @@ def test_eigenvalues(run, dtype):
     close(run(tg.linalg.eigvals, a), w.numpy())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lu(run, dtype):
     a, b = sample(2, 3, 3, dtype=dtype), sample(2, 3, 2, dtype=dtype)
@@ -138,7 +138,7 @@ def test_lu(run, dtype):
     close(tg.linalg.lu_solve(*tg.linalg.lu(a[0]), b), np.linalg.solve(a[0], b), 2000)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 3), (2, 5)])
 def test_pseudo_inverses_and_least_squares(run, dtype, sizes):
@@ -169,7 +169,7 @@ def test_small_singular_values_count_as_zero():
 # Functions of matrices.
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exponentials_and_roots(run, dtype):
     a = regular(4, 2, dtype=dtype)
@@ -181,7 +181,7 @@ def test_exponentials_and_roots(run, dtype):
         close(run(tg.linalg.logm, a), each(scipy.linalg.logm), 2000)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "a",
     [
@@ -229,7 +229,7 @@ def tridiagonal(n, *lead, dtype=np.float64):
     return (upper, middle, lower), whole
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["compact", "sequence", "short sequence", "matrix"])
 def test_three_diagonals(dtype, form):
@@ -298,7 +298,7 @@ def test_eigenvalues_of_three_diagonals(dtype):
 # Diagonals.
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
 @pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2), (1, 1), (-2, -2)])
 @pytest.mark.parametrize("sizes", [(3, 4), (4, 3), (3, 3)])
@@ -372,14 +372,14 @@ DERIVED = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives(name):
     fn, shape = DERIVED[name]
     check_gradients(tg.function(fn), tg.constant(sample(*shape)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lstsq", "wide qr", "tridiagonal_solve", "spectral norm"])
 def test_complex_derivatives(name):
     fn, shape = DERIVED[name]

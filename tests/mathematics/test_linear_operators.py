@@ -306,7 +306,7 @@ def answers_of_matrix(a, x):
     }
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 @pytest.mark.parametrize("lead", [(), (3, 1, 1)], ids=["one", "broadcast"])
 def test_it_computes_what_its_matrix_does(case, dtype, lead):
@@ -327,7 +327,7 @@ def test_it_computes_what_its_matrix_does(case, dtype, lead):
             raise AssertionError(f"{name}: {error}") from None
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 def test_gradients_of_each_argument(case, dtype):
     arguments = case.arguments(dtype)
@@ -441,6 +441,7 @@ DEFINITE = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operator", DEFINITE, ids=lambda x: type(x).__name__[14:])
 def test_definite_operators(operator):
     dense = operator.to_dense().numpy()

@@ -1113,7 +1113,7 @@ def system(*lead, dtype=np.float32):
     return a.astype(dtype), rng.standard_normal((*lead, 3, 2)).astype(dtype)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.complex128])
 def test_systems_of_equations(run, dtype):
     a, b = system(2, dtype=dtype)
@@ -1255,7 +1255,7 @@ COMPOSITIONS = {
 }
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", COMPOSITIONS)
 def test_gradients_match_differences(name, order):
@@ -1405,7 +1405,7 @@ def test_the_mean_of_no_integers():
 # ---------------------------------------------------------------- diagonals
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (3, 3), (2, 3, 4)])
 @pytest.mark.parametrize("align", ["RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT"])
 @pytest.mark.parametrize("k", [(-1, 1), (0, 2), (-2, -1), (-1, 2)])

@@ -94,7 +94,7 @@ def test_activations(name):
     close(getattr(tg.nn, name)(x.astype(np.float32)), ACTIVATIONS[name](x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gradients_of_activations(name, order):
@@ -379,7 +379,7 @@ def test_pooling(size, stride, padding):
     close(tg.nn.avg_pool2d(x, size, stride, padding), mean)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("padding", ["VALID", "SAME"])
 @pytest.mark.parametrize(("size", "stride"), POOLS)
 def test_gradients_of_pooling(size, stride, padding):
@@ -398,7 +398,7 @@ def test_the_first_of_equal_elements_has_the_derivative(size):
     assert np.flatnonzero(slope.numpy()).tolist() == [1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", [lambda f: f, tg.function], ids=["top level", "function"])
 @pytest.mark.parametrize(("size", "stride"), [(2, 2), (3, 1)])
 def test_windows_that_hold_nan_have_the_derivative_nan(size, stride, mode):
@@ -477,7 +477,7 @@ def test_embedding_lookup():
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=-1), 0.1, rtol=1e-5)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:.*were traced:UserWarning")
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 @pytest.mark.parametrize("count", [1, 2, 5, 15])

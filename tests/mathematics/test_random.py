@@ -90,7 +90,7 @@ def test_categorical_has_the_probabilities():
 # ---------------------------------------------------------------- seeds
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
 @pytest.mark.parametrize("name", DRAWS)
 def test_draws_are_fresh_and_repeat_with_the_seed(name, wrap):

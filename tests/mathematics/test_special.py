@@ -45,7 +45,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values(name):
     function, x = FUNCTIONS[name]
@@ -62,6 +62,7 @@ def test_values(name):
     near(found, expected, 2e-4 if x.max() > 1e3 else 3e-5, scale)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_of_16_bits(name):
     found = getattr(SPECIAL, name)(tg.constant([0.5, 2.0], tg.bfloat16))
@@ -69,6 +70,7 @@ def test_values_of_16_bits(name):
     near(tg.cast(found, tg.float64), FUNCTIONS[name][0](np.array([0.5, 2.0])), 0.01)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "at_zero", "is_odd"),
     [
@@ -103,6 +105,7 @@ def derivative(fn, order):
     return fn
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -198,7 +201,7 @@ def steps(fn, a, order):
     return (8 * (fn(a + h) - fn(a - h)) - (fn(a + 2 * h) - fn(a - 2 * h))) / (12 * h)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("a", [0.5, 2.0, 20.0, 150.0])
 @pytest.mark.parametrize("x", [0.4, 3.0, 21.0, 160.0])
 def test_derivatives_by_the_parameter_of_gamma(a, x):
@@ -212,7 +215,7 @@ def test_derivatives_by_the_parameter_of_gamma(a, x):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("x", [0.02, 0.4, 0.9])
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.7), (2.0, 3.0), (40.0, 30.0)])
 def test_derivatives_by_the_parameters_of_beta(a, b, x):

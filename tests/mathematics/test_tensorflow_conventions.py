@@ -498,7 +498,7 @@ def test_a_cast_of_real_numbers_to_complex_ones_saturates():
     assert y.numpy().tolist() == [np.finfo(np.float32).max, 2]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("length", [1, 64, 65, 127, 128, 129, 1000])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

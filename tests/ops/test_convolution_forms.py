@@ -37,7 +37,7 @@ PADDING = [((0, 0), (0, 0)), ((1, 2), (0, 1)), ((-1, 2), (3, -2))]
 WAYS = list(itertools.product([(1, 1), (2, 1)], PADDING, [(1, 1), (1, 3)], [(1, 1), (2, 1)]))
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("strides", "padding", "lhs", "rhs"), WAYS)
 @pytest.mark.parametrize("form", [by_examples, by_channels])
 @pytest.mark.parametrize("part", [1, 2_000, 1 << 20])
@@ -51,7 +51,7 @@ def test_forms_of_every_kind_of_window(form, part, strides, padding, lhs, rhs, m
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("form", [by_examples, by_channels])
 @pytest.mark.parametrize("outputs", [1, 200])
@@ -67,7 +67,7 @@ def test_forms_of_other_ranks_and_widths(form, rank, outputs, monkeypatch):
 STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.* calls of run were traced")
 @pytest.mark.parametrize(("strides", "padding", "dilations"), STEPS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

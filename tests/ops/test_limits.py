@@ -181,7 +181,7 @@ def derivatives(function: Callable[..., Any], x: Any) -> list[np.ndarray]:
     return [np.asarray(v) for v in (y, first, second)]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64], ids=str)
 @pytest.mark.parametrize("name", SMOOTH)
@@ -383,7 +383,7 @@ HOMOGENEOUS = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sign", [-1, 1], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64], ids=str)
 @pytest.mark.parametrize("case", HOMOGENEOUS, ids=lambda case: case.name)

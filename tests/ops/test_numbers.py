@@ -111,7 +111,7 @@ QUOTIENTS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("form", QUOTIENTS)
 def test_every_quotient_is_rounded_correctly(form, dtype):
@@ -128,7 +128,7 @@ def test_every_quotient_is_rounded_correctly(form, dtype):
 EDGES = [0.0, -0.0, 1.0, -1.0, 3.0, np.inf, -np.inf, np.nan]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_quotients_of_infinities_zeros_nan_and_denormal_numbers(dtype, run):
     dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -275,7 +275,7 @@ SUMS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_16_bits_accumulate_in_float32(name, dtype):
@@ -353,7 +353,7 @@ def test_second_derivatives_of_16_bits_agree_with_jax(dtype):
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     info = np.iinfo(dtype)
@@ -378,7 +378,7 @@ def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0] * 6
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_means_of_segments_of_integers_do_not_wrap(dtype, run):
     info = np.iinfo(dtype)
@@ -513,7 +513,7 @@ def singular_matrices(n, is_complex):
     yield repeated
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
 def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
@@ -531,7 +531,7 @@ def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
         np.testing.assert_allclose(found[:n], slopes_of_jax[:n], atol=1e-9)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_second_derivatives_of_the_determinant_hold_where_it_is_0(n):
     for a in (*singular_matrices(n, False), np.random.default_rng(0).standard_normal((n, n))):
@@ -742,7 +742,7 @@ OTHER_PUBLIC_AT_NAN = {
 }
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 def test_nan_stays_nan_in_public_functions(name):
     ours, theirs = UNARY.get(name) or BINARY[name]
@@ -855,7 +855,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("extreme", EXTREMES.values(), ids=EXTREMES.keys())
 @pytest.mark.parametrize("inner", ROUNDED_IN_TWO_WAYS.values(), ids=ROUNDED_IN_TWO_WAYS.keys())
 def test_an_extreme_is_found_though_xla_rounds_its_operand_in_two_ways(

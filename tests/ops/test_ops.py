@@ -462,7 +462,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_contract(cases: list[Case], check: Check):
@@ -470,6 +470,7 @@ def test_contract(cases: list[Case], check: Check):
     assert not found, "\n" + "\n".join(found)
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_values_without_64_bits(cases: list[Case]):
     """As users compile them: LLVM may round in another way when it optimises."""
@@ -536,7 +537,7 @@ def derived_graphs(case: Case) -> Iterator[Graph]:
         yield jvp_graph(graph)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_pattern(cases: list[Case]):
     with jax.enable_x64(True):
@@ -886,7 +887,7 @@ def wrong_kink(kink: Kink) -> Iterator[str]:
 # Nothing in it.
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("op", "sizes", "expected"),
     [
@@ -938,7 +939,7 @@ def test_empty_operands(op: Op, sizes: tuple[Any, ...], expected: np.ndarray):
 RANDOM_CASES = [case for case in CASES if case.family == "random"]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", RANDOM_CASES, ids=str)
 def test_numbers_follow_from_the_key_alone(case: Case):
     """They are the same with and without 64 bits, and others for another key."""

@@ -242,7 +242,7 @@ def refusals(tmp_path_factory):
     return {example: [next(found) for _ in bad_values(example)] for example in SHORT}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("example", SHORT)
 def test_a_bad_value_gets_one_line(refusals, example):
     for (_, words), (code, out, err) in zip(bad_values(example), refusals[example], strict=True):

@@ -48,7 +48,7 @@ def test_a_seed_repeats_the_run(tmp_path):
     assert first == again != other
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -173,7 +173,7 @@ def refused(saved, hits, reason):
     assert hits.count == 0
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o722])
 @pytest.mark.parametrize("place", ["compiled", "target", "model", "around"])
 def test_a_folder_that_others_can_write_to_is_not_trusted(saved, hits, mode, place):

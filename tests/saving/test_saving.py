@@ -94,7 +94,7 @@ def reloaded(tmp_path_factory):
     return {name: (before[name], np.load(folder / f"{name}.npz")) for name in MODELS}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", saving_uses.USES)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_derivative_after_loading_elsewhere(reloaded, name, use):
@@ -1153,7 +1153,7 @@ def first_and_second(f):
     return lambda x: (f(x), slope(x), curve(x))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DERIVED)
 def test_custom_gradients_at_derived_sizes(tmp_path, name):
     f = tg.function(DERIVED[name], input_signature=[tg.TensorSpec([None])])

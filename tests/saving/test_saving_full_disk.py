@@ -43,7 +43,7 @@ def sizes(path):
     return {file.stat().st_size for file in pathlib.Path(path).rglob("*") if file.is_file()}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_file_of_a_save_may_be_too_large(kind, is_first):
@@ -249,7 +249,7 @@ class Faults:
         return called
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_call_of_a_save_may_be_refused(kind, is_first, monkeypatch):

@@ -128,7 +128,7 @@ def gradient_of(fn):
     return gradient
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_gradients_print_once(run, lines, name):
     cube = lambda x: LOOPS[name](x) ** 3  # noqa: E731
@@ -379,6 +379,7 @@ RACES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RACES)
 def test_threads_and_effects_inside_lose_no_update(name, lines):
     v = tg.Variable(0.0)

@@ -137,7 +137,7 @@ print("ends with", v.numpy())
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["top level", "function", "step"])
 @pytest.mark.parametrize("run", ["first", "warm"])
 def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(kind, run):
