@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.control.branch import Branch
 from tracegraph.control_passes import locate_numerics as search
 from tracegraph.core.source import Source
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
@@ -30,7 +29,6 @@ from tracegraph.errors import (
     shown,
 )
 from tracegraph.execution.execute import input_types
-from tracegraph.execution.numerics import STEPPED
 from tracegraph.functions.function import Function
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import Op
@@ -360,7 +358,7 @@ def _first_inside(
 ) -> Difference:
     """The first difference inside of a pair of branches or loops that differ; `outer`, which is
     that of the pair, where it is of other nodes or no pair inside of them differs."""
-    if not (isinstance(mine.op, STEPPED) and type(mine.op) is type(other.op)):
+    if not (mine.op.can_interpret and type(mine.op) is type(other.op)):
         return outer
     # All steps of the first are kept until the second has come as far.
     steps: deque[_Step] = deque()
@@ -374,7 +372,7 @@ def _first_inside(
             return
         runs = one.inside(ours.graph, ours.values), two.inside(theirs.graph, theirs.values)
         inner = _first_of_step(*runs, differ)
-        place = () if isinstance(mine.op, Branch) else ((ours.number, mine.source),)
+        place = ((ours.number, mine.source),) if mine.op.is_loop else ()
         if inner is not None:
             found.append(dataclasses.replace(inner, steps=(*place, *inner.steps)))
         else:
@@ -485,7 +483,7 @@ def _computing(graph: Graph) -> list[Node]:
 def _key(node: Node) -> Any:
     """Equal for nodes that may belong together: they do the same, to tensors of these shapes. Loops
     and branches are compared inside, whatever they use from outside."""
-    used = () if isinstance(node.op, STEPPED) else node.inputs
+    used = () if node.op.can_interpret else node.inputs
     return node.op.name, *(y.type.shape for y in node.outputs), *(x.type.shape for x in used)
 
 

@@ -31,7 +31,16 @@ from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import Batched, Derivative, KnownValues, Op, Region, Tangents
+from tracegraph.ir.op import (
+    Batched,
+    Derivative,
+    KnownValues,
+    OnHost,
+    Op,
+    Region,
+    RunRegion,
+    Tangents,
+)
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
@@ -52,6 +61,7 @@ class Branch(Op, abstract=True):
 
     takes_zero_cotangents = True
     can_prune = True
+    can_interpret = True
     leaves_out_regions = True
 
     if TYPE_CHECKING:
@@ -83,6 +93,9 @@ class Branch(Op, abstract=True):
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         taken = self.known_branch(np.asarray(values[0]))
         return tuple(branch is taken for branch in self.branches)
+
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        return run(self.known_branch(np.asarray(values[0])), values[1:], 1)
 
     def how_often(self, region: Region) -> str:
         return f"one of {len(self.branches)}"

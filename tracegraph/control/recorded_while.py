@@ -11,16 +11,27 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegraph.calls.call import applied, depending_through, own_size, residual_plan
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.scan import Loop, Scan, swapped
+from tracegraph.control.scan import Loop, Scan, stacked_steps, swapped
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Batched, Derivative, Flow, MissingRule, Region, Tangents
-from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ir.op import (
+    Batched,
+    Derivative,
+    Flow,
+    MissingRule,
+    OnHost,
+    Region,
+    RunRegion,
+    Tangents,
+)
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.passes.vectorise import vectorise
 
@@ -37,6 +48,7 @@ class RecordedWhile(Loop):
     length: Size
 
     takes_zero_cotangents = True
+    can_interpret = True
     leaves_out_regions = True
     repetitions = None
     counts = True
@@ -59,12 +71,21 @@ class RecordedWhile(Loop):
         (begins,) = compute(self.condition, values)
         return bool(begins), True
 
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        constants, states = values[: self.constants], values[self.constants :]
+        made: list[Sequence[Any]] = []
+        while np.asarray(run(self.condition, [*constants, *states], 0)[0]):
+            outputs = run(self.body, [*constants, *states], 0)
+            states = outputs[: self.states]
+            made.append(outputs[self.states :])
+        steps = np.arange(len(made), dtype=np.int32)
+        return [*states, steps, *stacked_steps(self.body, self.states, values, made, on_host)]
+
     def how_often(self, region: Region) -> str:
         return "until it ends"
 
-    def steps_of(self, node: Node) -> Tensor:
-        """The step numbers among the outputs of a node, which determine the length."""
-        return node.outputs[self.states]
+    def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return outputs[self.states : self.states + 1]  # the numbers of the steps
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = self._as_scan().infer(*types)

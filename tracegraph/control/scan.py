@@ -27,12 +27,20 @@ from tracegraph.calls.call import (
 )
 from tracegraph.control.branch import narrowed, stacked_outputs
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
-from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
+from tracegraph.core.shapes import (
+    ShapeVariable,
+    Size,
+    element_count,
+    same_shape,
+    same_size,
+    static_shape,
+    substitute_shape,
+)
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import DType, TensorType, float32
+from tracegraph.core.types import TOKEN, DType, TensorType, float32, type_of_array
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, inline, replay
-from tracegraph.ir.op import Batched, Derivative, Flow, Op, Region, Tangents
+from tracegraph.ir.op import Batched, Derivative, Flow, OnHost, Op, Region, RunRegion, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
@@ -42,6 +50,7 @@ from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.specialise import bind_sizes
 from tracegraph.passes.vectorise import vectorise
 
 #: One flag for each input, or each output, of a body.
@@ -54,6 +63,8 @@ class Loop(Op, abstract=True):
 
     body: Graph
     constants: int
+
+    is_loop = True
 
     #: Whether the last output counts the runs of the body.
     counts = False
@@ -127,6 +138,7 @@ class Scan(Loop):
 
     takes_zero_cotangents = True
     can_prune = True
+    can_interpret = True
     leaves_out_regions = True
 
     @property
@@ -137,6 +149,19 @@ class Scan(Loop):
 
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         return (self.length != 0,)
+
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        constants, states = values[: self.constants], values[self.constants : self.rows]
+        rows = [*map(on_host, values[self.rows :])]
+        made: list[Sequence[Any]] = []
+        steps = range(static_shape((self.length,))[0])
+        for step in reversed(steps) if self.reverse else steps:
+            outputs = run(self.body, [*constants, *states, *(x[step] for x in rows)], 0)
+            states = outputs[: self.states]
+            made.append(outputs[self.states :])
+        made = made[:: -1 if self.reverse else 1]
+        given = values[: self.rows]
+        return [*states, *stacked_steps(self.body, self.states, given, made, on_host)]
 
     def how_often(self, region: Region) -> str:
         return "1 time" if self.length == 1 else f"{self.length} times"
@@ -606,3 +631,44 @@ def interleaved(
             if has:
                 inputs.append(full(0, x.type) if t is None else t)
     return inputs
+
+
+# What the steps computed one by one, as rows.
+
+
+def stacked_steps(
+    body: Graph,
+    states: int,
+    values: Sequence[Any],
+    made: Sequence[Sequence[Any]],
+    on_host: OnHost,
+) -> list[np.ndarray]:
+    """The outputs of `body` behind its `states`, each stacked into one array with a row for each
+    step. `values` are the first inputs of the body, and `made` is what each step computed."""
+    places = range(len(body.outputs) - states)
+    if not made:
+        return [_no_rows(body, values, states + place, on_host) for place in places]
+    return [_stacked([on_host(row[place]) for row in made]) for place in places]
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    for row in rows:
+        if row.shape != rows[0].shape:
+            raise Mismatch(
+                f"what one step computes has the shape {[*rows[0].shape]}, and what another one "
+                f"computes {[*row.shape]}, so it cannot be kept for derivatives or stacked",
+                fix="let the Python function return one shape in all steps",
+            )
+    return np.stack(rows)
+
+
+def _no_rows(body: Graph, values: Sequence[Any], output: int, on_host: OnHost) -> np.ndarray:
+    """The rows of zero steps: with the sizes that the run knows, and 0 for those that a step would
+    choose."""
+    formal = body.input_types
+    pairs = zip(formal, values)
+    known = [x if x is TOKEN else type_of_array(on_host(value)) for x, value in pairs]
+    type = body.output_types[output]
+    shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
+    rest = () if isinstance(shape, ShapeVariable) else shape
+    return np.zeros((0, *(n if isinstance(n, int) else 0 for n in rest)), type.dtype.numpy_dtype)

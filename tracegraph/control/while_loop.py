@@ -26,6 +26,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tracegraph.calls.call import (
     Call,
     applied,
@@ -50,7 +52,7 @@ from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import Batched, Derivative, Flow, Op, Region, Tangents
+from tracegraph.ir.op import Batched, Derivative, Flow, OnHost, Op, Region, RunRegion, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
@@ -107,6 +109,7 @@ class While(Loop):
     takes_zero_cotangents = True
     repetitions = None
     can_prune = True
+    can_interpret = True
     leaves_out_regions = True
 
     @property
@@ -124,6 +127,14 @@ class While(Loop):
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         (begins,) = compute(self.condition, values)
         return bool(begins), True
+
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        constants, states = values[: self.constants], values[self.constants :]
+        count = 0
+        while np.asarray(run(self.condition, [*constants, *states], 0)[0]):
+            states = run(self.body, [*constants, *states], 0)
+            count += 1
+        return [*states, np.int32(count)] if self.counts else states
 
     def how_often(self, region: Region) -> str:
         return "until it ends"

@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.calls.call import Call
-from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
@@ -144,8 +142,9 @@ def _opened(graph: Graph) -> Graph:
 def _replay_opened(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
     for node in graph.nodes:
         inputs = tuple([env[x] for x in node.inputs])
-        if isinstance(node.op, Call) and node.op.body.cuts_runs:
-            body = specialise(node.op.body, [x.type for x in inputs])
+        body = node.op.inlined
+        if body is not None and body.cuts_runs:
+            body = specialise(body, [x.type for x in inputs])
             inner = dict(zip(body.inputs, inputs, strict=True))
             _replay_opened(builder, body, inner)
             outputs: Sequence[Tensor] = [inner[y] for y in body.outputs]
@@ -197,10 +196,7 @@ def _sizes_returned(graph: Graph) -> dict[str, Tensor]:
 def _results_of_calls(graph: Graph) -> list[Tensor]:
     found: list[Tensor] = []
     for node in graph.nodes:
-        if isinstance(node.op, HostCall):
-            found += node.outputs
-        elif isinstance(node.op, RecordedWhile):
-            found.append(node.op.steps_of(node))
+        found += node.op.outputs_sized_by_run(node.outputs)
     return found
 
 

@@ -9,22 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracegraph.control.branch import Branch
-from tracegraph.control.recorded_while import RecordedWhile
-from tracegraph.control.scan import Loop, Scan
-from tracegraph.control.while_loop import While
 from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import ShapeVariable, static_shape, substitute_shape, substitute_size
-from tracegraph.core.types import TOKEN, TensorType, type_of_array
+from tracegraph.core.shapes import substitute_size
+from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
-from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
-from tracegraph.passes.specialise import bind_sizes, with_known_sizes
+from tracegraph.passes.specialise import with_known_sizes
 
 if TYPE_CHECKING:
     from tracegraph.effects.procedure import Run
@@ -252,73 +247,8 @@ def types_known(types: Sequence[TensorType], buffers: Sequence[Any]) -> tuple[Te
 # Branches and loops with effects: each region runs separately, so that effects can happen in the
 # middle of it.
 
-#: Runs a region on the values of its inputs, which are those of the op from some position on.
-RunRegion = Callable[[Graph, Sequence[Any], int], Sequence[Any]]
-
 
 def interpret(op: Op, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
     """The outputs of a branch or a loop, from the values of its inputs."""
-    if isinstance(op, Branch):
-        return run(op.known_branch(np.asarray(values[0])), values[1:], 1)
-    if isinstance(op, Scan):
-        return _scanned(op, values, run)
-    assert isinstance(op, While | RecordedWhile), f"{op} has effects, and nothing runs it"
-    return _repeated(op, values, run)
-
-
-def _scanned(op: Scan, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
-    constants, states = values[: op.constants], values[op.constants : op.rows]
-    rows = [*map(backend.on_host, values[op.rows :])]
-    made: list[Sequence[Any]] = []
-    steps = range(static_shape((op.length,))[0])
-    for step in reversed(steps) if op.reverse else steps:
-        outputs = run(op.body, [*constants, *states, *(x[step] for x in rows)], 0)
-        states = outputs[: op.states]
-        made.append(outputs[op.states :])
-    return [*states, *_whole(op, values[: op.rows], made[:: -1 if op.reverse else 1])]
-
-
-def _repeated(op: While | RecordedWhile, values: Sequence[Any], run: RunRegion) -> Sequence[Any]:
-    constants, states = values[: op.constants], values[op.constants :]
-    made: list[Sequence[Any]] = []
-    count = 0
-    while np.asarray(run(op.condition, [*constants, *states], 0)[0]):
-        outputs = run(op.body, [*constants, *states], 0)
-        states = outputs[: op.states]
-        count += 1
-        if isinstance(op, RecordedWhile):
-            made.append(outputs[op.states :])
-    if isinstance(op, RecordedWhile):
-        return [*states, np.arange(count, dtype=np.int32), *_whole(op, values, made)]
-    return [*states, np.int32(count)] if op.counts else states
-
-
-def _whole(op: Loop, values: Sequence[Any], made: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """The per-step outputs of a loop, each stacked into one array with a row for each step."""
-    places = range(len(op.body.outputs) - op.states)
-    if not made:
-        return [_no_rows(op, values, place) for place in places]
-    return [_stacked([backend.on_host(row[place]) for row in made]) for place in places]
-
-
-def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-    for row in rows:
-        if row.shape != rows[0].shape:
-            raise Mismatch(
-                f"what one step computes has the shape {[*rows[0].shape]}, and what another one "
-                f"computes {[*row.shape]}, so it cannot be kept for derivatives or stacked",
-                fix="let the Python function return one shape in all steps",
-            )
-    return np.stack(rows)
-
-
-def _no_rows(op: Loop, values: Sequence[Any], place: int) -> np.ndarray:
-    """The rows of zero steps: with the sizes that the run knows, and 0 for those that a step would
-    choose."""
-    formal = op.body.input_types
-    pairs = zip(formal, values)
-    known = [x if x is TOKEN else type_of_array(backend.on_host(value)) for x, value in pairs]
-    type = op.body.output_types[op.states + place]
-    shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
-    rest = () if isinstance(shape, ShapeVariable) else shape
-    return np.zeros((0, *(n if isinstance(n, int) else 0 for n in rest)), type.dtype.numpy_dtype)
+    assert op.can_interpret, f"{op} has effects, and nothing runs it"
+    return op.interpret(values, run, backend.on_host)

@@ -8,7 +8,6 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tracegraph.control.recorded_while import RecordedWhile
 from tracegraph.control_passes.split_at_cuts import (
     Part,
     SplitGraph,
@@ -376,9 +375,8 @@ class Run:
                 raise_mismatch(op.name, node.inputs, mismatch, node.source)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
-        if isinstance(node.op, RecordedWhile):
-            steps = node.op.steps_of(node)
-            self._sizes.update(bind_sizes([steps.type], [type_of_array(self.env[steps])]))
+        for sized in node.op.outputs_sized_by_run(node.outputs):
+            self._sizes.update(bind_sizes([sized.type], [type_of_array(self.env[sized])]))
         if piece is not None and piece.is_silent:
             return
         self._count += 1

@@ -13,10 +13,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tracegraph.control.branch import Branch
-from tracegraph.control.recorded_while import RecordedWhile
-from tracegraph.control.scan import Scan
-from tracegraph.control.while_loop import While, WhileGradient
 from tracegraph.control_passes import check_numerics, locate_numerics as search
 from tracegraph.control_passes.check_numerics import Site
 from tracegraph.control_passes.locate_numerics import FINITE
@@ -32,9 +28,6 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.tracing.trace import Traced, steps_text
-
-#: Branches and loops that are run from Python, one step after the other.
-STEPPED = Branch, Scan, While, RecordedWhile
 
 _FIX = "keep the operands where the result is finite; tg.print shows their values"
 
@@ -152,9 +145,9 @@ class _Search:
 
     def _at(self, node: Node, operands: Sequence[Any]) -> _Blame | None:
         """The node itself, or what inside of it is to blame."""
-        if isinstance(node.op, WhileGradient):
-            return self._in_a_step_back(node, operands)
-        if not isinstance(node.op, STEPPED):
+        if not node.op.can_interpret:
+            if node.op.is_loop:
+                return self._in_a_step_back(node, operands)
             return _Blame(node, tuple(operands))
         step = 0
 
@@ -172,7 +165,7 @@ class _Search:
             interpret(node.op, operands, run)
         except _Found as found:
             blame = found.blame
-            if isinstance(node.op, Branch):
+            if not node.op.is_loop:
                 return blame
             at = (np.array(step), node.source)
             return dataclasses.replace(blame, steps=(at, *blame.steps))

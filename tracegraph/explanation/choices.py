@@ -11,8 +11,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracegraph.control.scan import Scan
-from tracegraph.control.while_loop import While
 from tracegraph.control_passes.dataflow import Flows
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.eager.pending import device_buffer, program_of
@@ -88,8 +86,8 @@ def region_runs(op: Op, values: Values) -> Iterator[RegionRun]:
         is_once = op.repetitions == 1 and is_given_them
         if is_once:
             yield RegionRun(region, has_run, [given])
-        elif has_run and isinstance(op, Scan | While) and region.graph is op.body:
-            yield RegionRun(region, has_run, _steps(op, values))
+        elif has_run and op.is_loop and op.can_interpret and region.graph is op.regions[0].graph:
+            yield RegionRun(region, has_run, _steps(op, region.graph, values))
         else:
             yield RegionRun(region, has_run, None)
 
@@ -98,14 +96,14 @@ class _TooManyError(Exception):
     """A loop has more steps than are examined."""
 
 
-def _steps(op: Scan | While, values: Values) -> Sequence[Values] | None:
+def _steps(op: Op, body: Graph, values: Values) -> Sequence[Values] | None:
     """The inputs of a loop's body in each step, if anything in it chooses."""
-    if not _has_choices(op.body) or not (isinstance(op, While) or isinstance(op.length, int)):
+    if not _has_choices(body) or not (op.repetitions is None or isinstance(op.repetitions, int)):
         return None
     steps: list[Values] = []
 
     def run(graph: Graph, given: Values, first: int) -> Values:
-        if graph is op.body:
+        if graph is body:
             if len(steps) == _MOST_STEPS:
                 raise _TooManyError
             steps.append(given)

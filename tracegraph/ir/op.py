@@ -46,6 +46,10 @@ Dependence: TypeAlias = Pattern | tuple[Pattern, ...]
 #: The known inputs, and None for the others:
 KnownValues: TypeAlias = Sequence[np.ndarray | None]
 
+#: Computes a region from the values of its inputs, which are those of the op from a position on:
+RunRegion: TypeAlias = Callable[[Graph, Sequence[Any], int], Sequence[Any]]
+#: A value as a NumPy array:
+OnHost: TypeAlias = Callable[[Any], np.ndarray]
 #: A graph to propagate patterns through, with the patterns and the known values of its inputs:
 Entered: TypeAlias = tuple[Graph, Sequence[Pattern], KnownValues]
 
@@ -251,6 +255,23 @@ class Op(metaclass=_Interning):
     #: How often one run of the op runs its regions (one of them, for a conditional); None where
     #: only the run itself determines it.
     repetitions: ClassVar[Any] = 1
+
+    #: Whether it runs a region again and again, so that the number of a step is part of a place in
+    #: it.
+    is_loop: ClassVar[bool] = False
+
+    #: Whether `interpret` can run it region by region.
+    can_interpret: ClassVar[bool] = False
+
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        """The outputs from the values of the inputs, where `run` computes each region, and
+        `on_host` makes a value an array."""
+        raise NotImplementedError
+
+    def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Those of the outputs whose sizes a run determines, and which give the names of these
+        sizes their values."""
+        return ()
 
     #: Whether a run may skip a region, as a conditional does, and a loop with no iterations.
     leaves_out_regions: ClassVar[bool] = False

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from tracegraph.calls.call import Call
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import sourced
 from tracegraph.errors import counted
@@ -86,7 +85,7 @@ def runs_worth_rolling(graph: Graph, always: bool) -> list[Run]:
 
 def without_calls(graph: Graph) -> Graph:
     """The graph with plain calls inlined."""
-    if not any(isinstance(node.op, Call) for node in graph.nodes):
+    if all(node.op.inlined is None for node in graph.nodes):
         return graph
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
@@ -96,10 +95,11 @@ def without_calls(graph: Graph) -> Graph:
 
 def _open_calls(graph: Graph, env: dict[Tensor, Tensor]) -> None:
     for node in graph.nodes:
-        if not isinstance(node.op, Call):
+        body = node.op.inlined
+        if body is None:
             replay([node], env)
             continue
-        body = specialise(node.op.body, [env[x].type for x in node.inputs])
+        body = specialise(body, [env[x].type for x in node.inputs])
         inner = dict(zip(body.inputs, (env[x] for x in node.inputs), strict=True))
         with headroom():
             _open_calls(body, inner)
