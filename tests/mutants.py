@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(reduce.CumLogsumexp, "vjp", "self._share(x, y)", "self._ratio(y)"),
     Mutant(reduce.Recurrence, "vjp", "shift(y, self.axis, self.reverse, 0)", "y"),
     Mutant(reduce.Recurrence, "vjp", "conjugated(a)", "a"),
-    Mutant(reduce.Scan, "depends", "self.reverse", "False", reduce.CumSum),
+    Mutant(reduce.Cumulative, "depends", "self.reverse", "False", reduce.CumSum),
     Mutant(reduce.Max, LOWERING, "reduce_max", "reduce_min"),
     Mutant(reduce.CumSum, LOWERING, "reverse=op.reverse", "reverse=False"),
     # Contractions.

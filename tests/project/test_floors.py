@@ -224,7 +224,7 @@ def only_the_lowering_knows_jax(file: File) -> Faults:
             yield found.line, f"floor {floor(file.module)} imports {found.name}"
 
 
-def one_door_to_malt(file: File) -> Faults:
+def one_module_reaches_malt(file: File) -> Faults:
     for found in file.imports:
         if found.package == "malt" and file.path != TRANSPILER:
             yield found.line, f"imports {found.name}; only {TRANSPILER} does"
@@ -238,7 +238,7 @@ def jax_is_public(file: File) -> Faults:
             yield number, f"names {name[0]}; use JAX's public API"
 
 
-def one_door_to_the_lowering(file: File) -> Faults:
+def one_module_reaches_the_lowering(file: File) -> Faults:
     for found in file.imports:
         if found.package == "lowering" != file.module.partition(".")[0] and file.path != BACKEND:
             yield found.line, f"imports {found.name}; only {BACKEND} does"
@@ -272,8 +272,8 @@ LAWS: tuple[Law, ...] = (
     imports_stand_at_the_top,
     only_the_lowering_knows_jax,
     jax_is_public,
-    one_door_to_the_lowering,
-    one_door_to_malt,
+    one_module_reaches_the_lowering,
+    one_module_reaches_malt,
     functions_are_short,
     no_exception_is_swallowed,
 )
@@ -310,18 +310,18 @@ PLANTED = (
     (jax_is_public, RULES, "from jax._src import core"),
     (jax_is_public, RULES, "import jaxlib.xla_client"),
     (
-        one_door_to_the_lowering,
+        one_module_reaches_the_lowering,
         "tracegraph/differentiation/tape.py",
         "from lowering import compile",
     ),
-    (one_door_to_the_lowering, "tracegraph/math/__init__.py", "import lowering.rules.shape"),
+    (one_module_reaches_the_lowering, "tracegraph/math/__init__.py", "import lowering.rules.shape"),
     (
-        one_door_to_malt,
+        one_module_reaches_malt,
         "tracegraph/autograph/operators.py",
         "from malt.operators import py_builtins",
     ),
     (
-        one_door_to_malt,
+        one_module_reaches_malt,
         "tracegraph/autograph/scope.py",
         "from tracegraph.autograph.translation import transpiler",
     ),

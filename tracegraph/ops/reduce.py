@@ -250,7 +250,7 @@ class ArgMin(ArgExtreme):
     reference = np.argmin
 
 
-class Scan(Op, abstract=True):
+class Cumulative(Op, abstract=True):
     """y[k] combines x[0], ..., x[k] along `axis`; from the other end if `reverse`."""
 
     axis: int
@@ -274,7 +274,7 @@ class Scan(Op, abstract=True):
         return running(type(self).reference, x, self.axis, self.reverse)
 
 
-class CumSum(Scan):
+class CumSum(Cumulative):
     """Running totals: y[k] = x[0] + ... + x[k] along `axis`"""
 
     is_linear = True
@@ -284,7 +284,7 @@ class CumSum(Scan):
         return (CumSum(self.axis, not self.reverse)(g),)
 
 
-class CumProd(Scan):
+class CumProd(Cumulative):
     """Running products: y[k] = x[0] * ... * x[k]; derivatives hold where elements are 0"""
 
     reference = np.multiply.accumulate
@@ -300,7 +300,7 @@ class CumProd(Scan):
         return Recurrence(self.axis, self.reverse)(x, MUL(before, tangents[0]))
 
 
-class CumLogsumexp(Scan):
+class CumLogsumexp(Cumulative):
     """y[k] = log(exp(x[0]) + ... + exp(x[k])) along `axis`, without overflow"""
 
     kinds = frozenset(["floating"])
