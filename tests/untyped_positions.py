@@ -42,7 +42,6 @@ REASONS: dict[str, tuple[str, ...]] = {
     "These could be narrower: numbers, flags and choices that are read in several forms": (
         "autograph.public:do_not_convert ->",
         "control_flow.tensor_array:TensorArray.capacity ->",
-        "core.tensorshape:TensorSpec.__init__ shape",
         "core.tensorshape:TensorSpec.from_tensor tensor",
         "debugging:assert_scalar ->",
         "debugging:assert_shapes data shapes",

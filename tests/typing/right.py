@@ -37,7 +37,7 @@ def step(x: tg.Tensor, y: tg.Tensor) -> tg.Tensor:
     return loss
 
 
-@tg.function(reduce_retracing=True, input_signature=[tg.TensorSpec([None, 3], tg.float32)])
+@tg.function(reduce_retracing=True, input_signature=[tg.TensorSpec(["batch", 3], tg.float32)])
 def predict(x: tg.Tensor) -> tg.Tensor:
     return tg.nn.softmax(model(x), axis=-1)
 

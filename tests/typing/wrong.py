@@ -50,3 +50,4 @@ with tg.GradientTape(persistant=True) as tape:  # wrong: no such option
     y = x * x
 tape.gradient(y, "x")  # wrong: text is not a source
 tape.gradient(y, x, unconnected="zero")  # wrong: no such parameter
+tg.TensorSpec([2.5])  # wrong: a size is a whole number

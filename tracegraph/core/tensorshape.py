@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
 
 import numpy as np
@@ -420,7 +420,11 @@ class TensorSpec:
 
     def __init__(
         self,
-        shape: Any,
+        shape: Sequence[int | np.integer[Any] | Dim | str | None]
+        | np.ndarray[Any, Any]
+        | int
+        | ShapeVariable
+        | None,
         dtype: DTypeLike = float32,
         name: str | None = None,
         layout: LayoutLike | None = None,
