@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracegraph import nest
@@ -17,6 +17,8 @@ from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ops.layout import MeshQuestion
 from tracegraph.passes.simplify import simplify
+from tracegraph.passes.specialise import with_sizes
+from tracegraph.signatures.open_sizes import SizeType, own_sizes, renaming, with_usual_names
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.signatures.signature import Request, Signature, VariableKey
 from tracegraph.state.user_names import Paths
@@ -60,8 +62,9 @@ class Body:
         trace.checks_bounds = self._check_bounds
         trace.actual = request.actual_tensors()
         trace.paths = Paths(self._function)
+        own = own_sizes(request.types, trace.sizes_around())
         with trace, unsourced(), scopes_of(trace.paths), MeshQuestion() as mesh:
-            leaves, stand_ins = _placeholders(trace, request)
+            leaves, stand_ins = _placeholders(trace, request, renaming(own))
             args, kwargs = request.structure.pack(leaves)
             self.tracing_count += 1
             with converting(self._converts):
@@ -69,12 +72,14 @@ class Body:
             self._check_untouched((args, kwargs), leaves, request.structure)
             found, structure = result_leaves(result, self._name, self._signature.place)
             tensors = [y for y in found if y is not None]
+            trace.take_sizes()
             traced = trace.traced(tensors)
         self._may_create = False if not trace.created else self._may_create
         if trace.created:
             return self._trace_after_creation(trace, request)
         passed("traced", traced.graph)
-        traced = dataclasses.replace(traced, graph=simplify(traced.graph))
+        graph = with_usual_names(simplify(traced.graph), own)
+        traced = dataclasses.replace(traced, graph=graph)
         options = self.run_options.of_trace(traced)
         if self._check_numerics or options.locate_numerics != self.run_options.locate_numerics:
             traced = with_checked_numerics(traced)
@@ -107,9 +112,12 @@ class Body:
                 )
 
 
-def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, StandIn]]:
-    """The arguments to call the Python function with: graph inputs for tensors, one stand-in for
-    each distinct Variable, and Python values unchanged. Also the stand-ins, by identity."""
+def _placeholders(
+    trace: Trace, request: Request, own: Mapping[str, Any]
+) -> tuple[list[Any], dict[int, StandIn]]:
+    """The arguments to call the Python function with: graph inputs for tensors, open sizes under
+    their `own` names, one stand-in for each distinct Variable, and Python values unchanged. Also
+    the stand-ins, by identity."""
     leaves: list[Any] = []
     variables: dict[Any, Variable] = {}
     stand_ins: dict[int, StandIn] = {}
@@ -117,8 +125,11 @@ def _placeholders(trace: Trace, request: Request) -> tuple[list[Any], dict[int, 
     for place, (leaf, key) in enumerate(zip(request.leaves, request.keys, strict=True)):
         if isinstance(key, TensorType):
             keyword, spec = next(declared)
-            leaf = trace.argument(key, keyword)
-            if spec is not None and spec.layout is not None:
+            key = with_sizes(key, own)
+            leaf = trace.argument(TensorType(key.dtype, key.shape), keyword)
+            if isinstance(key, SizeType):
+                leaf = key.value
+            elif spec is not None and spec.layout is not None:
                 leaf = spec.layout.op(leaf)
         elif isinstance(key, VariableKey):
             if key not in variables:

@@ -37,7 +37,8 @@ from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
 from tracegraph.ops.layout import placement_around
-from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.specialise import bind_sizes, names_in
+from tracegraph.signatures.open_sizes import holder_of, size_type
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def leaf_key(leaf: Any) -> Any:
         return leaf
     if hasattr(leaf, "__array__") and hasattr(leaf, "dtype"):
         return _array_type(leaf)
-    return _object_key(leaf)
+    return size_type(leaf) or _object_key(leaf)
 
 
 class NoKey(Mismatch):
@@ -304,6 +305,8 @@ def as_argument(leaf: Any) -> Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
         return host_tensor(type_of_array(leaf), np.array(leaf))
+    if (type_ := size_type(leaf)) is not None:
+        return holder_of(leaf, type_)
     if isinstance(leaf, TensorSpec):
         fail(
             TraceError,
@@ -446,25 +449,27 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
     return found
 
 
-def canonical_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
-    """Keys with fresh names for their symbolic sizes: one per distinct size expression."""
+def canonical_keys(keys: Sequence[Any], taken: Sequence[TensorType] = ()) -> tuple[Any, ...]:
+    """Keys with fresh names for their symbolic sizes, which the types in `taken` do not have: one
+    per distinct size expression."""
     if all(not isinstance(key, TensorType) or key.is_static for key in keys):
         return tuple(keys)
     names: dict[Any, Any] = {}
-    counter = itertools.count()
+    used = set[str]().union(*map(names_in, taken))
+    numbers = (n for n in itertools.count() if not used & {f"d{n}", f"*s{n}"})
 
     def fresh(size: Any) -> Any:
         if isinstance(size, int):
             return size
         if size not in names:
-            names[size] = Dim.named(f"d{next(counter)}")
+            names[size] = Dim.named(f"d{next(numbers)}")
         return names[size]
 
     def renamed(key: Any) -> Any:
         if not isinstance(key, TensorType):
             return key
         if isinstance(key.shape, ShapeVariable):
-            return key.with_shape(names.setdefault(key.shape, ShapeVariable(f"s{next(counter)}")))
+            return key.with_shape(names.setdefault(key.shape, ShapeVariable(f"s{next(numbers)}")))
         return key.with_shape(tuple(fresh(size) for size in key.shape))
 
     return tuple(renamed(key) for key in keys)
@@ -569,7 +574,9 @@ class InputSignature:
         packed = ((*self.structure.pack(converted), *rest), kwargs)
         found, structure = nest.flatten_structure(packed)
         keys = self._signature.keys(found, structure)
-        return Request(tuple(found), structure, tuple(keys), self._signature, tuple(self.leaves))
+        # The declared types replace those of their leaves: the others have other names.
+        keys = canonical_keys(keys, taken=self.types)
+        return Request(tuple(found), structure, keys, self._signature, tuple(self.leaves))
 
     def _check_sizes(self, values: list[Any]) -> None:
         """Raises TraceError if sizes with the same name differ."""
@@ -609,7 +616,7 @@ class InputSignature:
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
         elif (
-            isinstance(leaf, (list, tuple, *PYTHON_DTYPES))
+            isinstance(leaf, (list, tuple, Dim, *PYTHON_DTYPES))
             or hasattr(leaf, "__array__")  # NumPy arrays, JAX arrays, and others
         ):
             value = self._as_spec(leaf, spec, name)
