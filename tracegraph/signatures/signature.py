@@ -9,17 +9,17 @@ import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.boundary.argument_errors import renamed
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static
 from tracegraph.core.source import caller_of
-from tracegraph.core.tensorshape import TensorSpec
-from tracegraph.core.types import PYTHON_DTYPES, TensorType, type_of_array
+from tracegraph.core.tensorshape import TensorShape, TensorSpec, asked_shape
+from tracegraph.core.types import PYTHON_DTYPES, DType, TensorType, bool_, type_of_array
 from tracegraph.eager import backend
 from tracegraph.errors import (
     DTypeError,
@@ -36,10 +36,11 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.layout import placement_around
 from tracegraph.passes.specialise import bind_sizes, names_in
-from tracegraph.signatures.open_sizes import holder_of, size_type
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import current_trace
 
 if TYPE_CHECKING:
     from tracegraph.eager.layouts import Layout
@@ -74,6 +75,63 @@ class VariableKey:
     type: TensorType
     trainable: bool
     alias: int = 0
+
+
+class SizeType(TensorType):
+    """The key of an argument that is an open size of an enclosing trace: the type of a tensor
+    without elements that has this size, so that the graph has an input to take it from."""
+
+    __slots__ = ()
+
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
+        weakref.WeakValueDictionary()
+    )
+
+    @property
+    def value(self) -> Any:
+        """What the traced function gets as its argument."""
+        return asked_shape(self.shape)[0]
+
+
+class ShapeType(SizeType):
+    """The key of an argument that is a TensorShape with open sizes."""
+
+    __slots__ = ()
+
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
+        weakref.WeakValueDictionary()
+    )
+
+    @property
+    def value(self) -> Any:
+        shape = asked_shape(self.shape)
+        return shape if isinstance(self.shape, ShapeVariable) else shape[:-1]
+
+
+def size_type(leaf: Any) -> TensorType | None:
+    """The key of a leaf that is an open size or a shape with open sizes; None for any other."""
+    if isinstance(leaf, Dim):
+        return SizeType(bool_, (leaf, 0))
+    if not isinstance(leaf, TensorShape):
+        return None
+    if isinstance(leaf.variable, ShapeVariable):
+        return ShapeType(bool_, leaf.variable)
+    if leaf.variable is not None or not all(isinstance(size, (int, Dim)) for size in leaf):
+        return None
+    return None if is_static(tuple(leaf)) else ShapeType(bool_, (*leaf, 0))
+
+
+def holder_of(leaf: Any, type: TensorType) -> Tensor:
+    """The tensor that is passed for an open size. Raises TraceError if no trace in progress has
+    that size."""
+    trace = current_trace()
+    if trace is None or not trace.has_sizes(names_in(type)):
+        fail(
+            TraceError,
+            f"{shown(leaf)} is an open size that no function being traced here has",
+            fix="pass x.shape[axis] of a tensor that the calling code has",
+        )
+    return full(False, TensorType(type.dtype, type.shape))
 
 
 def leaf_key(leaf: Any) -> Any:
