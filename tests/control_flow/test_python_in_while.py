@@ -136,6 +136,37 @@ def test_a_while_with_python_in_a_branch_runs_and_its_derivative_is_refused():
     raises(MissingRuleError, "calls a Python function, which it would have to call again", derived)
 
 
+@tg.custom_gradient
+def cubed(x):
+    """By NumPy, which returns the slope too: what the error about tg.py_function advises."""
+    y, slope = tg.numpy_function(lambda a: (a**3, 3 * a**2), [x], [tg.float64] * 2)
+    y.set_shape([])
+    slope.set_shape([])
+    return y, lambda g: g * slope
+
+
+@pytest.mark.parametrize(
+    ("power", "f"),
+    [
+        (9, lambda x: tg.foldl(lambda y, _: cubed(y), tg.zeros([2]), x)),
+        (9, lambda x: tg.while_loop(lambda y: y < 2.5, lambda y: cubed(y), [x])[0]),
+        (3, lambda x: tg.cond(x > 0.0, lambda: cubed(x), lambda: x)),
+    ],
+    ids=["scan", "while", "cond"],
+)
+def test_a_numpy_function_that_returns_its_slope_has_a_gradient_in_loops_and_branches(power, f):
+    @tg.function
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    x = 1.2
+    found = slope(tg.constant(x, tg.float64))
+    np.testing.assert_allclose(found, power * x ** (power - 1), rtol=1e-12)
+
+
 def test_what_has_another_shape_in_each_step_is_not_kept():
     sizes = iter(range(1, 9))
 

@@ -412,7 +412,6 @@ def test_a_size_that_is_no_integer():
         lambda x: tg.while_loop(lambda s: s < 9.0, lambda s: s + tg.reduce_sum(x[x > s]), [0.0]),
         lambda x: tg.map_fn(lambda s: tg.reduce_sum(x[x > s]), x),
         lambda x: tg.cond(x[0] > 0, lambda: x[x > 0], lambda: x),
-        lambda x: tg.cond(x[0] > 0, lambda: (tg.print(x), tg.reduce_sum(x[x > 0]))[1], lambda: 0.0),
         lambda x: tg.map_fn(
             lambda s: tg.cond(s > 0, lambda: tg.reduce_sum(x[x > s]), lambda: s), x
         ),
@@ -512,6 +511,45 @@ def test_a_branch_with_a_size_assigns_and_checks():
     with pytest.raises(tg.errors.InvalidArgumentError, match="too large"):
         f(2.0 * x, tg.constant(1))
     assert_near(total, 116.3)
+
+
+def told(x, n):
+    if n > 0:
+        kept = tg.boolean_mask(x, x > 0.0)
+        tg.print("kept", tg.size(kept))
+        return tg.reduce_sum(kept**3)
+    tg.print("all")
+    return tg.reduce_sum(x)
+
+
+def test_a_branch_with_a_size_prints_once(capfd):
+    x = tg.constant(VECTORS[0])
+    kept = np.where(VECTORS[0] > 0, VECTORS[0], 0)
+    plain = {1: ("kept 3", 3 * kept**2, 36 * kept**3), 0: ("all", np.ones(5), np.zeros(5))}
+    for form in (told, tg.function(told)):
+        for n, (text, slope, slope_of_square) in plain.items():
+            for run, wanted in (
+                (tg.function(pulled(form)), slope),
+                (tg.function(pushed(form)), np.sum(slope)),
+                (tg.function(second(form)), slope_of_square),
+            ):
+                assert_near(run(x, tg.constant(n)), wanted)
+                assert capfd.readouterr().err == f"{text}\n"
+
+
+def test_a_branch_with_a_size_calls_python():
+    def f(x, n):
+        if n > 0:
+            total = tg.reduce_sum(tg.boolean_mask(x, x > 0.0))
+            negative = tg.numpy_function(np.negative, [total], tg.float64)
+            negative.set_shape([])
+            return negative
+        return x[0]
+
+    x = tg.constant(VECTORS[0])
+    assert_near(tg.function(f)(x, tg.constant(1)), -5.1)
+    with pytest.raises(LookupError, match="it calls a Python function"):
+        tg.function(pulled(f))(x, tg.constant(1))
 
 
 def test_a_size_in_a_branch_is_looked_at_by_check_numerics():

@@ -25,7 +25,12 @@ from tracegraph.calls.call import (
     tangent_graph,
 )
 from tracegraph.calls.recompute import recomputed
-from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.control.without_prints import (
+    calls,
+    keeps_no_results,
+    without_prints,
+    without_tokens,
+)
 from tracegraph.core.shapes import Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32
@@ -114,7 +119,7 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self) -> Branch:
-        if any(map(keeps_no_results, self.branches)):
+        if any(map(_keeps_nothing, self.branches)):
             return self
         branches = [*map(_with_fixed_residuals, self.branches)]
         plans = [residual_plan(branch) for branch in branches]
@@ -127,7 +132,7 @@ class Branch(Op, abstract=True):
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or any(map(keeps_no_results, self.branches)):
+        if recorded is not self or any(map(_keeps_nothing, self.branches)):
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(decider, *xs))
@@ -348,11 +353,20 @@ def _filled(
     return [found[i] if i in found else full(0, like[i].type) for i in places]
 
 
+def _keeps_nothing(branch: Graph) -> bool:
+    """Whether derivatives compute a branch again, without its prints, from its inputs alone."""
+    return keeps_no_results(branch) or (calls(branch) and not _has_fixed_residuals(branch))
+
+
+def _has_fixed_residuals(branch: Graph) -> bool:
+    made = residual_plan(branch).forward.output_types
+    return names_in(made) <= names_in(branch.input_types)
+
+
 def _with_fixed_residuals(branch: Graph) -> Graph:
     """The branch, whose residuals have no size that only its own run knows: the other branches
     could not stand for them. Where one has, what derivatives read is computed again."""
-    made = residual_plan(branch).forward.output_types
-    return branch if names_in(made) <= names_in(branch.input_types) else _recomputed(branch)
+    return branch if _has_fixed_residuals(branch) else _recomputed(branch)
 
 
 def _recomputed(branch: Graph) -> Graph:

@@ -22,6 +22,12 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
+def calls(graph: Graph) -> bool:
+    """Whether it prints or calls Python."""
+    nodes = (node for inner in graph.graphs() for node in inner.nodes) if graph.cuts_runs else ()
+    return any(isinstance(node.op, HostCall) for node in nodes)
+
+
 def keeps_no_results(graph: Graph) -> bool:
     """Whether reverse mode, through an enclosing branch or loop, cannot keep the results of its
     Python functions: they have derivatives, or a loop of unknown length calls them."""
@@ -55,9 +61,10 @@ def _without_prints(graph: Graph) -> Graph:
         raise Mismatch(
             f"this derivative of @{graph.name} is not known, since it calls a Python function, "
             "which it would have to call again",
-            fix="call the Python function outside of the loop or branch, or stop the gradient: "
-            "tg.stop_gradient; reverse mode goes through branches and loops that call "
-            "tg.numpy_function, but not through a while that is inside of one",
+            fix="call the Python function outside of the loop or branch; or let a "
+            "tg.numpy_function return the slope too, for a tg.custom_gradient to multiply; or stop "
+            "the gradient: tg.stop_gradient; reverse mode goes through branches and loops that "
+            "call tg.numpy_function, but not through a while that is inside of one",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

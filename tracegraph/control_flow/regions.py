@@ -112,7 +112,7 @@ class SizeOfStepError(TraceError):
 
 def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
     """Refuses sizes that only the run knows in a step, which is part of one program, and in a
-    branch what would make derivatives print again, or leave the size of a result open."""
+    branch if a result has one: its size would be open."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
     sized = [node for node in nodes if isinstance(node.op, RuntimeSize)]
     if not sized:
@@ -125,13 +125,6 @@ def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
             f"a step of a loop computes {rule}",
             source=sized[0].source,
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
-        )
-    if any(x.type is TOKEN for x in graph.inputs):
-        fail(
-            TraceError,
-            "a branch computes a size that only the run knows, and prints or calls Python",
-            source=sized[0].source,
-            fix="do one of them before or behind the branch",
         )
     if names_in(graph.output_types) - names_in(graph.input_types):
         fail(

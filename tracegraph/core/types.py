@@ -277,7 +277,7 @@ class TensorType:
         return cls._interned.setdefault((dtype, new.shape), new)
 
     def with_shape(self, shape: Shape) -> TensorType:
-        return TensorType(self.dtype, shape if isinstance(shape, ShapeVariable) else tuple(shape))
+        return type(self)(self.dtype, shape if isinstance(shape, ShapeVariable) else tuple(shape))
 
     def with_dtype(self, dtype: DType) -> TensorType:
         return TensorType(dtype, self.shape)

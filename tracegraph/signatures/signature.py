@@ -9,17 +9,17 @@ import itertools
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.boundary.argument_errors import renamed
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.shapes import Dim, ShapeVariable
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static
 from tracegraph.core.source import caller_of
-from tracegraph.core.tensorshape import TensorSpec
-from tracegraph.core.types import PYTHON_DTYPES, TensorType, type_of_array
+from tracegraph.core.tensorshape import TensorShape, TensorSpec, asked_shape
+from tracegraph.core.types import PYTHON_DTYPES, DType, TensorType, bool_, type_of_array
 from tracegraph.eager import backend
 from tracegraph.errors import (
     DTypeError,
@@ -36,9 +36,11 @@ from tracegraph.ir.builder import current
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.layout import placement_around
-from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.specialise import bind_sizes, names_in
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.trace import current_trace
 
 if TYPE_CHECKING:
     from tracegraph.eager.layouts import Layout
@@ -75,6 +77,63 @@ class VariableKey:
     alias: int = 0
 
 
+class SizeType(TensorType):
+    """The key of an argument that is an open size of an enclosing trace: the type of a tensor
+    without elements that has this size, so that the graph has an input to take it from."""
+
+    __slots__ = ()
+
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
+        weakref.WeakValueDictionary()
+    )
+
+    @property
+    def value(self) -> Any:
+        """What the traced function gets as its argument."""
+        return asked_shape(self.shape)[0]
+
+
+class ShapeType(SizeType):
+    """The key of an argument that is a TensorShape with open sizes."""
+
+    __slots__ = ()
+
+    _interned: ClassVar[weakref.WeakValueDictionary[tuple[DType, Shape], TensorType]] = (
+        weakref.WeakValueDictionary()
+    )
+
+    @property
+    def value(self) -> Any:
+        shape = asked_shape(self.shape)
+        return shape if isinstance(self.shape, ShapeVariable) else shape[:-1]
+
+
+def size_type(leaf: Any) -> TensorType | None:
+    """The key of a leaf that is an open size or a shape with open sizes; None for any other."""
+    if isinstance(leaf, Dim):
+        return SizeType(bool_, (leaf, 0))
+    if not isinstance(leaf, TensorShape):
+        return None
+    if isinstance(leaf.variable, ShapeVariable):
+        return ShapeType(bool_, leaf.variable)
+    if leaf.variable is not None or not all(isinstance(size, (int, Dim)) for size in leaf):
+        return None
+    return None if is_static(tuple(leaf)) else ShapeType(bool_, (*leaf, 0))
+
+
+def holder_of(leaf: Any, type: TensorType) -> Tensor:
+    """The tensor that is passed for an open size. Raises TraceError if no trace in progress has
+    that size."""
+    trace = current_trace()
+    if trace is None or not trace.has_sizes(names_in(type)):
+        fail(
+            TraceError,
+            f"{shown(leaf)} is an open size that no function being traced here has",
+            fix="pass x.shape[axis] of a tensor that the calling code has",
+        )
+    return full(False, TensorType(type.dtype, type.shape))
+
+
 def leaf_key(leaf: Any) -> Any:
     """What a leaf contributes to the key of a trace: a TensorType for tensors and arrays."""
     kind = type(leaf)
@@ -90,7 +149,7 @@ def leaf_key(leaf: Any) -> Any:
         return leaf
     if hasattr(leaf, "__array__") and hasattr(leaf, "dtype"):
         return _array_type(leaf)
-    return _object_key(leaf)
+    return size_type(leaf) or _object_key(leaf)
 
 
 class NoKey(Mismatch):
@@ -304,6 +363,8 @@ def as_argument(leaf: Any) -> Tensor:
         return leaf
     if isinstance(leaf, np.ndarray | np.generic):
         return host_tensor(type_of_array(leaf), np.array(leaf))
+    if (type_ := size_type(leaf)) is not None:
+        return holder_of(leaf, type_)
     if isinstance(leaf, TensorSpec):
         fail(
             TraceError,
@@ -446,25 +507,27 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
     return found
 
 
-def canonical_keys(keys: Sequence[Any]) -> tuple[Any, ...]:
-    """Keys with fresh names for their symbolic sizes: one per distinct size expression."""
+def canonical_keys(keys: Sequence[Any], taken: Sequence[TensorType] = ()) -> tuple[Any, ...]:
+    """Keys with fresh names for their symbolic sizes, which the types in `taken` do not have: one
+    per distinct size expression."""
     if all(not isinstance(key, TensorType) or key.is_static for key in keys):
         return tuple(keys)
     names: dict[Any, Any] = {}
-    counter = itertools.count()
+    used = set[str]().union(*map(names_in, taken))
+    numbers = (n for n in itertools.count() if not used & {f"d{n}", f"*s{n}"})
 
     def fresh(size: Any) -> Any:
         if isinstance(size, int):
             return size
         if size not in names:
-            names[size] = Dim.named(f"d{next(counter)}")
+            names[size] = Dim.named(f"d{next(numbers)}")
         return names[size]
 
     def renamed(key: Any) -> Any:
         if not isinstance(key, TensorType):
             return key
         if isinstance(key.shape, ShapeVariable):
-            return key.with_shape(names.setdefault(key.shape, ShapeVariable(f"s{next(counter)}")))
+            return key.with_shape(names.setdefault(key.shape, ShapeVariable(f"s{next(numbers)}")))
         return key.with_shape(tuple(fresh(size) for size in key.shape))
 
     return tuple(renamed(key) for key in keys)
@@ -569,7 +632,9 @@ class InputSignature:
         packed = ((*self.structure.pack(converted), *rest), kwargs)
         found, structure = nest.flatten_structure(packed)
         keys = self._signature.keys(found, structure)
-        return Request(tuple(found), structure, tuple(keys), self._signature, tuple(self.leaves))
+        # The declared types replace those of their leaves: the others have other names.
+        keys = canonical_keys(keys, taken=self.types)
+        return Request(tuple(found), structure, keys, self._signature, tuple(self.leaves))
 
     def _check_sizes(self, values: list[Any]) -> None:
         """Raises TraceError if sizes with the same name differ."""
@@ -609,7 +674,7 @@ class InputSignature:
         elif isinstance(leaf, (Tensor, Variable)):
             value = as_tensor(leaf)
         elif (
-            isinstance(leaf, (list, tuple, *PYTHON_DTYPES))
+            isinstance(leaf, (list, tuple, Dim, *PYTHON_DTYPES))
             or hasattr(leaf, "__array__")  # NumPy arrays, JAX arrays, and others
         ):
             value = self._as_spec(leaf, spec, name)

@@ -10,9 +10,7 @@ from tracegraph.core.source import Source
 from tracegraph.core.types import type_of_array
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.broadcast import holder_of_sizes
 from tracegraph.ops.constant import Constant
-from tracegraph.passes.specialise import unbound_names
 from tracegraph.tracing.trace import Trace, Traced
 
 
@@ -37,18 +35,8 @@ class CallTrace(Trace):
         return super().add(op, inputs, source)
 
     def traced(self, results: Sequence[Tensor]) -> Traced:
-        self._take_sizes()
+        self.take_sizes()
         return super().traced(results)
-
-    def _take_sizes(self) -> None:
-        """Gives values to open sizes that come from the caller and that no input has by itself,
-        such as n where an argument has n-1: through an extra input without elements that has
-        them."""
-        if self.outer.is_top_level:
-            return
-        names = unbound_names(self.inputs, self.nodes)
-        if names:
-            self.admit(holder_of_sizes(names, self.outer.add))
 
 
 def _varies(value: np.ndarray) -> bool:

@@ -23,10 +23,11 @@ from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureErro
 from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current, is_aside
 from tracegraph.ir.tensor import RANDOM_STATE, Graph, Tensor
 from tracegraph.operands.conversion import broadcast
+from tracegraph.ops.broadcast import holder_of_sizes
 from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
-from tracegraph.passes.specialise import bound_names, names_chosen
+from tracegraph.passes.specialise import bound_names, names_chosen, unbound_names
 
 if TYPE_CHECKING:
     from tracegraph.state.variable import Variable
@@ -238,6 +239,24 @@ class Trace(Builder):
         unknown = names - {name for x in self.inputs for name in bound_names(x.type)}
         return not unknown or unknown <= set().union(*map(names_chosen, self.nodes))
 
+    def has_sizes(self, names: Set[str]) -> bool:
+        """Whether this trace, or one around it, knows all the open sizes of these names."""
+        for trace in (self, *self._around()):
+            names = {name for name in names if not trace.knows_sizes({name})}
+        return not names
+
+    def _around(self) -> Iterator[Trace]:
+        """The enclosing traces, the innermost first."""
+        builder = self.outer
+        while isinstance(builder, Trace):
+            yield builder
+            builder = builder.outer
+
+    def sizes_around(self) -> set[str]:
+        """The names of the open sizes that the inputs of enclosing traces have."""
+        inputs = (x for trace in self._around() for x in trace.inputs)
+        return set().union(*(bound_names(x.type) for x in inputs if not x.type.is_static))
+
     def argument(self, type: Any, name: str | None) -> Tensor:
         tensor = self.input(type, name)
         self.arguments.append(tensor)
@@ -260,6 +279,15 @@ class Trace(Builder):
                 refuse_leaked(tensor)
             found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
         return found
+
+    def take_sizes(self) -> None:
+        """Gives values to open sizes that come from the caller and that no input has by itself,
+        such as n where an argument has n-1: through an extra input without elements that has
+        them."""
+        if isinstance(self.outer, Trace):
+            names = unbound_names(self.inputs, self.nodes)
+            if names:
+                self.admit(holder_of_sizes(names, self.outer.add))
 
     def captured(self, x: Tensor) -> Tensor | None:
         return next((outer for outer, own in self.captures.items() if own is x), None)
