@@ -243,7 +243,10 @@ def reduce_std(
     np.float32(1.0)
     """
     x = _inexact("reduce_std", input_tensor)
-    return cast_to(ops.SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
+    wide = summable(x)
+    scale = scale_near(largest_modulus(wide, axis))
+    root = ops.SQRT(reduce_variance(over(wide, scale), axis, keepdims))
+    return cast_to(_times_scale(root, scale), x.dtype.real)
 
 
 def reduce_euclidean_norm(
