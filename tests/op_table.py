@@ -559,6 +559,7 @@ INDEXING = [
     Case(index.DynamicSlice((2, 3)), (x(4, 3), at(4), at(3)), "fcib"),
     Case(index.DynamicSlice((2, 2, 1)), (x(3, 2, 4), at(3), at(2), at(4)), "fcib"),
     Case(index.DynamicSlice(()), (x(),), "fcib", label=" scalar"),
+    Case(index.DynamicSlice((3,)), (x(3), at(3)), "fcib", label=" whole"),
     Case(index.DynamicUpdateSlice(), (x(4, 3), x(2, 3), at(4), at(3)), "fcib"),
     Case(index.DynamicUpdateSlice(), (x(3, 2, 4), x(2, 2, 1), at(3), at(2), at(4)), "fcib"),
     Case(index.DynamicUpdateSlice(), (x(3), x(3), at(3)), "fcib", label=" whole"),
@@ -743,6 +744,14 @@ SPECIAL = [
     special_case(
         S.Zeta(1),
         _slope(special.zeta),
+        *("above_one", "positive"),
+        **BY_PARAMETERS,
+        tolerance=1e-4,
+        order=1,
+    ),
+    special_case(
+        S.Zeta(2),
+        _slope(_slope(special.zeta)),
         *("above_one", "positive"),
         **BY_PARAMETERS,
         tolerance=1e-4,

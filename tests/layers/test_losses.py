@@ -381,6 +381,29 @@ def test_losses_from_logits_are_those_of_the_formula_far_out():
     assert found.numpy() == pytest.approx(25.0)
 
 
+@pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16])
+def test_losses_of_probabilities_of_16_bits_are_finite(dtype):
+    sure = tg.cast(tg.constant([[0.0, 1.0]]), dtype)
+    wrong = 1 - sure
+    for name in ("binary_crossentropy", "categorical_crossentropy", "kl_divergence"):
+        for y, expected in ((sure, 0.0), (wrong, -np.log(1e-7))):
+            found = getattr(losses, name)(y, sure)
+            assert found.dtype is dtype
+            assert float(found[0]) == pytest.approx(expected, rel=0.02, abs=1e-6), (name, y)
+
+
+def test_losses_of_probabilities_near_0_and_1_keep_their_digits():
+    p = np.float32([[0.999998, 2e-6]])
+    exact = p.astype(np.float64)
+    found = losses.binary_crossentropy([[1.0, 0.0]], p)
+    np.testing.assert_allclose(found.numpy(), bce(np.float64([[1, 0]]), exact).mean(-1), rtol=1e-6)
+    found = losses.sparse_categorical_crossentropy([0], p)
+    np.testing.assert_allclose(found.numpy(), [-np.log(exact[0, 0] / exact.sum())], rtol=1e-6)
+    found = losses.categorical_focal_crossentropy([[1.0, 0.0]], [[20.0, 0.0]], from_logits=True)
+    other = np.exp(-20.0)
+    np.testing.assert_allclose(found.numpy(), [0.25 * other**2 * other], rtol=1e-6)
+
+
 def test_gradients_are_those_of_the_formula():
     x = tg.constant(X)
     with tg.GradientTape() as tape:

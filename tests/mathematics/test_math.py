@@ -1235,6 +1235,19 @@ def test_names_of_tensorflow_are_there():
         assert getattr(tg, name) is getattr(tg.math, name)
 
 
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_deviations_of_numbers_whose_squares_are_out_of_range(size):
+    x = np.float32([[1.0, 2.0, 4.0], [-3.0, 0.5, 1.0]])
+    found, slope = tg.function(
+        tg.value_and_grad(lambda x: tg.reduce_sum(tg.math.reduce_std(x, 1) / size))
+    )(tg.constant(x * np.float32(size)))
+    assert found.numpy() == pytest.approx(np.std(x, 1).sum(), rel=1e-6)
+    apart = x - x.mean(1, keepdims=True)
+    np.testing.assert_allclose(slope.numpy() * size, apart / 3 / np.std(x, 1)[:, None], rtol=1e-5)
+    found = tg.numpy.std(x * np.float32(size), correction=1)
+    np.testing.assert_allclose(found.numpy(), size * np.std(x, ddof=1), rtol=1e-6)
+
+
 # ---------------------------------------------------------------- gradients of compositions
 
 COMPOSITIONS = {

@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 import scipy.optimize
@@ -25,6 +26,60 @@ def sample(*shape, dtype=np.float64):
 
 def close(found, expected, tolerance=1e-10):
     np.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance)
+
+
+# ---------------------------------------------------------------- cross entropies
+
+
+def test_losses_of_nearly_sure_predictions_keep_their_digits():
+    far = np.float32([8.0, 17.0, 60.0])
+    logits = np.stack([far, 0 * far - 1], axis=-1)
+    with mpmath.workdps(50):
+        others = [mpmath.exp(-1 - mpmath.mpf(float(x))) for x in far]
+        wanted = [float(mpmath.log1p(q)) for q in others]
+        slopes = [float(-q / (1 + q)) for q in others]
+        bends = [float(q / (1 + q) ** 2) for q in others]
+
+    def dense(x):
+        return tg.nn.softmax_cross_entropy_with_logits(tg.one_hot([0, 0, 0], 2), x)
+
+    def sparse(x):
+        return tg.nn.sparse_softmax_cross_entropy_with_logits([0, 0, 0], x)
+
+    def of_sigmoid(x):
+        return tg.nn.sigmoid_cross_entropy_with_logits([1.0, 1.0, 1.0], x[:, 0] - x[:, 1])
+
+    @tg.function
+    def derivatives(x):
+        along = tg.constant([[1.0, 0.0]] * 3)
+        found = [dense(x), sparse(x), of_sigmoid(x)]
+        for loss in (sparse, of_sigmoid):
+            first = tg.grad(lambda x, loss=loss: tg.reduce_sum(loss(x)))
+            found += [tg.transpose(y)[0] for y in tg.jvp(first, (x,), (along,))]
+        return found
+
+    found = derivatives(logits)
+    expected = [wanted] * 3 + [slopes, bends] * 2
+    for own, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own.numpy(), exact, rtol=1e-5)
+
+
+def test_infinite_logits_that_are_right_have_no_loss():
+    logits = tg.constant([[1.0, 2.0, -np.inf]])
+    loss, slope = tg.value_and_grad(
+        lambda x: tg.reduce_sum(tg.nn.softmax_cross_entropy_with_logits([[0.0, 1.0, 0.0]], x))
+    )(logits)
+    assert loss.numpy() == pytest.approx(np.log1p(np.exp(-1.0)))
+    other = scipy.special.expit(-1.0)
+    np.testing.assert_allclose(slope.numpy(), [[other, -other, 0.0]], rtol=1e-6)
+    rows = tg.constant([[-np.inf, 2.0, -np.inf], [np.inf, 2.0, 1.0]])
+    loss, slope = tg.value_and_grad(
+        lambda x: tg.reduce_sum(tg.nn.sparse_softmax_cross_entropy_with_logits([1, 0], x))
+    )(rows)
+    assert loss.numpy() == 0.0
+    np.testing.assert_array_equal(slope.numpy(), np.zeros([2, 3]))
+    found = tg.nn.sigmoid_cross_entropy_with_logits([1.0, 0.0, 0.0], [np.inf, -np.inf, np.nan])
+    np.testing.assert_array_equal(found.numpy(), [0.0, 0.0, np.nan])
 
 
 # ---------------------------------------------------------------- alignments

@@ -225,10 +225,8 @@ def check_derivatives(case: Case, orders: Sequence[int]) -> Iterator[Trial]:
     for order in orders:
         if order > case.order:
             continue
-        if ("f" in case.kinds or case.own_dtype.is_complex) and has_derivative(
-            case, case.own_dtype
-        ):
-            against = case.against if "f" in case.kinds else case.against_complex
+        if case.own_dtype.is_differentiable and has_derivative(case, case.own_dtype):
+            against = case.against if case.own_dtype.is_floating else case.against_complex
             yield derivatives(case, order, case.own_dtype, against)
         if {"f", "c"} <= set(case.kinds) and order < 3 and has_derivative(case, complex128):
             yield derivatives(case, order, complex128, case.against_complex)
@@ -628,6 +626,15 @@ def wrong_known(known: Known) -> Iterator[str]:
     columns = [known.op.numpy(*in_order(operands(unit), indices)) for unit in np.eye(total)]
     if not (found == (np.stack(columns, -1) != 0)).all():
         yield f"{known}: the pattern is {found.astype(int)}"
+
+
+def test_known_slices_beyond_the_end_are_moved_as_xla_moves_them():
+    x, update = np.arange(4.0), np.array([8.0, 9.0])
+    for start in (1, 3):
+        found = index.DynamicSlice((2,)).numpy(x, np.int32(start))
+        np.testing.assert_array_equal(found, jax.lax.dynamic_slice(x, (start,), (2,)))
+        found = index.DynamicUpdateSlice().numpy(x, update, np.int32(start))
+        np.testing.assert_array_equal(found, jax.lax.dynamic_update_slice(x, update, (start,)))
 
 
 #: Elementwise ops of which one operand is known, and its elements that hide those of another.

@@ -23,9 +23,18 @@ from tracegraph.math.elementwise.arithmetic import (
     subtract,
 )
 from tracegraph.math.elementwise.logic import equal, less_equal, logical_or, not_equal
-from tracegraph.math.elementwise.unary import abs, exp, log, negative, sigmoid, softplus, square
+from tracegraph.math.elementwise.unary import (
+    abs,
+    expm1,
+    log,
+    log1p,
+    negative,
+    sigmoid,
+    softplus,
+    square,
+)
 from tracegraph.math.norms import l2_normalize, log_softmax
-from tracegraph.math.reduction import reduce_all, reduce_max, reduce_mean, reduce_sum
+from tracegraph.math.reduction import reduce_all, reduce_max, reduce_mean, reduce_sum, summable
 from tracegraph.nn.loss import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,
@@ -85,7 +94,7 @@ def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Te
     array([0.2402], dtype=float32)
     """
     y, x = labels_and_predictions("mean_squared_logarithmic_error", y_true, y_pred)
-    y, x = (log(add(maximum(z, EPSILON), 1.0)) for z in (y, x))
+    y, x = (log1p(maximum(z, EPSILON)) for z in (y, x))
     return reduce_mean(square(subtract(x, y)), -1)
 
 
@@ -158,8 +167,9 @@ def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     array([0.6931], dtype=float32)
     """
     y, x = labels_and_predictions("kl_divergence", y_true, y_pred)
-    y, x = (clip_by_value(z, EPSILON, 1.0) for z in (y, x))
-    return reduce_sum(multiply(y, log(divide(y, x))), -1)
+    dtype = x.dtype
+    y, x = (clip_by_value(summable(z), EPSILON, 1.0) for z in (y, x))
+    return cast_to(reduce_sum(multiply(y, log(divide(y, x))), -1), dtype)
 
 
 # ---------------------------------------------------------------- margins
@@ -235,9 +245,19 @@ def binary_crossentropy(
 def _of_binary(y: Tensor, x: Tensor, from_logits: bool) -> Tensor:
     if from_logits:
         return sigmoid_cross_entropy_with_logits(labels=y, logits=x)
-    p = clip_by_value(x, EPSILON, 1.0 - EPSILON)
-    of_ones, of_zeros = multiply(y, log(p)), multiply(subtract(1.0, y), log(subtract(1.0, p)))
-    return negative(add(of_ones, of_zeros))
+    p = _inside(x)
+    of_ones, of_zeros = (cast_to(z, x.dtype) for z in (log(p), log1p(negative(p))))
+    return negative(add(multiply(y, of_ones), multiply(subtract(1.0, y), of_zeros)))
+
+
+def _inside(p: Tensor) -> Tensor:
+    """Probabilities away from 0 and 1, in a dtype that has numbers so close to 1."""
+    return clip_by_value(summable(p), EPSILON, 1.0 - EPSILON)
+
+
+def _log_inside(p: Tensor) -> Tensor:
+    """log(p), at most -EPSILON, in the dtype of p."""
+    return cast_to(log(_inside(p)), p.dtype)
 
 
 def _smoothed(op: str, labels: Tensor, label_smoothing: float, classes: Tensor | int) -> Tensor:
@@ -311,7 +331,7 @@ def categorical_crossentropy(
     y, x = _classes(op, y_true, y_pred, label_smoothing, axis)
     if as_flag(op, "from_logits", from_logits):
         return softmax_cross_entropy_with_logits(labels=y, logits=x, axis=axis)
-    return negative(reduce_sum(multiply(y, log(_probabilities(x, axis))), axis))
+    return negative(reduce_sum(multiply(y, _log_probabilities(x, axis)), axis))
 
 
 def _classes(
@@ -323,8 +343,8 @@ def _classes(
     return _smoothed(op, y, label_smoothing, cast_to(as_tensor(count), y.dtype)), x
 
 
-def _probabilities(x: Tensor, axis: int) -> Tensor:
-    return clip_by_value(divide(x, reduce_sum(x, axis, True)), EPSILON, 1.0 - EPSILON)
+def _log_probabilities(x: Tensor, axis: int) -> Tensor:
+    return _log_inside(divide(x, reduce_sum(x, axis, True)))
 
 
 def categorical_focal_crossentropy(
@@ -348,13 +368,9 @@ def categorical_focal_crossentropy(
     op = "categorical_focal_crossentropy"
     y, x = _classes(op, y_true, y_pred, label_smoothing, axis)
     alpha, gamma = (as_number(op, n, v, low=0) for n, v in (("alpha", alpha), ("gamma", gamma)))
-    if as_flag(op, "from_logits", from_logits):
-        logarithm = log_softmax(x, axis)
-        p = exp(logarithm)
-    else:
-        p = _probabilities(x, axis)
-        logarithm = log(p)
-    weight = multiply(pow(subtract(1.0, p), gamma), alpha)
+    is_logit = as_flag(op, "from_logits", from_logits)
+    logarithm = log_softmax(x, axis) if is_logit else _log_probabilities(x, axis)
+    weight = multiply(pow(negative(expm1(logarithm)), gamma), alpha)
     return negative(reduce_sum(multiply(weight, multiply(y, logarithm)), axis))
 
 
@@ -389,7 +405,7 @@ def sparse_categorical_crossentropy(
         labels = where(counts, labels, zeros_like(labels))
         x = where(expand_dims(counts, -1), x, zeros_like(x))
     if not as_flag(op, "from_logits", from_logits):
-        x = log(clip_by_value(x, EPSILON, 1.0 - EPSILON))
+        x = _log_inside(x)
     loss = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
     return loss if counts is None else where(counts, loss, zeros_like(loss))
 

@@ -19,6 +19,7 @@ from tracegraph.math.elementwise.unary import rsqrt, sqrt
 from tracegraph.math.reduction import (
     keeps_axes,
     largest_modulus,
+    log_of_sum,
     over,
     reduce_max,
     reduce_sum,
@@ -182,9 +183,8 @@ def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) 
     array([-0.6931, -0.6931], dtype=float32)
     """
     x, axes = _classes("log_softmax", logits, axis)
-    shifted = _shifted(x, axes)
-    total = Sum(axes)(ops.EXP(shifted))
-    return ops.SUB(shifted, spread(ops.LOG(total), x.type, axes))
+    below = _shifted(x, axes)
+    return ops.SUB(below, spread(log_of_sum(below, Sum(axes)), x.type, axes))
 
 
 def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:

@@ -195,17 +195,27 @@ def reduce_logsumexp(
     np.float32(1000.6932)
     """
     x = as_tensor(input_tensor)
-    # The value does not depend on `top`, so no derivative, of any order, passes through it.
-    top = ops.StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
-    top = ops.SELECT(ops.IsFinite()(top), top, zeros_of(top))
+    top = finite_top(x, axis)
     below = ops.SUB(x, broadcast(top, x.type.shape))
-    # Powers of what is largest are 1, beside which small ones would be rounded: they are counted.
-    is_top = ops.Cast(x.dtype)(ops.EQUAL(below, zeros_of(below)))
-    rest = reduce_sum(ops.SUB(ops.EXP(below), is_top), axis, keepdims)
-    others = ops.SUB(reduce_sum(is_top, axis, keepdims), full_like(rest, 1))
-    total = ops.Log1p()(ops.ADD(rest, others))
+    total = log_of_sum(below, lambda z: reduce_sum(z, axis, keepdims))
     is_kept = total.type.rank == top.type.rank
     return ops.ADD(total, top if is_kept else Reshape(total.type.shape)(top))
+
+
+def finite_top(x: Tensor, axis: Axis) -> Tensor:
+    """The largest element along the axes, which stay as ones, or 0 where it is not finite: what is
+    subtracted before powers are taken. Values do not depend on it, so it has no derivative."""
+    top = ops.StopGradient()(reduce_max(x, axis, keeps_axes(x, axis)))
+    return ops.SELECT(ops.IsFinite()(top), top, zeros_of(top))
+
+
+def log_of_sum(below: Tensor, reduced: Callable[[Tensor], Tensor]) -> Tensor:
+    """log(reduced(e ** below)) for a sum `reduced`, where the largest elements of `below` are 0."""
+    # Powers of what is largest are 1, beside which small ones would be rounded: they are counted.
+    is_top = ops.Cast(below.dtype)(ops.EQUAL(below, zeros_of(below)))
+    rest = reduced(ops.SUB(ops.EXP(below), is_top))
+    others = ops.SUB(reduced(is_top), full_like(rest, 1))
+    return ops.Log1p()(ops.ADD(rest, others))
 
 
 def reduce_variance(
@@ -233,7 +243,10 @@ def reduce_std(
     np.float32(1.0)
     """
     x = _inexact("reduce_std", input_tensor)
-    return cast_to(ops.SQRT(reduce_variance(summable(x), axis, keepdims)), x.dtype.real)
+    wide = summable(x)
+    scale = scale_near(largest_modulus(wide, axis))
+    root = ops.SQRT(reduce_variance(over(wide, scale), axis, keepdims))
+    return cast_to(_times_scale(root, scale), x.dtype.real)
 
 
 def reduce_euclidean_norm(

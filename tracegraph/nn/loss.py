@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_flag, rank_of, refuse, sizes_of
@@ -16,9 +17,9 @@ from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide_no_nan, multiply
-from tracegraph.math.elementwise.unary import log_sigmoid, softplus
+from tracegraph.math.elementwise.unary import log_sigmoid, softplus, softplus_parts
 from tracegraph.math.norms import log_softmax
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.reduction import finite_top, reduce_sum
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
@@ -43,7 +44,7 @@ def softmax_cross_entropy_with_logits(
     """-sum(labels * log_softmax(logits)) along `axis`, which holds the classes.
 
     labels[..., classes] are probabilities that sum to 1, in the shape of the logits, to whose dtype
-    they are converted.
+    they are converted. Classes with a label of 0 do not count, even if their logit is -infinity.
 
     >>> tg.nn.softmax_cross_entropy_with_logits(
     ...     labels=[[1.0, 0.0]], logits=[[0.0, 0.0]]
@@ -53,7 +54,7 @@ def softmax_cross_entropy_with_logits(
     op = "softmax_cross_entropy_with_logits"
     logits = _floating_logits(op, logits)
     labels, logits = elementwise_operands(op, cast_to(as_tensor(labels), logits.dtype), logits)
-    return ops.NEG(reduce_sum(ops.MUL(labels, log_softmax(logits, axis)), axis))
+    return ops.NEG(reduce_sum(ops.MUL_NO_NAN(log_softmax(logits, axis), labels), axis))
 
 
 def _floating_logits(op: str, logits: Any) -> Tensor:
@@ -82,7 +83,7 @@ def sparse_softmax_cross_entropy_with_logits(
     array([0.6931], dtype=float32)
     """
     op = "sparse_softmax_cross_entropy_with_logits"
-    labels, logits = as_tensor(labels), as_tensor(logits)
+    labels, logits = as_tensor(labels), _floating_logits(op, logits)
     if labels.dtype.size < 4 and labels.dtype.is_integer:  # the number of classes may not fit
         labels = cast_to(labels, int32)
     if not labels.dtype.is_integer:
@@ -103,17 +104,28 @@ def sparse_softmax_cross_entropy_with_logits(
             logits,
             fix="give logits one more axis than labels, the classes, at the end",
         )
-    # A masked sum rather than a gather, whose derivative is a scatter, which is slow on CPUs.
     classes = logits.type.shape[-1]
-    chosen = log_softmax(logits)
-    is_label = one_hot(labels, classes, dtype=bool_)
-    loss = ops.NEG(reduce_sum(ops.SELECT(is_label, chosen, zeros_of(chosen)), -1))
+    loss = _loss_of_label(logits, one_hot(labels, classes, dtype=bool_))
     if _are_in_range(op, labels, classes):
         return loss
     # As an unsigned integer, a negative label is large.
     unsigned = ops.Cast(uint64 if labels.dtype.size > 4 else uint32)(labels)
     limit = broadcast(as_tensor(classes, unsigned.dtype), labels.type.shape)
     return ops.SELECT(ops.LESS(unsigned, limit), loss, full_like(loss, np.nan))
+
+
+def _loss_of_label(x: Tensor, is_label: Tensor) -> Tensor:
+    """-log_softmax(x) of the one label in each row, as softplus(z), where z is by how much the
+    logits of the others are above its own: small losses and all derivatives keep their digits."""
+    # Masks rather than a gather, whose derivative is a scatter, which is slow on CPUs.
+    own = reduce_sum(ops.SELECT(is_label, x, zeros_of(x)), -1)
+    # Not -infinity, which `check_numerics` would have to tell from a mistake.
+    lowest = float(ml_dtypes.finfo(x.dtype.numpy_dtype).min)
+    others = ops.SELECT(is_label, full_like(x, lowest), x)
+    top = finite_top(others, -1)
+    total = reduce_sum(ops.EXP(ops.SUB(others, broadcast(top, x.type.shape))), -1)
+    above = ops.SUB(reshape(top, own.type.shape), own)
+    return softplus(ops.ADD(above, ops.LOG(total)))
 
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
@@ -133,13 +145,17 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Tensor:
     """-labels * log(sigmoid(x)) - (1 - labels) * log(1 - sigmoid(x)), without overflow.
 
-    labels are probabilities, in the shape of the logits x; each element is a loss.
+    labels are probabilities, in the shape of the logits x; each element is a loss. It is 0 where an
+    infinite logit is right.
 
     >>> tg.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).numpy().round(4)
     array([0.6931], dtype=float32)
     """
     labels, x = elementwise_operands("sigmoid_cross_entropy_with_logits", labels, logits)
-    return ops.SUB(softplus(x), ops.MUL(x, labels))
+    is_positive, tail = softplus_parts(x)
+    # Not softplus(x) - x * labels: the small loss of a large x that is right would be rounded away.
+    wrong = ops.SUB(ops.Cast(x.dtype)(is_positive), labels)
+    return ops.ADD(ops.MUL_NO_NAN(x, wrong), tail)
 
 
 def weighted_cross_entropy_with_logits(

@@ -9,7 +9,7 @@ from tracegraph.array.arguments import as_axis, as_count, as_flag, as_number, ra
 from tracegraph.array.shaping import cut
 from tracegraph.core.types import as_dtype, bool_, float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.reduction import reduced_count
+from tracegraph.math.reduction import reduced_count, summable
 from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import only_axis
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -73,20 +73,30 @@ def var(
     np.float32(2.0)
     """
     x = _fractional(x)
-    less = as_number("var", "correction", correction)
-    variance = math.reduce_variance(x, axis, keepdims)
-    if less == 0:
-        return variance
-    count = reduced_count("var", cast_to(x, x.dtype if x.dtype.size > 2 else float32), axis)
-    ratio = count / (count - less)  # type: ignore[operator]
-    return cast_to(cast_to(variance, ratio.dtype) * ratio, variance.dtype)  # type: ignore[operator]
+    ratio = _ratio("var", x, axis, correction)
+    return _times(math.reduce_variance(x, axis, keepdims), ratio)
 
 
 def std(
     x: TensorLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False
 ) -> Tensor:
     """The square root of `var`; its gradient is nan where that is 0."""
-    return math.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    x = _fractional(x)
+    ratio = _ratio("std", x, axis, correction)
+    return _times(math.reduce_std(x, axis, keepdims), None if ratio is None else math.sqrt(ratio))
+
+
+def _ratio(op: str, x: Tensor, axis: Axis, correction: float) -> Tensor | None:
+    """n / (n - correction) for n elements; None without a correction."""
+    less = as_number(op, "correction", correction)
+    if less == 0:
+        return None
+    count = reduced_count(op, summable(math.abs(x)), axis)  # a real number, also of complex x
+    return count / (count - less)  # type: ignore[operator]
+
+
+def _times(y: Tensor, ratio: Tensor | None) -> Tensor:
+    return y if ratio is None else cast_to(cast_to(y, ratio.dtype) * ratio, y.dtype)  # type: ignore[operator]
 
 
 def all(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:

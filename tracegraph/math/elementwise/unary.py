@@ -322,11 +322,15 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     array([0.000e+00, 6.931e-01, 1.000e+03], dtype=float32)
     """
     x = as_tensor(features)
-    zero = zeros_of(x)
-    is_positive = ops.GREATER_EQUAL(x, zero)
+    is_positive, tail = softplus_parts(x)
+    return ops.ADD(ops.SELECT(is_positive, x, zeros_of(x)), tail)
+
+
+def softplus_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether x is at least 0, and softplus(x) - max(x, 0)."""
     # Not max(x, 0) and |x|: their derivatives at 0 would not add up to 1/2.
-    tail = ops.Log1p()(ops.EXP(ops.SELECT(is_positive, ops.NEG(x), x)))
-    return ops.SELECT(is_positive, x, zero) + tail  # type: ignore[operator]
+    is_positive = ops.GREATER_EQUAL(x, zeros_of(x))
+    return is_positive, ops.Log1p()(ops.EXP(ops.SELECT(is_positive, ops.NEG(x), x)))
 
 
 def log_sigmoid(x: TensorLike, name: str | None = None) -> Tensor:
