@@ -372,6 +372,7 @@ INPUTS = {
     "gru_start": gru,
     "ode_start": partial(two_layers, ODE_BATCH, ODE_WIDTHS),
     "transformer_step": partial(transformer, 4),
+    "bfloat16_step": partial(transformer, 4),
     "located_step": partial(transformer, 4),
     "transformer_start": partial(transformer, 12),
     "rolled_step": partial(transformer, 12),

@@ -1,7 +1,9 @@
 """The workloads in JAX: `jax.jit`, with the state as a donated tuple that is fed back."""
 
 import importlib.util
+import os
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -325,18 +327,27 @@ def normalised(x, scale, shift):
 
 
 def attended(x, hidden, kernel, bias, out, out_bias):
+    """Attention by products; by cuDNN, which has fused attention, if `hidden` is None."""
     parts = jnp.reshape(x @ kernel + bias, [*x.shape[:2], 3, HEADS, -1])
+    if hidden is None:
+        q, k, v = jnp.unstack(parts, axis=2)
+        y = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+        return jnp.reshape(y, x.shape) @ out + out_bias
     q, k, v = jnp.transpose(parts, (2, 0, 3, 1, 4))
     scores = (q @ jnp.swapaxes(k, -1, -2)) * q.shape[-1] ** -0.5 + hidden
     y = jnp.transpose(jax.nn.softmax(scores) @ v, [0, 2, 1, 3])
     return jnp.reshape(y, x.shape) @ out + out_bias
 
 
-def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
+def transformer(
+    inputs: Inputs, scale: float = 1.0, dtype=jnp.float32, is_fused: bool = False
+) -> Workload:
+    """`dtype` is that of what is computed; variables and losses are float32."""
     x, y = batch_of(inputs)
 
     def loss_of(variables, x, y, hidden):
-        logarithms = jax.nn.log_softmax(transformed(variables, x, hidden))
+        logits = transformed([v.astype(dtype) for v in variables], x, hidden)
+        logarithms = jax.nn.log_softmax(logits.astype(jnp.float32))
         return -scale * jnp.mean(jnp.take_along_axis(logarithms, y[..., None], axis=-1))
 
     def step(state, x, y, hidden):
@@ -348,7 +359,17 @@ def transformer(inputs: Inputs, scale: float = 1.0) -> Workload:
     variables = variables_of(inputs)
     first, second = (tuple(jnp.zeros_like(v) for v in variables) for _ in range(2))
     state = variables, first, second, jnp.zeros((), jnp.int32)
-    return fed_back(jax.jit(step, donate_argnums=0), state, x, y, jnp.asarray(inputs["hidden"]))
+    hidden = None if is_fused else jnp.asarray(inputs["hidden"], dtype)
+    return fed_back(jax.jit(step, donate_argnums=0), state, x, y, hidden)
+
+
+def bfloat16_variants() -> dict[str, Any]:
+    """On a GPU also with cuDNN's attention, which is skipped where there is none."""
+    in_bfloat16 = partial(transformer, dtype=jnp.bfloat16)
+    found = {"jax": in_bfloat16}
+    if os.environ.get("BENCHMARKS_DEVICE") == "gpu":
+        found["jax_cudnn"] = partial(in_bfloat16, is_fused=True)
+    return found
 
 
 def neural_ode(inputs: Inputs, scale: float = 1.0) -> Workload:
@@ -574,6 +595,7 @@ WORKLOADS = {
     "ode_start": {"jax": lambda inputs: first_step(partial(neural_ode, inputs))},
     "while_gradient": {"jax_loop_alone": loop_alone},
     "transformer_step": {"jax": transformer},
+    "bfloat16_step": bfloat16_variants(),
     "transformer_start": {"jax": lambda inputs: first_step(partial(transformer, inputs))},
     "scan_step": {"jax": scan_step},
     "two_parts": {"jax": two_parts},

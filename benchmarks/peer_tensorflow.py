@@ -264,15 +264,18 @@ def attended(x, hidden, kernel, bias, out, out_bias):
     return tf.reshape(y, x.shape) @ out + out_bias
 
 
-def transformer(inputs: Inputs, scale: float = 1.0, *, mode) -> Workload:
+def transformer(inputs: Inputs, scale: float = 1.0, *, mode, dtype=tf.float32) -> Workload:
+    """`dtype` is that of what is computed; variables and losses are float32."""
     variables, (x, y) = variables_of(inputs), batch_of(inputs)
-    hidden = tf.constant(inputs["hidden"])
+    hidden = tf.cast(inputs["hidden"], dtype)
     optimizer = tf.keras.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
     optimizer.build(variables)
 
     def step(x, y):
         with tf.GradientTape() as tape:
-            loss = scale * mean_cross_entropy(transformed(variables, x, hidden), y)
+            weights = [tf.cast(variable, dtype) for variable in variables]
+            logits = tf.cast(transformed(weights, x, hidden), tf.float32)
+            loss = scale * mean_cross_entropy(logits, y)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
@@ -521,6 +524,7 @@ WORKLOADS = {
     "gru_start": modes(partial(started, gru), tf_graph=GRAPH, tf_xla=XLA),
     "ode_start": modes(partial(started, neural_ode), tf_graph=GRAPH, tf_xla=XLA),
     "transformer_step": modes(transformer, tf_graph=GRAPH, tf_xla=XLA),
+    "bfloat16_step": modes(partial(transformer, dtype=tf.bfloat16), tf_graph=GRAPH, tf_xla=XLA),
     "transformer_start": modes(partial(started, transformer), tf_graph=GRAPH, tf_xla=XLA),
     "while_gradient": modes(while_gradient, tf_graph=GRAPH),
     "scan_step": modes(scan_step, tf_graph=GRAPH, tf_xla=XLA),

@@ -260,8 +260,11 @@ class Convolutions:
         return x.flatten(1) @ kernel + bias
 
 
-def transformer(inputs: Inputs, mode, scale: float = 1.0) -> Workload:
-    """Attention is PyTorch's own function, and `fused` its fastest AdamW."""
+def transformer(
+    inputs: Inputs, mode, scale: float = 1.0, dtype: torch.dtype = torch.float32
+) -> Workload:
+    """Attention is PyTorch's own function, and `fused` its fastest AdamW. `dtype` is that of what
+    is computed; variables and losses are float32."""
     variables = variables_of(inputs["variables"])
     x, y = (tensor_of(inputs[name].copy()).long() for name in ("x", "y"))
     optimizer = torch.optim.AdamW(
@@ -269,7 +272,7 @@ def transformer(inputs: Inputs, mode, scale: float = 1.0) -> Workload:
     )
 
     def loss():
-        logits = transformed(variables, x)
+        logits = transformed([variable.to(dtype) for variable in variables], x).float()
         return scale * functional.cross_entropy(logits.flatten(0, 1), y.flatten())
 
     loss_of = mode(loss)
@@ -393,6 +396,7 @@ WORKLOADS = {
     "hessian_vector": modes(hessian_vector),
     "lstm": {"torch": partial(lstm, mode=eager)},
     "transformer_step": {"torch": partial(transformer, mode=eager)},
+    "bfloat16_step": {"torch": partial(transformer, mode=eager, dtype=torch.bfloat16)},
     "transformer_start": {"torch": lambda inputs: first_step(partial(transformer, inputs, eager))},
     "jacobian_tridiagonal": modes(jacobian_tridiagonal),
     "jacobian_bottleneck": modes(jacobian_bottleneck),

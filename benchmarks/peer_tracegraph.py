@@ -392,16 +392,19 @@ def attended(x, hidden, kernel, bias, out, out_bias):
 
 
 def transformer(
-    inputs: Inputs, scale: float = 1.0, wrap=lambda block: block, **options
+    inputs: Inputs, scale: float = 1.0, wrap=lambda block: block, dtype=tg.float32, **options
 ) -> Workload:
+    """`dtype` is that of what is computed; variables and losses are float32."""
     variables, (x, y) = variables_of(inputs), batch_of(inputs)
-    hidden = tg.constant(inputs["hidden"])
+    hidden = tg.cast(inputs["hidden"], dtype)
     optimizer = tg.optimizers.AdamW(ADAM_RATE, WEIGHT_DECAY, BETA_1, BETA_2, EPSILON)
 
     @tg.function(**options)
     def step(x, y):
         with tg.GradientTape() as tape:
-            loss = scale * mean_cross_entropy(transformed(variables, x, hidden, wrap), y)
+            weights = [tg.cast(v, dtype) for v in variables] if dtype != tg.float32 else variables
+            logits = tg.cast(transformed(weights, x, hidden, wrap), tg.float32)
+            loss = scale * mean_cross_entropy(logits, y)
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
         return loss
 
@@ -719,6 +722,7 @@ WORKLOADS = {
     "gru_start": {"tracegraph": lambda inputs: first_step(partial(gru, inputs))},
     "ode_start": {"tracegraph": lambda inputs: first_step(partial(neural_ode, inputs))},
     "transformer_step": {"tracegraph": transformer},
+    "bfloat16_step": {"tracegraph": partial(transformer, dtype=tg.bfloat16)},
     "located_step": {
         "tracegraph": partial(transformer, locate_numerics=True),
         "not_located": transformer,

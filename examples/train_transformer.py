@@ -61,7 +61,8 @@ EVERY = ("data", "model")  # both axes of the mesh: one piece for each device
 
 
 class Plan(NamedTuple):
-    """What is divided among the devices: the windows of a batch, and weights by their paths."""
+    """What is divided among the devices: the windows of a batch, with all activations, and weights
+    by their paths."""
 
     windows: tuple[str, ...]
     weights: dict[str, list]
@@ -70,16 +71,18 @@ class Plan(NamedTuple):
 PLANS = {
     # Each device has all weights, and its part of the batch.
     "data": Plan(EVERY, {}),
-    # So it has, but keeps a part of each weight, and of what the optimizer keeps for it (ZeRO).
+    # So it has, but keeps a part of each weight, and of what the optimizer keeps for it (ZeRO). The
+    # biases of heads stay whole: they are small, and hundreds of devices divide neither axis.
     "zero": Plan(
         EVERY,
         {
             "*/output_dense/kernel": [None, None, EVERY],
             "*/output_dense/bias": [EVERY],
             "*/attention/*/kernel": [EVERY, None, None],
-            "*/attention/*/bias": [None, EVERY],
+            "*/attention/*/bias": [None, None],
             "*/kernel": [EVERY, None],
-            "*/embeddings": [EVERY, None],
+            "tokens/embeddings": [EVERY, None],
+            "positions/embeddings": [None, EVERY],
             "*": [EVERY],
         },
     ),
@@ -223,11 +226,19 @@ def width(text):
     return number
 
 
-class Block(tg.Module):
-    """Attention to the tokens so far, then two dense layers; each is added to what it is given."""
+def laid_out(x, layout):
+    """x, divided as the batch is. Where weights are divided too, XLA then brings the weights to the
+    devices, and does not move the activations, which are larger."""
+    return x if layout is None else tg.distribute.with_layout(x, layout)
 
-    def __init__(self, width):
+
+class Block(tg.Module):
+    """Attention to the tokens so far, then two dense layers; each is added to what it is given.
+    `layout` is how the sum is divided."""
+
+    def __init__(self, width, layout=None):
         super().__init__()
+        self.layout = layout
         layers = tg.layers
         self.first_norm, self.second_norm = layers.LayerNormalization(), layers.LayerNormalization()
         self.attention = layers.MultiHeadAttention(width // HEAD_WIDTH, HEAD_WIDTH, dropout=DROPOUT)
@@ -239,8 +250,9 @@ class Block(tg.Module):
     def __call__(self, x, training):
         normed = self.first_norm(x)
         y = self.attention(normed, normed, use_causal_mask=True, training=training)
-        x = x + self.dropout(y, training=training)
-        return x + self.dropout(self.dense(self.second_norm(x)), training=training)
+        x = laid_out(x + self.dropout(y, training=training), self.layout)
+        y = self.dense(self.second_norm(x))
+        return laid_out(x + self.dropout(y, training=training), self.layout)
 
     def extend(self, x, cache, position):
         """The same of tokens from `position` on; keys and values of those before are cached."""
@@ -251,14 +263,16 @@ class Block(tg.Module):
 
 
 class Transformer(tg.Module):
-    """What may follow a token, given all tokens before it."""
+    """What may follow a token, given all tokens before it. `layout` is how activations [batch,
+    places, width] are divided."""
 
-    def __init__(self, vocabulary, width):
+    def __init__(self, vocabulary, width, layout=None):
         super().__init__()
+        self.layout = layout
         self.tokens = tg.layers.Embedding(vocabulary, width)
         self.positions = tg.layers.Embedding(CONTEXT, width)
         self.scale = math.sqrt(width)  # what blocks add is about as large as what they are given
-        self.blocks = [Block(width) for _ in range(LAYERS)]
+        self.blocks = [Block(width, layout) for _ in range(LAYERS)]
         self.norm = tg.layers.LayerNormalization()
 
     def embed(self, tokens, position):
@@ -271,7 +285,7 @@ class Transformer(tg.Module):
 
     def __call__(self, tokens, training=False):
         """f32[batch, places, vocabulary]: the logits of the next token at each place."""
-        x = self.embed(tokens, 0)
+        x = laid_out(self.embed(tokens, 0), self.layout)
         for block in self.blocks:
             x = block(x, training)
         return self.logits(x)
@@ -327,7 +341,8 @@ def make_functions(model, optimizer, text, batch, layout):
     @tg.function
     def held_out_loss():
         last = len(text.held_out) - CONTEXT - 1
-        starts = np.linspace(0, last, HELD_OUT_WINDOWS).astype(np.int32)
+        count = math.ceil(HELD_OUT_WINDOWS / batch) * batch  # devices that divide a batch divide it
+        starts = np.linspace(0, last, count).astype(np.int32)
         return model.loss(windows_at(held_out, starts)) * text.tokens_per_character
 
     @tg.function
@@ -375,7 +390,9 @@ def make(options, text, mesh):
     """A model whose weights are divided as the plan says, and its functions."""
     tg.random.set_seed(options.seed)
     plan = PLANS[options.plan]
-    model = Transformer(VOCABULARY, options.width)
+    model = Transformer(
+        VOCABULARY, options.width, tg.distribute.Layout(mesh, [plan.windows, None, None])
+    )
     layout = tg.distribute.Layout(mesh, [plan.windows, None])
     with mesh:
         model.apply_layouts(plan.weights)

@@ -30,6 +30,7 @@ SHORT = {
     "train_transformer": ["--steps", "25", "--width", "32"],
     "train_resnet": ["--epochs", "1"],
     "co2_ode": ["--steps", "12", "--every", "12"],
+    "weak_scaling": ["--devices", "8", "--width", "128"],
 }
 #: What a machine that is busy makes of the compile of a large program.
 NOTE = re.compile(r"^tracegraph: the first run of .* slow compile\n", re.MULTILINE)
@@ -200,6 +201,18 @@ def test_co2_ode(tmp_path):
     fewest, most = map(int, re.search(r"measurements: (\d+) to (\d+)", text).groups())
     assert 0 < fewest < most
     assert is_picture(tmp_path / "co2.png")
+
+
+@pytest.mark.sweep
+def test_weak_scaling(tmp_path):
+    text = run_short("weak_scaling", tmp_path)
+    found = re.findall(r"^(data|tensor|zero) +8  (.*?)  .* (\d+\.\d\d)$", text, re.MULTILINE)
+    ratios = {(plan, purpose): float(ratio) for plan, purpose, ratio in found}
+    assert len(ratios) == 5
+    assert 1.0 <= ratios["data", "gradients"] < 1.4  # the embedding is summed twice
+    assert 1.0 <= ratios["tensor", "activations"] < 1.4
+    assert 2.0 <= ratios["zero", "gradients"] < 2.8  # also an all-reduce for a reduce-scatter
+    assert 0.9 < ratios["zero", "weights, twice"] < 1.1
 
 
 def bad_values(example):
