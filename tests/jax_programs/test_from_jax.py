@@ -299,6 +299,13 @@ def test_wide_types_are_those_of_the_argument_alone():
     assert tg.from_jax(lambda x: x * np.float64(2))(tg.constant([1.0])).dtype is tg.float32
 
 
+def test_arrays_that_jax_makes_of_numbers_widen_nothing():
+    x = jnp.ones(2, jnp.bfloat16)
+    for scale in (jnp.asarray(2.0), jnp.asarray(2), jnp.float32(2)):
+        found = tg.from_jax(lambda scale, x: scale * x)(scale, x)
+        assert found.dtype.name == (scale * x).dtype.name
+
+
 def test_keys_are_arrays_and_numbers_are_jaxs():
     def draw(key):
         new, use = jax.random.split(key)
