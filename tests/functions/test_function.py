@@ -593,6 +593,22 @@ def test_the_repair_for_sizes_ends_the_retraces():
     assert [text for text, _ in found.compiles] == [f"<lambda>(x: f32[{n}])" for n in (2, 3, 4, 5)]
 
 
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
+def test_explain_retraces_tells_what_needs_the_number_of_an_open_size():
+    def body(x):
+        return x[:, None] if x.shape[0] > 4 else x  # here
+
+    line = f"test_function.py:{body.__code__.co_firstlineno + 1}"
+    f = tg.function(body, reduce_retracing=True)
+    for n in (3, 4, 5, 6):
+        f(tg.ones([n]))
+    found = f.explain_retraces()
+    failed, *others = found.retraces
+    assert line in failed.failure and not any(row.failure for row in others)
+    assert all(row.fix.startswith("pad to few sizes before the call") for row in found.retraces)
+    assert others[-1].changes == ("argument 'x' was f32[5] and is now f32[6]",)
+
+
 def test_explain_retraces_has_the_seconds_of_each_trace():
     def slow(x):
         time.sleep(0.4 if x.shape[0] == 3 else 0.0)

@@ -219,13 +219,43 @@ def test_sizes_in_regions_are_those_of_the_call():
     assert first.shape == [3] and second.shape == [7]
 
 
+#: Programs whose sizes JAX writes with a remainder, a quotient, a power, a maximum, a minimum.
+SIZES = {
+    "roll": lambda x: jnp.roll(x, (1, -3), 0),
+    "flat": lambda x: jnp.outer(x, x).ravel(),
+    "stride": lambda x: x[1::3],
+    "end": lambda x: x[-5:],
+    "start": lambda x: x[:2],
+    "windows": lambda x: lax.conv(x[None, None], jnp.ones((1, 1, 3)), (2,), "SAME"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_stay_open_however_jax_writes_them(name):
+    converted = tg.from_jax(SIZES[name])
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def f(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = converted(x)
+        return y, tape.gradient(y, x)
+
+    for n in (3, 7):
+        x = np.arange(n, dtype=np.float32)
+        wanted, pull = jax.vjp(SIZES[name], x)
+        y, gradient = f(x)
+        np.testing.assert_array_equal(y, wanted)
+        np.testing.assert_allclose(gradient, pull(np.ones_like(wanted))[0], 1e-5)
+    assert f.experimental_get_tracing_count() == 1
+
+
 #: What JAX refuses of an open size, each in another way.
 PER_SIZE = {
-    "roll": lambda x: jnp.roll(x, 1, 0),
     "convolve": lambda x: jnp.convolve(x, jnp.ones(2)),
     "associative_scan": lambda x: lax.associative_scan(jnp.add, x),
     "permutation": lambda x: jax.random.permutation(jax.random.PRNGKey(1), x),
-    "windows": lambda x: lax.conv(x[None, None], jnp.ones((1, 1, 3)), (2,), "SAME"),
 }
 
 
@@ -236,6 +266,9 @@ def test_what_jax_refuses_of_open_sizes_is_traced_for_each(name):
     for n in (4, 7):
         x = np.arange(n, dtype=np.float32)
         np.testing.assert_allclose(f(x), PER_SIZE[name](x), 1e-5)
+    found = f.explain_retraces()
+    assert "cannot trace it with open sizes" in found.first.failure
+    assert found.retraces[-1].changes == ("argument 'x' was f32[4] and is now f32[7]",)
 
 
 def test_an_open_size_that_jax_refuses_is_told_where_there_is_no_call():
@@ -265,6 +298,13 @@ def test_wide_types_are_those_of_the_argument_alone():
     found = tg.from_jax(lambda x: x * 2 + jnp.arange(2.0))(tg.constant([1.0, 2.0], tg.float64))
     assert found.dtype is tg.float64
     assert tg.from_jax(lambda x: x * np.float64(2))(tg.constant([1.0])).dtype is tg.float32
+
+
+def test_arrays_that_jax_makes_of_numbers_widen_nothing():
+    x = jnp.ones(2, jnp.bfloat16)
+    for scale in (jnp.asarray(2.0), jnp.asarray(2), jnp.float32(2)):
+        found = tg.from_jax(lambda scale, x: scale * x)(scale, x)
+        assert found.dtype.name == (scale * x).dtype.name
 
 
 def test_keys_are_arrays_and_numbers_are_jaxs():

@@ -46,6 +46,8 @@ class TraceCache:
         self._traces_per_rank = False
         #: Set once something needed every size.
         self._traces_per_size = False
+        #: The keys of requests of open sizes that could not be traced.
+        self._refused: set[Any] = set()
         #: The keys of requests that need a separate trace for each of the Variables passed.
         self._of_one_variable: set[Any] = set()
         #: Whether any trace depends on the enclosing mesh.
@@ -68,6 +70,7 @@ class TraceCache:
         # A finalizer of a dropped trace may call this function, and must not find half a table.
         self._traces = OrderedDict()
         self._of_one_variable.clear()
+        self._refused.clear()
 
     def add(self, concrete: ConcreteFunction) -> None:
         """Adds a trace that was made elsewhere. From then on open sizes may be 0: there is no
@@ -195,9 +198,11 @@ class TraceCache:
     def _trace_new(self, request: Request, wanted: Request) -> ConcreteFunction:
         if self._reduces_retracing and self._declared is None:
             general = self._generalised(wanted)
-            if general is not None:
-                with contextlib.suppress(ShapeError, TraceError):
+            if general is not None and general.key not in self._refused:
+                try:
                     return self.trace(general)
+                except (ShapeError, TraceError):
+                    self._refused.add(general.key)
         try:
             return self.trace(wanted)
         except SizeNeeded:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32, int32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, converts, sizes_of, whole_numbers
+from tracegraph.jax_programs.equations import Equation, converts, whole_numbers
+from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.contract import MATMUL, Conv
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.shape import Reshape, Transpose, inverse

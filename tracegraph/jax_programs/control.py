@@ -29,11 +29,11 @@ from tracegraph.jax_programs.equations import (
     converts,
     graph_of,
     is_key,
-    size_of,
     sizes_not_given,
     type_of,
     with_sizes_given,
 )
+from tracegraph.jax_programs.sizes import size_of
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.contract import conjugate

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import export
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
-from tracegraph.core.shapes import Shape, Size, parse_size
+from tracegraph.core.shapes import Shape
 from tracegraph.core.source import PACKAGE, Source, here, is_ours, place_of_thread, sourced
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
@@ -343,29 +343,9 @@ def is_key(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
-def sizes_of(shape: Sequence[Any]) -> tuple[Size, ...]:
-    """The sizes of a JAX shape, some of which may be symbolic."""
-    return tuple(map(size_of, shape))
-
-
 def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
     """Steps and counts of a program as ints; they may be NumPy integers."""
     return tuple(map(int, values))
-
-
-def size_of(size: Any) -> Size:
-    """A size of JAX, which may be symbolic. Raises SizeNeeded for one that is none here."""
-    if not export.is_symbolic_dim(size):
-        return int(size)
-    try:
-        return parse_size(str(size))
-    except ValueError as error:
-        fail(
-            SizeNeeded,
-            f"from_jax: {error}",
-            fix="give the size in the TensorSpec, or let the function be traced for each size",
-            cause=error,
-        )
 
 
 def place_of(eqn: JaxprEqn) -> Source:

@@ -16,7 +16,8 @@ import numpy as np
 from tracegraph.core.shapes import Shape, Size
 from tracegraph.core.types import int32, int64
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, converts, sizes_of
+from tracegraph.jax_programs.equations import Equation, converts
+from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, full_like
 from tracegraph.ops.constant import Iota, constant
 from tracegraph.ops.elementwise import (

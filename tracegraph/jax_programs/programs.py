@@ -231,7 +231,7 @@ class _StandIn(NamedTuple):
     """A trace's information about a leaf."""
 
     type: TensorType
-    #: Whether it is a plain Python number, which adapts to other dtypes.
+    #: Whether it adapts to other dtypes, as a Python number does, or what JAX makes of one.
     is_weak: bool = False
     #: The dtype of random-number keys, whose shape is that of the array of keys.
     key_type: Any = None
@@ -287,7 +287,7 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
             f"{name}: the number of axes of an argument is not known: {tensor.type}",
             fix="give the rank in the TensorSpec, as TensorSpec([None, None])",
         )
-    return tensor, _StandIn(tensor.type)
+    return tensor, _StandIn(tensor.type, is_weak=bool(getattr(leaf, "weak_type", False)))
 
 
 def _traced(function: Callable[..., Any], call: _Arguments) -> Program:

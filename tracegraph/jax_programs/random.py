@@ -10,7 +10,8 @@ from jax import lax
 
 from tracegraph.core.types import as_dtype, uint32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import Equation, converts, is_key, sizes_of
+from tracegraph.jax_programs.equations import Equation, converts, is_key
+from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops import random as ops
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.elementwise import IDENTITY, Cast

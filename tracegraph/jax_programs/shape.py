@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.ir.tensor import Tensor
-from tracegraph.jax_programs.equations import (
-    Equation,
-    broadcast_to,
-    converts,
-    size_of,
-    sizes_of,
-    whole_numbers,
-)
+from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, whole_numbers
+from tracegraph.jax_programs.sizes import size_of, sizes_of
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import DimSize, Iota, constant

@@ -13,7 +13,7 @@ from typing import Any
 from tracegraph import nest
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
-from tracegraph.errors import shown, warn
+from tracegraph.errors import ShapeError, TraceError, shown, warn
 from tracegraph.ops.layout import parsed_mesh, placement_around
 from tracegraph.signatures.signature import ObjectKey, Request, VariableKey
 from tracegraph.tracing.trace import innermost_trace
@@ -21,6 +21,9 @@ from tracegraph.tracing.trace import innermost_trace
 #: A warning appears when this many consecutive calls traced, up to a limit per function.
 _WINDOW = 5
 _WARNINGS = 2
+
+#: What differed if there is no trace to compare with.
+_FAILED = "the trace before it failed"
 
 #: The keys of a dict, in their order.
 Names = Sequence[Any]
@@ -30,6 +33,8 @@ _SIZES = (
     "leave the sizes open that vary, by reduce_retracing=True or None in an input_signature, and "
     "compile few of them with bucket_sizes"
 )
+_NEEDED = "pad to few sizes before the call, or do without the number in that line"
+_EXCEPTION = "expect a trace for each such size: the trace for open sizes assumes other ones"
 _STRUCTURE = "pass one structure in each call"
 _KEY_ORDER = "build the dict in one order"
 _NAME_ORDER = "give the arguments by name in one order"
@@ -37,16 +42,18 @@ _NAME_ORDER = "give the arguments by name in one order"
 
 @dataclasses.dataclass
 class Retrace:
-    """One trace after the first: where, what differed, the fix, and how long it took. For the first
-    trace nothing differed."""
+    """One trace after the first: where, what differed, the fix, how long it took, and why it failed
+    if it did. For the first trace nothing differed."""
 
     place: str
     changes: tuple[str, ...] = ()
     fix: str = ""
     seconds: float = 0.0
+    failure: str = ""
 
     def __str__(self) -> str:
         text = f"at {self.place}, {self.seconds:.3f} s: {'; '.join(self.changes) or 'first'}"
+        text += f"\n    failed: {self.failure}" if self.failure else ""
         return f"{text}\n    fix: {self.fix}" if self.fix else text
 
 
@@ -127,6 +134,8 @@ class Retracing:
         self._known: list[tuple[Request, Any]] = []
         self._first: Retrace | None = None
         self._retraces: list[Retrace] = []
+        #: Whether the function cannot be traced with open sizes.
+        self._needs_sizes = False
 
     def seen(self, is_traced: bool) -> None:
         """Records a call, and warns if too many in a row traced."""
@@ -174,21 +183,31 @@ class Retracing:
         """Starts afresh, as `clear_cache` does."""
         self.streak.length = 0
         self._known.clear()
+        self._first = None
+        self._needs_sizes = False
 
     @contextlib.contextmanager
     def trace(self, request: Request) -> Iterator[None]:
         """The context of a trace, which is recorded."""
-        if self._known:
-            found = self._retrace(request)
-            self._retraces.append(found)
+        found = self._retrace(request)
+        if self._first is None:
+            self._first = found
         else:
-            found = self._first = Retrace(str(here()))
-        self._known.append((request, placement_around()))
-        del self._known[:-8]
+            self._retraces.append(found)
         del self._retraces[:-256]
+        entry = request, placement_around()
+        self._known.append(entry)
+        del self._known[:-8]
         start = time.perf_counter()
         try:
             yield
+        except BaseException as error:  # later traces do not differ from one that failed
+            self._known = [known for known in self._known if known is not entry]
+            is_open = not all(type.is_static for type in request.types)
+            if is_open and isinstance(error, (ShapeError, TraceError)):
+                self._needs_sizes, found.fix = True, found.fix.replace(_SIZES, _NEEDED)
+            found.failure = _fact_and_place(error)
+            raise
         finally:
             found.seconds = time.perf_counter() - start
 
@@ -197,10 +216,19 @@ class Retracing:
 
     def _retrace(self, request: Request) -> Retrace:
         """The differences from the most similar trace."""
+        if not self._known:
+            return Retrace(str(here()), () if self._first is None else (_FAILED,))
         found = [_differences(known, request) for known, _ in reversed(self._known)]
         changes = min(found, key=len) or [_mesh_difference(self._known[-1][1])]
+        if self._needs_sizes:
+            changes = [(text, _NEEDED if fix is _SIZES else fix) for text, fix in changes]
         fixes = dict.fromkeys(fix for _, fix in changes)
         return Retrace(str(here()), tuple(text for text, _ in changes), ", and ".join(fixes))
+
+
+def _fact_and_place(error: BaseException) -> str:
+    fact, *lines = f"{type(error).__name__}: {error}".split("\n")
+    return " ".join([fact, *(line.strip() for line in lines[:1] if line.startswith("  at "))])
 
 
 def _differences(old: Request, new: Request) -> list[tuple[str, str]]:
@@ -254,7 +282,7 @@ def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:
             return f"pass {name!r} as one dtype: tg.cast({name}, tg.{old.dtype.name})"
         if old.rank != new.rank:
             return f"leave the rank open, with tg.TensorSpec(None) for {name!r}, or reshape it"
-        return _SIZES
+        return _EXCEPTION if new.is_static and not old.is_static else _SIZES
     if isinstance(new, VariableKey) or isinstance(old, VariableKey):
         return "pass the same Variables in the same places, or use them from outside"
     is_number = isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
