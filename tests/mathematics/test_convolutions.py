@@ -290,6 +290,46 @@ def test_pools_of_every_rank_and_format(rank, window, padding):
             close(own(first(x), [size], [strides], padding, FIRST[rank]), first(wanted))
 
 
+@pytest.mark.parametrize(
+    ("length", "size", "step", "padding"), [(101, 17, 17, "SAME"), (40, 33, 40, "VALID")]
+)
+def test_long_windows_that_do_not_overlap(length, size, step, padding):
+    x = np.random.default_rng(0).integers(0, 5, (2, length, 3)).astype(np.float32)  # with ties
+
+    def by_jax(x, start, combine):
+        return lax.reduce_window(x, start, combine, (1, size, 1), (1, step, 1), padding)
+
+    def mean_by_jax(x):
+        return by_jax(x, 0.0, lax.add) / by_jax(jnp.ones_like(x), 0.0, lax.add)
+
+    pools = [
+        (tg.nn.max_pool1d, lambda x: by_jax(x, -jnp.inf, lax.max)),
+        (tg.nn.avg_pool1d, mean_by_jax),
+    ]
+    for pool, expected in pools:
+        found = tg.grad(lambda x, pool=pool: tg.reduce_sum(pool(x, size, step, padding) ** 2))
+        slope = jax.grad(lambda x, f=expected: (f(x) ** 2).sum())(x)
+        close(pool(x, size, step, padding), expected(x), 1e-6)
+        close(found(tg.constant(x)), slope, 1e-6)
+
+
+@pytest.mark.parametrize("pool", [tg.nn.max_pool1d, tg.nn.avg_pool1d])
+def test_the_graph_of_a_pool_hardly_grows_with_its_window(pool):
+    def count(size):
+        f = tg.function(lambda x: pool(x, size, size, "VALID"))
+        return len(f.get_concrete_function(tg.TensorSpec([1, size, 1])).graph.nodes)
+
+    assert count(4096) < 2 * count(64)
+
+
+def test_nan_in_one_long_window_stays_in_it():
+    x = tg.Variable(np.where(np.arange(60) == 5, np.nan, 1.0).reshape(1, 60, 1))
+    with tg.GradientTape() as tape:
+        y = tg.nn.max_pool1d(x, 20, 20, "VALID")
+    slope = tape.gradient(y, x).numpy().reshape(3, 20)
+    assert np.isnan(slope[0]).all() and slope[1:].sum() == 2.0
+
+
 def test_pools_of_padding_that_is_given():
     x = sample(1, 5, 6, 2)
     pads = [[0, 0], [1, 0], [2, 1], [0, 0]]

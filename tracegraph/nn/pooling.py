@@ -1,6 +1,7 @@
 """Pooling: the maximum or the mean of each window over the spatial axes.
 
-Windows are combined from strided slices, one for each position in the window.
+Windows are combined from strided slices, one for each position in the window; long windows that do
+not overlap, by combining neighbours until one element is left of each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 
 from tracegraph.array.arguments import as_choice, as_flag, refuse
 from tracegraph.array.creation import ones
-from tracegraph.array.shaping import reshape
+from tracegraph.array.joining import concat
+from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
@@ -27,6 +29,9 @@ from tracegraph.typing import DTypeLike, TensorLike, Window
 
 #: Larger windows are combined axis by axis.
 _LARGEST_WINDOW_AT_ONCE = 4
+#: Longer windows that do not overlap are combined by neighbours: a slice for each position would
+#: make graphs that grow with the window.
+_LONGEST_IN_SLICES = 16
 
 
 def max_pool(
@@ -289,8 +294,33 @@ def _pooled(
         return _combined(slices(x, windows), combine)
     # The last axis first, so that the first of equal elements in row-major order stays first.
     for axis in reversed(range(1, rank + 1)):
-        x = _combined(slices(x, windows, (axis,)), combine)
+        size, step, gap = (
+            numbers[axis - 1] for numbers in (windows.sizes, windows.steps, windows.gaps)
+        )
+        count = (x.type.shape[axis] - (size - 1) * gap - 1) // step + 1
+        are_apart = gap == 1 and (step == size or count == 1) and count != 0
+        if are_apart and size > _LONGEST_IN_SLICES:
+            x = _combined_by_neighbours(x, axis, count, size, combine)
+        else:
+            x = _combined(slices(x, windows, (axis,)), combine)
     return x
+
+
+def _combined_by_neighbours(
+    x: Tensor, axis: int, count: Any, size: int, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Combines each of the `count` windows of `size` elements that follow one another along an
+    axis. The earlier neighbour comes first, so the first of equal elements stays first."""
+    before, after = x.type.shape[:axis], x.type.shape[axis + 1 :]
+    x = reshape(cut(x, axis, 0, count * size), [*before, count, size, *after])
+    inner = axis + 1
+    while size > 1:
+        pairs, rest = divmod(size, 2)
+        first, second = (cut(x, inner, start, 2 * pairs, 2) for start in (0, 1))
+        last = [cut(x, inner, size - 1, size)] if rest else []
+        x = concat([combine(first, second), *last], inner)
+        size = pairs + rest
+    return reshape(x, [*before, count, *after])
 
 
 def _combined(parts: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
