@@ -419,8 +419,7 @@ class Program:
 
     def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The callable that runs the program; if that is on one mesh, it refuses arrays on another.
-        JAX
-        would move those that are on the same devices."""
+        JAX would move those that are on the same devices."""
         if not self.is_bound:
             return run
 

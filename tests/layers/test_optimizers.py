@@ -407,14 +407,15 @@ def lion32(g, m):
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_steps_are_the_formula_to_the_last_bit(name, compiled):
     """Each step, from the state before it. Where XLA makes one instruction of a product and a sum,
-    it rounds once and not twice: up to a third of the results are off by one unit of the last
-    place, as the larger one of the numbers has it, and none by more."""
+    it rounds once and not twice: a few results are off by one unit of the last place, as the larger
+    one of the numbers has it, and none by more."""
     make, formula = ONE_STEP[name]
     optimizer = make()
     variable = tg.Variable(START[0])
     apply = apply_to(optimizer, [variable], compiled)
     optimizer.build([variable])
     slots = optimizer._slots_of(variable)
+    seen = []
     for t, (gradient, _) in enumerate(GRADIENTS, 1):
         w, before = variable.numpy(), [slot.numpy() for slot in slots]
         apply([tg.constant(gradient)])
@@ -423,7 +424,9 @@ def test_steps_are_the_formula_to_the_last_bit(name, compiled):
         found = [variable.numpy(), *(slot.numpy() for slot in slots)]
         for value, expected, size in zip(found, [w - step, *after], largest, strict=True):
             off = np.abs(value - expected) / np.spacing(np.maximum(size, np.abs(expected)))
-            assert off.max() <= 1 and off.mean() < 0.35, (t, off)
+            assert off.max() <= 1, (t, off)
+            seen.append(off.mean())
+    assert np.mean(seen) <= 0.2
 
 
 SLOTS = {

@@ -27,7 +27,7 @@ def fuzz(*options):
 
 @pytest.mark.parametrize(
     ("seed", "count"),
-    [(0, 150), *(pytest.param(seed, 750, marks=pytest.mark.sweep) for seed in (0, 1))],
+    [(0, 250), *(pytest.param(seed, 750, marks=pytest.mark.sweep) for seed in (0, 1))],
 )
 def test_damaged_directories(seed, count):
     outcomes = fuzz("--seed", seed, "--count", count)

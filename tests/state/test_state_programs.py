@@ -108,7 +108,7 @@ def check(differences, count, strikes=0.0, seed=None):
 
 
 def test_sequences_agree_with_the_model(differences):
-    check(differences, 30)
+    check(differences, 60)
 
 
 @pytest.mark.slow

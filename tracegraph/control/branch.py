@@ -26,8 +26,8 @@ from tracegraph.calls.call import (
 )
 from tracegraph.calls.recompute import recomputed
 from tracegraph.control.without_prints import (
-    calls,
     keeps_no_results,
+    prints_or_calls,
     without_prints,
     without_tokens,
 )
@@ -355,7 +355,9 @@ def _filled(
 
 def _keeps_nothing(branch: Graph) -> bool:
     """Whether derivatives compute a branch again, without its prints, from its inputs alone."""
-    return keeps_no_results(branch) or (calls(branch) and not _has_fixed_residuals(branch))
+    return keeps_no_results(branch) or (
+        prints_or_calls(branch) and not _has_fixed_residuals(branch)
+    )
 
 
 def _has_fixed_residuals(branch: Graph) -> bool:

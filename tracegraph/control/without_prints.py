@@ -22,7 +22,7 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
-def calls(graph: Graph) -> bool:
+def prints_or_calls(graph: Graph) -> bool:
     """Whether it prints or calls Python."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes) if graph.cuts_runs else ()
     return any(isinstance(node.op, HostCall) for node in nodes)
