@@ -349,7 +349,9 @@ def descend(variables, gradients) -> None:
 
 
 def workload(step) -> Workload:
-    return Workload(step, block=wait, observe=lambda y: [x.detach().cpu() for x in leaves(y)])
+    return Workload(
+        step, block=wait, observe=lambda y: [torch.as_tensor(x).detach().cpu() for x in leaves(y)]
+    )
 
 
 def wait(output) -> None:

@@ -265,15 +265,15 @@ class Function(Generic[Parameters, Result]):
                 raise
         self._streak.length = 0  # a call that did not trace ends a streak of calls that did
         if (program := plan.program) is not None:
-            try:
+            try:  # adding tuples copies nothing if one is empty; unpacking both makes a list first
                 if COLLECTS_IN_C and isenabled():  # as `uncollected`, without its frame
                     try:
                         disable()
-                        outputs = program.run(*buffers, *plan.captured)
+                        outputs = program.run(*(buffers + plan.captured))
                     finally:
                         enable()
                 else:
-                    outputs = program.run(*buffers, *plan.captured)
+                    outputs = program.run(*(buffers + plan.captured))
             except (TypeError, ValueError, RuntimeError) as error:
                 if is_of_interrupt(error):
                     raise
