@@ -1115,3 +1115,18 @@ def test_adafactor_and_muon_keep_no_more_than_they_need():
         shapes[make] = [tuple(s.shape) for v in (matrix, vector) for s in optimizer._slots_of(v)]
     assert shapes[opt.Adafactor] == [(3,), (5,), (4,), ()]
     assert shapes[opt.Muon] == [(3, 5), (), (4,), (4,)]
+
+
+def test_nodes_of_a_step_are_in_the_scope_of_the_optimizer():
+    v = tg.Variable([1.0, 2.0])
+    optimizer = tg.optimizers.Adam()
+
+    @tg.function
+    def step(x):
+        optimizer.apply_gradients([(v * x, v)])
+        with tg.name_scope("outer"):
+            optimizer.apply([x], [v])
+
+    graph = step.get_concrete_function(tg.TensorSpec([2])).graph
+    scopes = {node.source.scope for node in graph.nodes if node.op.name == "sqrt"}
+    assert scopes == {"optimizer", "outer/optimizer"}

@@ -74,9 +74,10 @@ class Module:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        call = vars(cls).get("__call__")
-        if isinstance(call, FunctionType):
-            cls.__call__ = _in_scope(call)  # type: ignore[attr-defined]
+        for name in _SCOPED:
+            method = vars(cls).get(name)
+            if isinstance(method, FunctionType):
+                setattr(cls, name, _in_scope(method))
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:
@@ -206,21 +207,25 @@ def _setting(value: Any) -> str | None:
     return getattr(value, "__name__", None) if callable(value) else None
 
 
-def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `__call__` of a Module so that its nodes are in the Module's scope."""
+#: The methods of a Module whose nodes are in its scope.
+_SCOPED = ("__call__", "apply_gradients")
 
-    @functools.wraps(call)
-    def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
+
+def _in_scope(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a method of a Module so that its nodes are in the Module's scope."""
+
+    @functools.wraps(method)
+    def scoped(self: Module, *args: Any, **kwargs: Any) -> Any:
         try:
             if not has_scopes():
-                return call(self, *args, **kwargs)
+                return method(self, *args, **kwargs)
             with module_scope(self):
-                return call(self, *args, **kwargs)
+                return method(self, *args, **kwargs)
         except Exception as error:
             leave_out_our_frames(error)
             raise
 
-    return __call__
+    return scoped
 
 
 def _snake_case(name: str) -> str:

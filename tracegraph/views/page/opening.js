@@ -29,7 +29,8 @@ function orderOf({ nodes, group }, isLarge) {
 // and over stays closed: arguments in parts, and the optimizer, which does the same for each variable.
 function isOpenedFirst({ group, graph }, isLarge) {
   if (!group.children.length) return !isLarge && !group.kind;
-  return !graph.backward || !!group.scope || group.linked > 0;
+  const isRepeated = group.children.some((child) => child.kind === "rounds");
+  return !graph.backward || group.linked > 0 || (!!group.scope && !isRepeated);
 }
 
 // Ranges of one list open together or not at all.
