@@ -53,7 +53,6 @@ LAZY_IMPORTS = {
     "tracegraph/functions/function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/optimizers/imported.py": {"tracegraph"},
-    "tracegraph/padding/padded.py": {"tracegraph"},
     "tracegraph/autograph/conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering", "tracegraph"},
     "tracegraph/state/module.py": {"tracegraph"},
@@ -74,6 +73,8 @@ LARGE_FOLDERS = {
     "tracegraph/ops": "one file for each family, which a file of lowering/rules mirrors",
     "lowering/rules": "it mirrors tracegraph/ops, calls and control",
 }
+#: Where the classes of higher-order ops are known, and what else may know them.
+HIGHER_ORDER_OPS = ("tracegraph/calls/", "tracegraph/control/", "lowering/")
 RULES = "lowering/rules/sort.py"
 LOADED_ON_DEMAND = ("jax", "jaxlib", "malt", "networkx", "scipy")
 LOADED_LATER = ("tracegraph.archive", "tracegraph.text", "tracegraph.views", "safetensors")
@@ -265,6 +266,53 @@ def does_nothing(statement: ast.stmt) -> bool:
     return False
 
 
+@functools.cache
+def higher_order_ops() -> dict[str, str]:
+    """The classes of ops with graphs among their attributes: the module of each."""
+    found: dict[str, str] = {"Op": "tracegraph.ir.op"}
+    homes = [file for file in files() if file.path.startswith(HIGHER_ORDER_OPS[:2])]
+    while True:
+        more = {
+            node.name: file.module
+            for file in homes
+            for node in file.tree.body
+            if isinstance(node, ast.ClassDef) and {*map(ast.unparse, node.bases)} & found.keys()
+        }
+        if more.keys() <= found.keys():
+            return more
+        found |= more
+
+
+def higher_order_ops_answer_for_themselves(file: File) -> Faults:
+    """Elsewhere they are only made: the name of such a class stands in imports, in annotations and
+    in calls of its constructor, so nothing is decided by it."""
+    if file.path.startswith(HIGHER_ORDER_OPS):
+        return
+    classes = higher_order_ops()
+    names = {name for name in classes if classes[name] in {x.name for x in file.imports}}
+    allowed = {id(x) for node, _ in walk(file.tree) for x in annotations_and_functions(node)}
+    for node, _ in walk(file.tree):
+        match node:
+            case ast.Name(name) | ast.Attribute(attr=name) if name in names:
+                if id(node) not in allowed:
+                    yield node.lineno, f"tests for {name}; ask the op, which answers by a member"
+            case ast.Compare(ast.Attribute(ast.Name("op") | ast.Attribute(attr="op"), "name")):
+                asked = {x.value for x in node.comparators if isinstance(x, ast.Constant)}
+                if asked & {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes}:
+                    yield node.lineno, f"tests for {asked}; ask the op, which answers by a member"
+
+
+def annotations_and_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a node where a class is only named as a type, or called."""
+    match node:
+        case ast.Call(function):
+            yield function
+        case ast.arg(annotation=hint) | ast.AnnAssign(annotation=hint) if hint is not None:
+            yield from ast.walk(hint)
+        case ast.FunctionDef(returns=hint) | ast.AsyncFunctionDef(returns=hint) if hint is not None:
+            yield from ast.walk(hint)
+
+
 Law = Callable[[File], Faults]
 
 LAWS: tuple[Law, ...] = (
@@ -276,6 +324,7 @@ LAWS: tuple[Law, ...] = (
     one_module_reaches_malt,
     functions_are_short,
     no_exception_is_swallowed,
+    higher_order_ops_answer_for_themselves,
 )
 
 PLANTED = (
@@ -336,6 +385,17 @@ PLANTED = (
         RULES,
         "try:\n    f()\nexcept Exception:\n    ...",
     ),
+    *(
+        (higher_order_ops_answer_for_themselves, "tracegraph/padding/padded.py", text)
+        for text in (
+            "from tracegraph.control.scan import Loop, Scan\nx = isinstance(op, Loop | Scan)",
+            "from tracegraph.control.while_loop import While\nx = type(op) is not While",
+            "from tracegraph.control.branch import Cond\nRULES = {Cond: print}",
+            "from tracegraph.calls.call import Call\nmatch op:\n    case Call(): pass",
+            "from tracegraph.control import scan\nx = isinstance(op, (int, scan.Scan))",
+            "x = node.op.name in 'scan' or node.op.name == 'while'",
+        )
+    ),
 )
 
 ALLOWED = (
@@ -360,6 +420,12 @@ ALLOWED = (
     ),
     (RULES, "def short():\n" + "    x = 1\n" * 59),
     ("tracegraph/math/__init__.py", "from tracegraph.differentiation.tape import GradientTape"),
+    (
+        "tracegraph/padding/padded.py",
+        "from tracegraph.control.scan import Scan\ndef f(op: Scan) -> list[Scan]:\n"
+        "    return Scan(op.body, 0, 1, 2)",
+    ),
+    ("tracegraph/control/branch.py", "from tracegraph.calls.call import Call\nassert Call"),
 )
 
 

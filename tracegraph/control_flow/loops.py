@@ -10,6 +10,7 @@ from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call
 from tracegraph.control.scan import Scan, without_row_products
+from tracegraph.control.stacked_writes import with_stacked_writes
 from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python
 from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
@@ -25,7 +26,6 @@ from tracegraph.control_flow.regions import (
     take_on,
     traced_region,
 )
-from tracegraph.control_passes.stacked_writes import with_stacked_writes
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32

@@ -157,7 +157,13 @@ class Execution:
         if self._budget is None and has_while_gradients(self.graph):
             # A budget decides only once the program's needs are known.
             graph = dead_code(self.graph) if self.rolled is None else self.rolled.graph
-            found += opened("tracegraph.memory_budgets.stacked_whiles").stacking_notes(graph)
+            loops = opened("tracegraph.control.stacked_whiles").stacked_loops(graph)
+            size_text = opened("tracegraph.memory_budgets.budget").size_text
+            found += [
+                f"stacked: while of at most {loop.length} steps, {loop.node.source}; "
+                f"{size_text(loop.bytes)} for its gradient"
+                for loop in loops
+            ]
         return found
 
     def memory(self) -> Any:
@@ -423,7 +429,7 @@ def program_of(graph: Graph) -> Any:
 def _compiled(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The program of a graph, whose loops stack what their gradients read where that pays."""
     if has_while_gradients(graph):
-        stacked_whiles = opened("tracegraph.memory_budgets.stacked_whiles")
+        stacked_whiles = opened("tracegraph.control.stacked_whiles")
         graph = stacked_whiles.with_stacked_whiles(graph).assigning_as(graph)
     return backend.program(graph, donated)
 

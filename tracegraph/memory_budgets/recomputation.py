@@ -8,15 +8,23 @@ barrier operands that nobody reads.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from tracegraph.control.stacked_residuals import Uses, with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.memory_budgets.estimates import Step, most_held
-from tracegraph.memory_budgets.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
-from tracegraph.memory_budgets.stacked_residuals import with_less_stacked
+from tracegraph.memory_budgets.residuals import (
+    BY_GRADIENT,
+    Plan,
+    Timeline,
+    bytes_of,
+    cost,
+    kept_in_step,
+)
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.simplify import dead_code
 
@@ -270,7 +278,9 @@ def trade_offs(graph: Graph) -> list[Schedule]:
     """Schedules of a graph, from the one that recomputes nothing to the smallest one: each does
     more work than the one before, and holds less."""
     plain = Timeline(graph)
-    others = (with_less_stacked(plain, price) for price in _PRICES_OF_STEPS)
+    uses = Uses(plain.users, plain.read_late)
+    choices = (functools.partial(kept_in_step, price=price) for price in _PRICES_OF_STEPS)
+    others = (with_less_stacked(plain.graph, uses, choose) for choose in choices)
     timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
     found = [schedule for timeline in timelines for schedule in _schedules(timeline)]
     best = found[:1]

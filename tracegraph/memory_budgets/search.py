@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
+from tracegraph.control.stacked_whiles import with_stacked_whiles
 from tracegraph.eager import backend
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.memory_budgets.budget import size_text
 from tracegraph.memory_budgets.loop_checkpoints import with_checkpoints
 from tracegraph.memory_budgets.recomputation import Schedule, trade_offs
-from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
 from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to approach the optimum, and how many of the smallest ones if none
