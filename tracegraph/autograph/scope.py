@@ -11,12 +11,12 @@ from tracegraph.autograph import operators as operators  # fills the hooks
 from tracegraph.autograph.conversion import converted, is_straight
 
 
-class _Thread(threading.local):
+class _Conversion(threading.local):
     def __init__(self) -> None:
         self.converts = False
 
 
-_thread = _Thread()
+_thread = _Conversion()
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
     """
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
-        watch = _Watch(builder, [])
+        watch = _NumericsWatch(builder, [])
         watch.walk(graph, env)
         outputs = [env[y] for y in graph.outputs]
         if not watch.sites:
@@ -79,7 +79,7 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
         return builder.finish(outputs), tuple(watch.sites)
 
 
-class _Watch:
+class _NumericsWatch:
     """The sites so far, and for each one in a graph whether it made nan or infinity from finite
     numbers; `loops` are those around the graph."""
 
@@ -158,7 +158,7 @@ class _Watch:
                 (goes_on,) = inline(graph, inputs)
                 return builder.finish([elementwise.AND(goes_on, _is_well(held[op.is_loop]))])
             loops = (*self._loops, node.source) if op.is_loop else self._loops
-            watch = _Watch(builder, self.sites, loops)
+            watch = _NumericsWatch(builder, self.sites, loops)
             env = dict(zip(graph.inputs, inputs, strict=True))
             watch.walk(graph, env)
             outputs = [env[y] for y in graph.outputs]

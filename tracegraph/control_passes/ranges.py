@@ -116,7 +116,7 @@ class _Walk:
         inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
         for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
             env[y] = _within(found, y.type)
-        if isinstance(node.op, ops.Comparison) and env[node.outputs[0]] in _DECIDED:
+        if isinstance(node.op, ops.Relation) and env[node.outputs[0]] in _DECIDED:
             self._compared += 1
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
@@ -176,7 +176,7 @@ class _Walk:
         """What is known of the states after a loop."""
         region, *others = op.regions
         conditions = [x for x in others if x.is_condition]
-        loop = _Loop(region, op.row_inputs, inputs)
+        loop = _FollowedLoop(region, op.row_inputs, inputs)
         try:
             if op.steps is not None:
                 return self._counted(loop, op.steps)
@@ -188,7 +188,7 @@ class _Walk:
 
     def unchanged(self, op: Op, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states after a loop of any length: those that no step changes."""
-        loop = _Loop(op.regions[0], op.row_inputs, inputs)
+        loop = _FollowedLoop(op.regions[0], op.row_inputs, inputs)
         states = loop.start
         while True:
             found = self._step(loop, states)
@@ -197,18 +197,20 @@ class _Walk:
                 return states
             states = rest
 
-    def _step(self, loop: _Loop, states: list[Range], number: int | None = None) -> list[Range]:
+    def _step(
+        self, loop: _FollowedLoop, states: list[Range], number: int | None = None
+    ) -> list[Range]:
         """What is known of the states after one more step."""
         found = self.graph(loop.region.graph, loop.given(loop.region, states, number))
         return [found[y] for y, _ in loop.region.carried]
 
-    def _counted(self, loop: _Loop, steps: Iterable[int]) -> list[Range]:
+    def _counted(self, loop: _FollowedLoop, steps: Iterable[int]) -> list[Range]:
         states = loop.start
         for number in steps:
             states = self._step(loop, states, number)
         return states
 
-    def _while(self, loop: _Loop, condition: Region) -> list[Range]:
+    def _while(self, loop: _FollowedLoop, condition: Region) -> list[Range]:
         states = loop.start
         ends: list[Range] | None = None
         compared = self._compared
@@ -227,7 +229,7 @@ class _Walk:
         return states if ends is None else ends
 
 
-class _Loop:
+class _FollowedLoop:
     """The region that a loop repeats, and what is known of the loop's inputs."""
 
     def __init__(self, region: Region, rows: Container[int], inputs: Sequence[Range]) -> None:

@@ -50,11 +50,11 @@ _numbers = itertools.count()
 
 
 @dataclasses.dataclass
-class _Settings:
+class _FunctionSettings:
     run_eagerly: bool = False
 
 
-_settings = _Settings()
+_settings = _FunctionSettings()
 
 
 def run_functions_eagerly(run_eagerly: bool) -> None:

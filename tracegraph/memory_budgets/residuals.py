@@ -35,7 +35,7 @@ BY_GRADIENT = "vjp"
 
 
 @dataclass(frozen=True)
-class Plan:
+class KeptValues:
     """Which values are kept, and the segment of each node."""
 
     kept: frozenset[Tensor]
@@ -164,7 +164,7 @@ class Timeline:
 
     def plan(
         self, segments: dict[Node, int], price: float, last: int = 0, price_of_last: float = 0.0
-    ) -> Plan:
+    ) -> KeptValues:
         """What to keep if a unit of work costs `price` bytes, and `price_of_last` in the `last`
         segments. Those are the first that the backward pass needs, when memory is at its peak:
         recomputing one of them would save nothing at that time."""
@@ -177,12 +177,12 @@ class Timeline:
         cuts: dict[tuple, list[int]] = {}
         for number, nodes in by_segment.items():
             is_last = number >= len(by_segment) - last
-            flow = Flow(reads, nodes, crossing, price_of_last if is_last else price)
+            flow = CutNetwork(reads, nodes, crossing, price_of_last if is_last else price)
             places = cuts.get(flow.key)
             if places is None:
                 places = cuts[flow.key] = flow.cut()
             kept.update(flow.values[i] for i in places)
-        return Plan(frozenset(kept), segments)
+        return KeptValues(frozenset(kept), segments)
 
     def _from_outside(self, node: Node, segments: dict[Node, int]) -> Iterator[Tensor]:
         """The values that a node reads from other segments of its phase."""
@@ -267,7 +267,7 @@ class Reads(NamedTuple):
     staying: set[Tensor]
 
 
-class Flow:
+class CutNetwork:
     """The network of one segment, whose minimum cut says which values are kept."""
 
     def __init__(
@@ -322,7 +322,7 @@ def kept_in_step(
         for x in dict.fromkeys(node.inputs):
             users.setdefault(x, []).append(node)
     free = made_of_nothing(node for node in nodes if node.op is not INPUT)
-    flow = Flow(Reads(users, late, staying | free), nodes, set(), price)
+    flow = CutNetwork(Reads(users, late, staying | free), nodes, set(), price)
     # What is made of nothing costs nothing to cut at, and is made again rather than stacked.
     return list(dict.fromkeys(x for x in map(flow.values.__getitem__, flow.cut()) if x not in free))
 

@@ -45,14 +45,14 @@ def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
             found = with_checkpoints(found, budget // share, lowers_all=bool(searches))
             if searches and found is searches[-1].graph:
                 continue
-            searches.append(_Search(found.assigning_as(graph), donated, budget))
+            searches.append(_ProgramSearch(found.assigning_as(graph), donated, budget))
             program = searches[-1].run()
             if program is not None:
                 return program
     min(searches, key=lambda search: search.least).refuse()
 
 
-class _Search:
+class _ProgramSearch:
     def __init__(self, graph: Graph, donated: Sequence[int], budget: int) -> None:
         self.graph, self._donated, self._budget = graph, tuple(donated), budget
         #: The compiled programs, by their index among the schedules, and the bytes that they take.
