@@ -6,6 +6,7 @@ over all files of the two packages, and over planted faults, which show that the
 
 import ast
 import functools
+import itertools
 import operator
 import re
 import subprocess
@@ -72,6 +73,18 @@ LARGE_FOLDERS = {
     "tracegraph": "the roof: each file is a module that users import",
     "tracegraph/ops": "one file for each family, which a file of lowering/rules mirrors",
     "lowering/rules": "it mirrors tracegraph/ops, calls and control",
+}
+#: Where two classes may have one name, and why.
+NAMESAKES = {
+    ("tracegraph/losses/", "tracegraph/metrics/"): "TensorFlow names a metric after its loss",
+    ("tracegraph/layers/", "tracegraph/ops/"): "Keras names a layer after what it computes",
+    ("tracegraph/initializers.py", "tracegraph/layers/"): "Keras has both an Identity",
+    (
+        "tracegraph/initializers.py",
+        "tracegraph/ops/",
+    ): "Keras names an initializer by its values",
+    ("tracegraph/metrics/", "tracegraph/ops/"): "Keras has a metric that is the Sum",
+    ("tracegraph/numpy/", "tracegraph/ops/"): "the array API names a result after its function",
 }
 #: Where the classes of higher-order ops are known, and what else may know them.
 HIGHER_ORDER_OPS = ("tracegraph/calls/", "tracegraph/control/", "lowering/")
@@ -469,6 +482,38 @@ def test_no_folder_is_too_large():
 def test_a_folder_that_is_too_large_is_found(count: int, lines: int):
     planted = [File(f"tracegraph/nn/part_{i}.py", "x = 1\n" * lines) for i in range(count)]
     assert too_large(planted) == {"tracegraph/nn": (lines, count)}
+
+
+def namesakes(files: Iterable[File]) -> list[str]:
+    """The classes of one name in two files, apart from `NAMESAKES`."""
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        for node, _ in walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                paths.setdefault(node.name, []).append(file.path)
+    return [
+        f"{name}: {one} and {other}"
+        for name, found in paths.items()
+        for one, other in itertools.combinations(sorted(found), 2)
+        if not any(one.startswith(a) and other.startswith(b) for a, b in NAMESAKES)
+    ]
+
+
+def test_no_class_name_stands_for_two_things():
+    assert namesakes(files()) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [
+        ("tracegraph/archive/a.py", "lowering/a.py", 1),
+        ("tracegraph/nn/a.py", "tracegraph/nn/b.py", 1),
+        ("tracegraph/ops/a.py", "tracegraph/layers/b.py", 0),
+    ],
+)
+def test_a_name_for_two_things_is_found(one: str, other: str, count: int):
+    text = "def f():\n    class Part: ..."
+    assert len(namesakes([File(one, text), File(other, text)])) == count
 
 
 def test_every_floor_is_read():

@@ -41,13 +41,6 @@ from tracegraph.signatures.signature import (
 _VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
 
 
-class _Place:
-    """Marks the position of a leaf in a structure."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def written_arguments(concrete: ConcreteFunction) -> tuple[Any, list[SizeRow]]:
     """The structure of the arguments, with what each leaf was traced for; and the arguments that
     are Variables, with their types. Raises SignatureError if no file can hold them."""
@@ -115,13 +108,13 @@ def _written_structure(
     """A structure with JSON values in place of its leaves; `matrix` writes sparse Jacobians."""
 
     def special(item: Any) -> Any:
-        if isinstance(item, _Place):
+        if isinstance(item, nest.LeafNumber):
             return leaves[item.number]
         if isinstance(item, SparseJacobian):
             return {"sparse_jacobian": matrix(item, special)}
         raise NoData(item)
 
-    packed = structure.pack([_Place(i) for i in range(structure.count)])
+    packed = structure.numbered()
     try:
         return encoded(packed, special)
     except NoData as problem:
