@@ -16,7 +16,7 @@ from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.layout import layout_text
-from tracegraph.views.devices import DeviceCosts, DividedValue, collectives_in
+from tracegraph.views.device_costs import DeviceCosts, DividedValue, collectives_in
 
 
 def _stablehlo(program: Program) -> str:

@@ -54,7 +54,7 @@ LAZY_IMPORTS = {
     "tracegraph/functions/function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/optimizers/imported.py": {"tracegraph"},
-    "tracegraph/autograph/conversion.py": {"tracegraph"},
+    "tracegraph/autograph/function_conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering", "tracegraph"},
     "tracegraph/state/module.py": {"tracegraph"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
@@ -62,7 +62,7 @@ LAZY_IMPORTS = {
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/eager/backend.py"
-CONVERSION = "tracegraph/autograph/conversion.py"
+CONVERSION = "tracegraph/autograph/function_conversion.py"
 TRANSPILER = "tracegraph/autograph/translation/transpiler.py"
 TRANSPILER_MODULE = "tracegraph.autograph.translation.transpiler"
 LONGEST_FUNCTION = 60
@@ -379,7 +379,7 @@ PLANTED = (
     (one_module_reaches_the_lowering, "tracegraph/math/__init__.py", "import lowering.rules.shape"),
     (
         one_module_reaches_malt,
-        "tracegraph/autograph/operators.py",
+        "tracegraph/autograph/hooks.py",
         "from malt.operators import py_builtins",
     ),
     (
@@ -422,7 +422,7 @@ ALLOWED = (
     ("tracegraph/nest.py", "def lazily():\n    import jax.tree_util"),
     ("tracegraph/eager/backend.py", "def lazily():\n    import lowering.compile"),
     (
-        "tracegraph/autograph/conversion.py",
+        "tracegraph/autograph/function_conversion.py",
         "def lazily():\n    importlib.import_module('tracegraph.autograph.translation.transpiler')",
     ),
     ("tracegraph/autograph/translation/transpiler.py", "from malt.pyct import anno"),

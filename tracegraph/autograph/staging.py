@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.values import (
+from tracegraph.autograph.state_values import (
     StatePlace,
     Undefined,
     UndefinedReturnValue,

@@ -30,7 +30,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.saved_model import LoadedModule, load
 from tracegraph.saved_model.loaded_functions import SignatureFunction
-from tracegraph.saved_model.modules import content_of
+from tracegraph.saved_model.loaded_modules import content_of
 from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
 from tracegraph.saved_model.storage import DirectoryStorage, manifest_fields
 from tracegraph.signatures.signature import Signature, VariableKey, is_tensor_key, leaf_key

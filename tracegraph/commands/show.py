@@ -19,13 +19,13 @@ from tracegraph.commands.contents import (
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.partition import backward_part, forward_part
-from tracegraph.saved_model.modules import omitted_of
+from tracegraph.saved_model.loaded_modules import omitted_of
 from tracegraph.state.module import Module
 from tracegraph.text.printer import graph_text, module_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
 from tracegraph.views.data import json_data
 from tracegraph.views.dot import dot_text
-from tracegraph.views.frames import html_page
+from tracegraph.views.graph_frames import html_page
 from tracegraph.views.mermaid import mermaid_text
 from tracegraph.views.outline import outline, printable, shortened
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tracegraph.archive.array_parts import stored_arrays
 from tracegraph.archive.directory import Reader
-from tracegraph.archive.parts import stored_arrays
 from tracegraph.archive.tensors import TensorFile, file_digest
 from tracegraph.commands.answers import NO, OK, Answer, table
 from tracegraph.commands.check_derivatives import DerivativeCheck, check_derivatives

@@ -26,7 +26,7 @@ from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.padding.layout import Padding
+from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padding_rules import RULES, Refusal, proved, sizes_in
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bound_names, specialise

@@ -32,7 +32,7 @@ from tracegraph.ops.elementwise import (
 from tracegraph.ops.shape import Reshape
 from tracegraph.passes.vectorise import vectorise
 from tracegraph.rolling.repeats import BlockRun, Place, bytes_of
-from tracegraph.rolling.rows import Counterparts
+from tracegraph.rolling.stacks import Counterparts
 
 #: Ops that a block recomputes from their operands if that takes fewer stacks: compilers fuse them
 #: into their readers, at the cost of reading the operands.

@@ -21,7 +21,7 @@ from tracegraph.passes.specialise import specialise
 from tracegraph.rolling.block import Block, State, Tensors
 from tracegraph.rolling.estimate import pays_off
 from tracegraph.rolling.repeats import BlockRun, Place, runs_of
-from tracegraph.rolling.rows import Counterparts
+from tracegraph.rolling.stacks import Counterparts
 
 #: A run is ignored if one block for all would save fewer nodes than this.
 _FEWEST_NODES = 24

@@ -18,7 +18,7 @@ from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import graph_symbols, value_names
-from tracegraph.views.devices import DeviceCosts, aligned
+from tracegraph.views.device_costs import DeviceCosts, aligned
 from tracegraph.views.outline import shortened
 
 

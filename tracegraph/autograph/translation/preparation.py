@@ -8,7 +8,7 @@ import itertools
 from types import CodeType
 from typing import Any
 
-from tracegraph.autograph.conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
 
 
 def prepared(node: Any, code: CodeType) -> Any:

@@ -25,8 +25,8 @@ from tracegraph.core.types import TOKEN, DType, TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.errors import Mismatch, SignatureError, fail, kind_of, shown
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.saved_model.schema.matrices import read_matrix, written_matrix
 from tracegraph.saved_model.schema.open_sizes import SizeRow
+from tracegraph.saved_model.schema.sparse_jacobians import read_matrix, written_matrix
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
     ObjectKey,
