@@ -197,12 +197,12 @@ class ArrayStates:
             return results
         rest = iter(self._arrays)
 
-        def settled(array: TensorArray, numbered: TensorArray) -> TensorArray:
+        def after_loop(array: TensorArray, numbered: TensorArray) -> TensorArray:
             size = numbered._own_size
             known = self._sizes.get(size.number) if isinstance(size, nest.LeafNumber) else None
-            return array.settled(known, grows=next(rest).grows)
+            return array.after_loop(known, grows=next(rest).grows)
 
-        results = map_arrays(settled, results, _numbered(results))
+        results = map_arrays(after_loop, results, _numbered(results))
         arrays = [x for x in _opened(results)[0] if isinstance(x, TensorArray)]
         for number in self._counted:
             arrays[number].check_size()

@@ -23,8 +23,8 @@ from tracegraph.eager.pending import set_program_maker
 from tracegraph.eager.slots import (
     Slot,
     gathered,
+    move_variables,
     run_program,
-    settle,
     state_lock,
     store_together_if_same,
 )
@@ -120,7 +120,7 @@ class Procedure:
         - `record`: what was done already; while the call is being traced, the run adds to it.
         """
         graph = self.split.graph
-        settle(graph, buffers, variables)
+        move_variables(graph, buffers, variables)
         by_input = {graph.inputs[i]: v for i, v in variables.items()}
         if self._may_find_other_shapes and record is None:
             record = Record()

@@ -20,8 +20,8 @@ from tracegraph.eager.provenance import Callee
 from tracegraph.eager.slots import (
     Step,
     gathered,
+    move_variables,
     run_program,
-    settle,
     state_lock,
     store_together_if_same,
 )
@@ -354,7 +354,7 @@ def run_and_record(
     token = [host_tensor(TOKEN, START)] if traced.has_token else []
     by_place = dict(zip(places, variables, strict=True))
     given = (*map(device_buffer, arguments), *variables, *map(device_buffer, traced.captures))
-    settle(traced.graph, given, by_place)
+    move_variables(traced.graph, given, by_place)
     while True:
         reads = [variable.read_value() for variable in variables]
         inputs = (*arguments, *reads, *traced.captures, *token)

@@ -18,7 +18,13 @@ from tracegraph.control_passes.check_numerics import Site
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
-from tracegraph.eager.slots import gathered, run_program, settle, state_lock, store_together_if_same
+from tracegraph.eager.slots import (
+    gathered,
+    move_variables,
+    run_program,
+    state_lock,
+    store_together_if_same,
+)
 from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.execution.execute import Execution
@@ -71,7 +77,7 @@ class LocatedExecution(Execution):
     ) -> Sequence[Any]:
         places = range(len(buffers), len(buffers) + len(variables))
         while True:
-            settle(
+            move_variables(
                 self.graph,
                 (*buffers, *variables, *rest),
                 dict(zip(places, variables, strict=True)),
