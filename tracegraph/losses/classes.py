@@ -10,7 +10,7 @@ from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
-from tracegraph.losses.reduction import as_reduction, floating, reduced
+from tracegraph.losses.weighting import as_reduction, floating, reduced
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, TensorLike

@@ -21,7 +21,7 @@ from tracegraph.array.shaping import expand_dims
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.reduction import labels_and_predictions, of_one_rank
+from tracegraph.losses.weighting import labels_and_predictions, of_one_rank
 from tracegraph.math.elementwise.arithmetic import add, divide, divide_no_nan, multiply, subtract
 from tracegraph.math.elementwise.logic import greater, is_inf, not_equal
 from tracegraph.math.elementwise.unary import sqrt, square
