@@ -30,7 +30,7 @@ def _end(text: str) -> None:
 
 
 @dataclasses.dataclass
-class Settings:
+class ProcessSettings:
     """The settings of `initialize`."""
 
     #: Seconds that a process waits for the others.
@@ -43,7 +43,7 @@ class Settings:
     has_ended: Callable[[], int | None] = lambda: None
 
 
-settings = Settings()
+settings = ProcessSettings()
 
 
 def initialize(

@@ -34,13 +34,13 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 Sizes = Mapping[str, Any]
 
 
-class _Names(threading.local):
+class _SizeNames(threading.local):
     def __init__(self) -> None:
         self.sizes: Sizes = {}
 
 
 #: The names of the body that this thread is lowering.
-_names = _Names()
+_names = _SizeNames()
 
 
 @contextlib.contextmanager
@@ -158,7 +158,7 @@ def _atom(atom: Any, sizes: Sizes) -> Any:
     return _FUNCTIONS[function](*values)
 
 
-class _Open:
+class _SymbolicSizes:
     """Our names for the symbolic sizes of arrays, one for each distinct size."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ def _name(text: str, number: int) -> Dim:
 
 def types_of(dtypes: Sequence[Any], shapes: Sequence[Any]) -> list[TensorType]:
     """The types of arrays, with names for their symbolic sizes."""
-    known = _Open().known
+    known = _SymbolicSizes().known
     pairs = zip(dtypes, shapes, strict=True)
     return [TensorType(dtype, tuple(map(known, shape))) for dtype, shape in pairs]
 
@@ -195,7 +195,7 @@ def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Sizes]:
     """`graph` for the shapes of `arrays`, and what the names of its open sizes stand for."""
     if graph.is_static:
         return graph, {}
-    names = _Open()
+    names = _SymbolicSizes()
     bound: dict[str, Any] = {}
     for x, array in zip(graph.inputs, arrays, strict=True):
         if not isinstance(x.type.shape, ShapeVariable):
@@ -207,7 +207,9 @@ def specialised(graph: Graph, arrays: Sequence[Any]) -> tuple[Graph, Sizes]:
     return specialise(graph, types), names.sizes
 
 
-def _sizes(formal: Shape, given: Any, names: _Open, bound: Mapping[str, Any]) -> tuple[Any, ...]:
+def _sizes(
+    formal: Shape, given: Any, names: _SymbolicSizes, bound: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """The sizes of an array as ours; a size that a graph states in terms of others stays so."""
     if isinstance(formal, ShapeVariable):
         return tuple(map(names.known, given))

@@ -16,7 +16,7 @@ from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.layout import layout_text
-from tracegraph.views.devices import DeviceCosts, Share, collectives_in
+from tracegraph.views.device_costs import DeviceCosts, DividedValue, collectives_in
 
 
 def _stablehlo(program: Program) -> str:
@@ -87,16 +87,16 @@ def device_costs(program: Program, buffers: Sequence[Any], result_count: int) ->
     )
 
 
-def _share(x: Tensor, name: str, role: str, sharding: Any) -> Share:
+def _share(x: Tensor, name: str, role: str, sharding: Any) -> DividedValue:
     shape, size = x.type.shape, x.type.dtype.size
     whole = math.prod(shape) * size
     if sharding is None:
-        return Share(name, role, "not read", whole, 0)
+        return DividedValue(name, role, "not read", whole, 0)
     found = layout.placement_of(sharding, len(shape))
     if found is None:  # on one device
-        return Share(name, role, "", whole, whole)
+        return DividedValue(name, role, "", whole, whole)
     own = math.prod(sharding.shard_shape(shape)) * size
-    return Share(name, role, layout_text(found.axes), whole, own)
+    return DividedValue(name, role, layout_text(found.axes), whole, own)
 
 
 _STAGES: dict[str, Callable[[Program], Any]] = {

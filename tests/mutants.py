@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant(E.Elementwise, "batch", "batched_operands(n, batched, inputs)", "inputs", E.Add),
     Mutant(E.Elementwise, "depends", "*patterns)", "patterns[0])", E.Add),
     Mutant(E.Elementwise, "infer", "check_kind(self.name, types[0], self.kinds)", "pass", E.Atan2),
-    Mutant(E.Comparison, "result_dtype", "bool_", "dtype", E.Less),
+    Mutant(E.Relation, "result_dtype", "bool_", "dtype", E.Less),
     # A missing reduction, a wrong axis.
     Mutant(broadcast.BroadcastTo, "vjp", "Sum(dropped)(g) if dropped else g", "g"),
     Mutant(broadcast.BroadcastTo, "batch", "axis + 1", "axis"),

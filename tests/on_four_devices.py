@@ -7,7 +7,7 @@ import pytest
 
 import tracegraph as tg
 from tests.counting_reads import bytes_of_reads
-from tracegraph.archive import parts, tensors
+from tracegraph.archive import array_parts, tensors
 from tracegraph.archive.manifest import Entry
 from tracegraph.train.checkpoint_files import open_checkpoint
 
@@ -72,7 +72,7 @@ def test_a_file_has_each_part_once(tmp_path):
 
 
 def test_large_parts_are_cut_and_little_is_read_in_vain(tmp_path, bytes_read, monkeypatch):
-    monkeypatch.setattr(parts, "PART_BYTES", 400)
+    monkeypatch.setattr(array_parts, "PART_BYTES", 400)
     path = save(tmp_path / "checkpoint", v=variable(values(), ["data", None]))
     row = rows_of(path)["v"]
     assert len(row["parts"]) == 4 * 4
@@ -161,7 +161,7 @@ def test_parts_that_are_no_array_are_refused(change, fact, tmp_path):
     change(row)
     files = {x.name: tensors.TensorFile(x, x.name) for x in path.glob("*.safetensors")}
     with pytest.raises(tg.errors.LoadError, match=fact):
-        parts.stored_arrays(Entry({"v": row}, "the manifest"), files)
+        array_parts.stored_arrays(Entry({"v": row}, "the manifest"), files)
 
 
 def test_an_optimizer_goes_on_with_fewer_devices_as_it_would_have(tmp_path):

@@ -104,10 +104,10 @@ from tracegraph.functions.function import (
 from tracegraph.ir.tensor import Graph as Graph, Node as Node, Tensor as Tensor
 from tracegraph.math import accumulate_n as accumulate_n
 from tracegraph.math.counting import *
-from tracegraph.math.distributions import *
 from tracegraph.math.elementwise.arithmetic import *
 from tracegraph.math.elementwise.logic import *
 from tracegraph.math.elementwise.unary import *
+from tracegraph.math.gamma_and_beta import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *

@@ -101,7 +101,7 @@ class ResultDifference:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """What `tg.debugging.compare` found: the first pair of nodes that differ; the results that
     differ; how many nodes were compared, and how many nodes of each function depend on an input."""
 
@@ -140,7 +140,7 @@ _SHOWN = 4
 
 def compare(
     f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
-) -> Comparison:
+) -> RunComparison:
     """See `tg.debugging.compare`."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
@@ -305,7 +305,7 @@ class _Values:
         self._wanted &= self._results
 
 
-def _compared(one: _Run, two: _Run, differ: _Differ) -> Comparison:
+def _compared(one: _Run, two: _Run, differ: _Differ) -> RunComparison:
     """The first pair of nodes whose values differ, and the results that do."""
     mine, other = (_computing(run.graph) for run in (one, two))
     pairs = _paired_nodes(mine, other)
@@ -315,7 +315,7 @@ def _compared(one: _Run, two: _Run, differ: _Differ) -> Comparison:
     for found in values:
         found.leave_nodes_out()
     results = tuple(_results_apart(one, two, values, differ))
-    return Comparison(first, results, len(pairs), (len(mine), len(other)))
+    return RunComparison(first, results, len(pairs), (len(mine), len(other)))
 
 
 def _paired_nodes(mine: Sequence[Node], other: Sequence[Node]) -> list[tuple[Node, Node]]:

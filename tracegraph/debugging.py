@@ -43,7 +43,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, TensorLike
 
 if TYPE_CHECKING:
-    from tracegraph.comparison import Comparison
+    from tracegraph.comparison import RunComparison
     from tracegraph.explanation.compiles import CompileExplanation
 
 
@@ -329,7 +329,7 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
 
 def compare(
     f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
-) -> Comparison:
+) -> RunComparison:
     """Compares two versions of a function on the same arguments, down to the first node at which
     they diverge.
 

@@ -402,6 +402,13 @@ def _scan(item: Any, leaves: list, key: list, names: list, depth: int) -> None:
 # Structures.
 
 
+class LeafNumber:
+    """Stands in for the leaf with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Structure:
     """The structure of a nest: how to pack its leaves. Hashable; two are equal if they pack equal
     nests, with keys in the same order."""
@@ -448,6 +455,11 @@ class Structure:
     def pack(self, leaves: Iterable[Any]) -> Any:
         """The nest with these leaves."""
         return self._packed(iter(leaves))
+
+    def numbered(self) -> Any:
+        """The nest with a `LeafNumber` in place of each leaf, in the order in which they are
+        packed."""
+        return self.pack(map(LeafNumber, range(self.count)))
 
     def _packed(self, leaves: Iterator[Any]) -> Any:
         if self.container is None:

@@ -25,7 +25,7 @@ class Instruction:
     called: tuple[int, ...]
 
 
-class Module:
+class CompiledModule:
     """A compiled module: its instructions by name."""
 
     def __init__(self, program: int, proto: bytes) -> None:
@@ -133,11 +133,11 @@ class Event:
     seconds: float
 
 
-def read_profile(space: bytes) -> tuple[list[Event], list[Module]]:
+def read_profile(space: bytes) -> tuple[list[Event], list[CompiledModule]]:
     """The runs of instructions in a profile, and the modules of the programs that existed while it
     was recorded."""
     events: list[Event] = []
-    modules: list[Module] = []
+    modules: list[CompiledModule] = []
     for number, proto in fields(space):
         if number == 1:
             plane = _Plane(proto)
@@ -211,14 +211,14 @@ class _Plane:
                 found = value
         return name, found
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self) -> Iterator[CompiledModule]:
         """The modules of programs, stored as statistics under a program's name."""
         for kind in self._event_kinds:
             stats = [dict(fields(x)) for n, x in fields(kind) if n == 5]
             protos = [row[6] for row in stats if 6 in row]
             programs = [row[3] for row in stats if 3 in row]
             for hlo, program in zip(protos, programs):
-                yield from (Module(program, x) for n, x in fields(hlo) if n == 1)
+                yield from (CompiledModule(program, x) for n, x in fields(hlo) if n == 1)
 
 
 # Protocol buffers.

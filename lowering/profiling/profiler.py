@@ -18,12 +18,12 @@ from typing import Any
 import jax
 
 from lowering.device import wait_for_all
-from lowering.profiling.profile_file import Module, read_profile
+from lowering.profiling.profile_file import CompiledModule, read_profile
 from tracegraph.errors import LoweringError, fail
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
+class InstructionRun:
     """One run of an XLA instruction: on which thread or stream, when, and for how long, in seconds.
     `shares` are fractions that add up to 1, by the names in its metadata, which say whose it is."""
 
@@ -39,7 +39,7 @@ class Operation:
 class Recording:
     """The operations of a run in order of their start, and the total time."""
 
-    operations: tuple[Operation, ...]
+    operations: tuple[InstructionRun, ...]
     seconds: float
 
 
@@ -77,7 +77,7 @@ def _start(folder: str, options: Any) -> None:
 # Events.
 
 
-def _operations(space: bytes) -> Iterator[Operation]:
+def _operations(space: bytes) -> Iterator[InstructionRun]:
     """The operations of a profile, without those that only contain others, such as loops, and
     without what the host does on behalf of a device."""
     found, modules = read_profile(space)
@@ -93,18 +93,18 @@ def _operations(space: bytes) -> Iterator[Operation]:
             continue
         shares = {} if module is None or instruction is None else module.shares(instruction)
         place = event.module, event.name, event.thread, event.start, event.seconds
-        yield Operation(*place, shares)
+        yield InstructionRun(*place, shares)
 
 
 _HOLDERS = ("while", "conditional", "call", "async-start", "async-done")
 
 
 def _matched(
-    names: Mapping[tuple[str, int], set[str]], modules: list[Module]
-) -> dict[tuple[str, int], Module]:
+    names: Mapping[tuple[str, int], set[str]], modules: list[CompiledModule]
+) -> dict[tuple[str, int], CompiledModule]:
     """The module of each program that ran. Program numbers equal module numbers, except for
     programs read from a cache: there the order is the same."""
-    found: dict[tuple[str, int], Module] = {}
+    found: dict[tuple[str, int], CompiledModule] = {}
     taken: set[int] = set()
     for (name, program), wanted in sorted(names.items(), key=lambda row: row[0][1]):
         fitting = [

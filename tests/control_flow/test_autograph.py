@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tracegraph.autograph import conversion
+from tracegraph.autograph import function_conversion as conversion
 from tracegraph.control.branch import Cond
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While

@@ -9,8 +9,8 @@ import tracegraph as tg
 from tests.mutants import LOWERING, Mutant, broken
 from tracegraph.control.branch import Branch, Cond, Switch
 from tracegraph.control.scan import BackwardStep, Scan
+from tracegraph.control.stacked_whiles import Stacking
 from tracegraph.control.while_loop import While, WhileGradient
-from tracegraph.memory_budgets.stacked_whiles import Stacking
 
 MATRIX = np.array([[0.3, -0.5], [0.4, 0.2]])
 ROWS = np.array([[0.1, 0.2], [-0.3, 0.4], [0.5, -0.6]])

@@ -1,7 +1,7 @@
 """A higher-order op is one class and one lowering rule: a throw-away `switch` goes everywhere.
 
 Nothing in tracegraph knows it. What else asks about ops with graphs (tapes, explanations,
-Jacobians, text, saving, JAX) finds its answers in the class.
+Jacobians, checked numerics, padding, bounds, text, saving, JAX) finds its answers in the class.
 """
 
 import jax
@@ -12,12 +12,16 @@ import pytest
 import tracegraph as tg
 from lowering.program import graph_function
 from lowering.rules import RULES
+from tracegraph.calls.call import Call
 from tracegraph.control.branch import stacked_outputs
+from tracegraph.control_passes.ranges import range_of
 from tracegraph.core.types import int32
-from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.op import OPS, Op, Region
+from tracegraph.errors import DTypeMismatch, Mismatch, NumericsError
+from tracegraph.ir.op import OPS, Insertion, Op, Region
+from tracegraph.ir.rewrite import rewritten
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.elementwise import Cos, Sin
 from tracegraph.passes.forward import jvp_graph
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.passes.vectorise import vectorise
@@ -43,13 +47,20 @@ def make_switch():
             outputs = tuple(range(len(self.branches[0].outputs)))
             return tuple(Region(branch, inputs, outputs) for branch in self.branches)
 
+        @property
+        def insertion(self):
+            return Insertion(1, 1 + len(self.branches[0].inputs), len(self.branches[0].outputs))
+
+        def with_regions(self, graphs, shared=0, carried=0):
+            return ThrowAwaySwitch(tuple(graphs))
+
         def infer(self, index, *types):
             if index.dtype is not int32 or index.shape != ():
                 raise DTypeMismatch(f"the index is {index}, and it must be one int32")
-            first, *others = self.branches
-            if any(x.output_types != first.output_types for x in others):
+            first, *others = [Call(branch).infer(*types) for branch in self.branches]
+            if any(found != first for found in others):
                 raise Mismatch("the branches return different types")
-            return first.output_types
+            return first
 
         def vjp(self, *values):
             count = len(self.branches[0].outputs)
@@ -86,8 +97,8 @@ def switch():
     del OPS[kind.name], RULES[kind]
 
 
-def branch(function):
-    concrete = tg.function(function).get_concrete_function(tg.TensorSpec([3], tg.float32))
+def branch(function, shape=(3,), dtype=tg.float32):
+    concrete = tg.function(function).get_concrete_function(tg.TensorSpec(shape, dtype))
     return concrete.graph
 
 
@@ -226,7 +237,45 @@ def test_as_jax(chosen):
     np.testing.assert_allclose(jax.grad(lambda x: f(x).sum())(jnp.asarray(X)), 3 * X**2, rtol=1e-5)
 
 
-def test_padding_and_views(chosen):
+def test_checked_numerics_name_the_line_in_the_branch(switch):
+    def root(x):
+        return tg.sqrt(x) + 1.0
+
+    op = switch((branch(lambda x: x * 2.0), branch(root)))
+    f = tg.function(lambda index, x: op(index, x), check_numerics=True)
+    np.testing.assert_array_equal(f(tg.constant(0), tg.constant(X)), 2.0 * X)
+    with pytest.raises(NumericsError, match=r"^sqrt: f32\[3\]") as caught:
+        f(tg.constant(1), tg.constant(X))
+    assert f".py:{root.__code__.co_firstlineno + 1}:" in str(caught.value)
+
+
+def test_branches_on_padded_operands(switch):
+    """What a branch combines along an open axis are the elements, and not the zeros behind them."""
+    functions = (lambda x: x / tg.reduce_max(x), lambda x: x - tg.reduce_mean(x))
+    op = switch(tuple(branch(function, [None]) for function in functions))
+    spec = [tg.TensorSpec([], tg.int32), tg.TensorSpec([None], tg.float32)]
+    f = tg.function(lambda index, x: op(index, x), spec, bucket_sizes="powers_of_two")
+    x = -np.abs(X)
+    for index, wanted in enumerate((x / x.max(), x - x.mean())):
+        np.testing.assert_allclose(f(tg.constant(index), tg.constant(x)), wanted, rtol=1e-6)
+
+
+def test_bounds_are_those_of_all_branches(switch):
+    functions = (lambda n: n + 1, lambda n: n * 2)
+    op = switch(tuple(branch(function, [], tg.int32) for function in functions))
+    assert range_of(op(tg.constant(0), tg.constant(3))) == (4, 6)
+
+
+def test_a_rewrite_reaches_every_branch():
+    def one_of_two(i, x):
+        return tg.switch_case(i, [lambda: tg.sin(x), lambda: tg.sin(x) * 2.0])
+
+    graph = tg.function(one_of_two).get_concrete_function(tg.constant(0), tg.constant(X)).graph
+    found = rewritten(graph, lambda _, op: Cos() if isinstance(op, Sin) else op)
+    assert found.as_text() == graph.as_text().replace(" sin(", " cos(")
+
+
+def test_views(chosen):
     f = tg.function(lambda x: chosen(tg.constant(1), x))
     graph = f.get_concrete_function(tg.TensorSpec([3], tg.float32)).graph
     assert "throw_away_switch" in graph.as_text()

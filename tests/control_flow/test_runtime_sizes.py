@@ -672,7 +672,7 @@ def test_an_assignment_between_the_parts_is_not_lost(monkeypatch):
 
     step(tg.constant([1.0, -2.0]))
     assert v.numpy() == 11.0
-    reading, assigned = procedure.Run.read_size, []
+    reading, assigned = procedure.ProcedureRun.read_size, []
 
     def interrupted(run, *given):
         reading(run, *given)
@@ -682,7 +682,7 @@ def test_an_assignment_between_the_parts_is_not_lost(monkeypatch):
             other.start()
             other.join()
 
-    monkeypatch.setattr(procedure.Run, "read_size", interrupted)
+    monkeypatch.setattr(procedure.ProcedureRun, "read_size", interrupted)
     step(tg.constant([1.0, -2.0]))
     assert v.numpy() == 101.0
 
@@ -695,7 +695,7 @@ def test_an_interrupt_between_the_parts_loses_nothing(monkeypatch):
     def struck(run, *given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(procedure.Run, "read_size", struck)
+    monkeypatch.setattr(procedure.ProcedureRun, "read_size", struck)
     with pytest.raises(KeyboardInterrupt):
         step(tg.constant([1.0, -2.0]))
     monkeypatch.undo()

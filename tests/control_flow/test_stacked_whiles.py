@@ -8,8 +8,8 @@ import pytest
 import tracegraph as tg
 from tests.derivatives import gradient
 from tests.oracles import assert_near
+from tracegraph.control.stacked_whiles import with_stacked_whiles
 from tracegraph.control.while_loop import WhileGradient
-from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
 from tracegraph.passes.simplify import dead_code
 
 LENGTH = 12

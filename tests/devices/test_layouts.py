@@ -12,7 +12,7 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.ops.layout import WithLayout
-from tracegraph.views.devices import collectives_in
+from tracegraph.views.device_costs import collectives_in
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,7 +25,7 @@ from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, MissingRuleError
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.jacobians import jacobian as dense, row_independence
-from tracegraph.jacobians.jacobian import Plan
+from tracegraph.jacobians.jacobian import JacobianPlan
 from tracegraph.jacobians.sparse_products import sparse_jacobian, sparsity
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import specialise
@@ -1325,9 +1325,9 @@ def test_sparse_and_dense_are_equal(graph, seed):
         except MissingRuleError:  # a derivative of the table's that has none itself
             with pytest.raises(MissingRuleError):
                 for mode in ("reverse", "forward"):  # the sparse one may take either, or both
-                    dense.jacobian(builder.nodes, ends[0], [ends[1]], Plan(mode=mode))
+                    dense.jacobian(builder.nodes, ends[0], [ends[1]], JacobianPlan(mode=mode))
             return
-        (whole,) = dense.jacobian(builder.nodes, ends[0], [ends[1]], Plan(mode="reverse"))
+        (whole,) = dense.jacobian(builder.nodes, ends[0], [ends[1]], JacobianPlan(mode="reverse"))
         assert entries is None or entries.type.shape == found.rows.shape
         both = builder.finish([t for t in (entries, whole) if t is not None])
     assert (entries is None) == (whole is None)

@@ -986,7 +986,7 @@ def test_results_of_a_search_name_their_scope(opened):
 
 def test_focus_rings_are_not_cut(opened):
     page = opened(step_graph())
-    for button in ("#open", ".trail button"):
+    for button in ("#open", ".breadcrumbs button"):
         ring = page.locator(button).evaluate(
             "button => { button.focus(); return [getComputedStyle(button.parentElement).overflow,"
             " parseFloat(getComputedStyle(button).borderRadius) > 0]; }"

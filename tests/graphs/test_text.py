@@ -44,7 +44,7 @@ from tracegraph.ops.elementwise import Add, Cast, Mul, PreventGradient, Sin, Tan
 from tracegraph.ops.shape import Concatenate, Reshape, Slice, Transpose
 from tracegraph.passes.gradient import vjp_graph
 from tracegraph.text import graph_text, module_text, parse, parse_module, verify
-from tracegraph.text.literals import Reader, value_text
+from tracegraph.text.literals import LiteralReader, value_text
 from tracegraph.text.parser import _annotations
 
 GRAPHS = Path(__file__).parents[1] / "graphs"
@@ -253,7 +253,7 @@ def test_every_size_expression(data):
 
 
 def read(text: str) -> Any:
-    reader = Reader(text, {})
+    reader = LiteralReader(text, {})
     value = reader.value()
     assert reader.is_done, text
     return value

@@ -20,7 +20,7 @@ import tracegraph as tg
 from tests.project.test_docs import blocks
 from tracegraph.commands import diff, main, show
 from tracegraph.commands.check_derivatives import check_derivatives
-from tracegraph.commands.contents import Kept, open_path
+from tracegraph.commands.contents import SavedVariable, open_path
 from tracegraph.ops.contract import Matmul
 from tracegraph.text import module_text, parse_module
 
@@ -863,8 +863,8 @@ def test_difference_of_two_models(run, model):
 
 
 def test_notes_of_a_variable():
-    before = Kept("w", "f32[2]", True, (2,), 8, "a", None)
-    after = Kept("w", "f32[n]", False, (2,), 8, "a", None)
+    before = SavedVariable("w", "f32[2]", True, (2,), 8, "a", None)
+    after = SavedVariable("w", "f32[n]", False, (2,), 8, "a", None)
     notes = list(diff._changes("w", before, after, no_values=False))
     assert list(map(str, notes)) == [
         "~ variable w: type: f32[2] is now f32[n]",

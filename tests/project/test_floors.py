@@ -6,6 +6,7 @@ over all files of the two packages, and over planted faults, which show that the
 
 import ast
 import functools
+import itertools
 import operator
 import re
 import subprocess
@@ -53,8 +54,7 @@ LAZY_IMPORTS = {
     "tracegraph/functions/function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},
     "tracegraph/optimizers/imported.py": {"tracegraph"},
-    "tracegraph/padding/padded.py": {"tracegraph"},
-    "tracegraph/autograph/conversion.py": {"tracegraph"},
+    "tracegraph/autograph/function_conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering", "tracegraph"},
     "tracegraph/state/module.py": {"tracegraph"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
@@ -62,7 +62,7 @@ LAZY_IMPORTS = {
     "tracegraph/views/": {"networkx"},
 }
 BACKEND = "tracegraph/eager/backend.py"
-CONVERSION = "tracegraph/autograph/conversion.py"
+CONVERSION = "tracegraph/autograph/function_conversion.py"
 TRANSPILER = "tracegraph/autograph/translation/transpiler.py"
 TRANSPILER_MODULE = "tracegraph.autograph.translation.transpiler"
 LONGEST_FUNCTION = 60
@@ -74,6 +74,20 @@ LARGE_FOLDERS = {
     "tracegraph/ops": "one file for each family, which a file of lowering/rules mirrors",
     "lowering/rules": "it mirrors tracegraph/ops, calls and control",
 }
+#: Where two classes may have one name, and why.
+NAMESAKES = {
+    ("tracegraph/losses/", "tracegraph/metrics/"): "TensorFlow names a metric after its loss",
+    ("tracegraph/layers/", "tracegraph/ops/"): "Keras names a layer after what it computes",
+    ("tracegraph/initializers.py", "tracegraph/layers/"): "Keras has both an Identity",
+    (
+        "tracegraph/initializers.py",
+        "tracegraph/ops/",
+    ): "Keras names an initializer by its values",
+    ("tracegraph/metrics/", "tracegraph/ops/"): "Keras has a metric that is the Sum",
+    ("tracegraph/numpy/", "tracegraph/ops/"): "the array API names a result after its function",
+}
+#: Where the classes of higher-order ops are known, and what else may know them.
+HIGHER_ORDER_OPS = ("tracegraph/calls/", "tracegraph/control/", "lowering/")
 RULES = "lowering/rules/sort.py"
 LOADED_ON_DEMAND = ("jax", "jaxlib", "malt", "networkx", "scipy")
 LOADED_LATER = ("tracegraph.archive", "tracegraph.text", "tracegraph.views", "safetensors")
@@ -265,6 +279,53 @@ def does_nothing(statement: ast.stmt) -> bool:
     return False
 
 
+@functools.cache
+def higher_order_ops() -> dict[str, str]:
+    """The classes of ops with graphs among their attributes: the module of each."""
+    found: dict[str, str] = {"Op": "tracegraph.ir.op"}
+    homes = [file for file in files() if file.path.startswith(HIGHER_ORDER_OPS[:2])]
+    while True:
+        more = {
+            node.name: file.module
+            for file in homes
+            for node in file.tree.body
+            if isinstance(node, ast.ClassDef) and {*map(ast.unparse, node.bases)} & found.keys()
+        }
+        if more.keys() <= found.keys():
+            return more
+        found |= more
+
+
+def higher_order_ops_answer_for_themselves(file: File) -> Faults:
+    """Elsewhere they are only made: the name of such a class stands in imports, in annotations and
+    in calls of its constructor, so nothing is decided by it."""
+    if file.path.startswith(HIGHER_ORDER_OPS):
+        return
+    classes = higher_order_ops()
+    names = {name for name in classes if classes[name] in {x.name for x in file.imports}}
+    allowed = {id(x) for node, _ in walk(file.tree) for x in annotations_and_functions(node)}
+    for node, _ in walk(file.tree):
+        match node:
+            case ast.Name(name) | ast.Attribute(attr=name) if name in names:
+                if id(node) not in allowed:
+                    yield node.lineno, f"tests for {name}; ask the op, which answers by a member"
+            case ast.Compare(ast.Attribute(ast.Name("op") | ast.Attribute(attr="op"), "name")):
+                asked = {x.value for x in node.comparators if isinstance(x, ast.Constant)}
+                if asked & {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes}:
+                    yield node.lineno, f"tests for {asked}; ask the op, which answers by a member"
+
+
+def annotations_and_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a node where a class is only named as a type, or called."""
+    match node:
+        case ast.Call(function):
+            yield function
+        case ast.arg(annotation=hint) | ast.AnnAssign(annotation=hint) if hint is not None:
+            yield from ast.walk(hint)
+        case ast.FunctionDef(returns=hint) | ast.AsyncFunctionDef(returns=hint) if hint is not None:
+            yield from ast.walk(hint)
+
+
 Law = Callable[[File], Faults]
 
 LAWS: tuple[Law, ...] = (
@@ -276,6 +337,7 @@ LAWS: tuple[Law, ...] = (
     one_module_reaches_malt,
     functions_are_short,
     no_exception_is_swallowed,
+    higher_order_ops_answer_for_themselves,
 )
 
 PLANTED = (
@@ -317,7 +379,7 @@ PLANTED = (
     (one_module_reaches_the_lowering, "tracegraph/math/__init__.py", "import lowering.rules.shape"),
     (
         one_module_reaches_malt,
-        "tracegraph/autograph/operators.py",
+        "tracegraph/autograph/hooks.py",
         "from malt.operators import py_builtins",
     ),
     (
@@ -336,6 +398,17 @@ PLANTED = (
         RULES,
         "try:\n    f()\nexcept Exception:\n    ...",
     ),
+    *(
+        (higher_order_ops_answer_for_themselves, "tracegraph/padding/padded.py", text)
+        for text in (
+            "from tracegraph.control.scan import Loop, Scan\nx = isinstance(op, Loop | Scan)",
+            "from tracegraph.control.while_loop import While\nx = type(op) is not While",
+            "from tracegraph.control.branch import Cond\nRULES = {Cond: print}",
+            "from tracegraph.calls.call import Call\nmatch op:\n    case Call(): pass",
+            "from tracegraph.control import scan\nx = isinstance(op, (int, scan.Scan))",
+            "x = node.op.name in 'scan' or node.op.name == 'while'",
+        )
+    ),
 )
 
 ALLOWED = (
@@ -349,7 +422,7 @@ ALLOWED = (
     ("tracegraph/nest.py", "def lazily():\n    import jax.tree_util"),
     ("tracegraph/eager/backend.py", "def lazily():\n    import lowering.compile"),
     (
-        "tracegraph/autograph/conversion.py",
+        "tracegraph/autograph/function_conversion.py",
         "def lazily():\n    importlib.import_module('tracegraph.autograph.translation.transpiler')",
     ),
     ("tracegraph/autograph/translation/transpiler.py", "from malt.pyct import anno"),
@@ -360,6 +433,12 @@ ALLOWED = (
     ),
     (RULES, "def short():\n" + "    x = 1\n" * 59),
     ("tracegraph/math/__init__.py", "from tracegraph.differentiation.tape import GradientTape"),
+    (
+        "tracegraph/padding/padded.py",
+        "from tracegraph.control.scan import Scan\ndef f(op: Scan) -> list[Scan]:\n"
+        "    return Scan(op.body, 0, 1, 2)",
+    ),
+    ("tracegraph/control/branch.py", "from tracegraph.calls.call import Call\nassert Call"),
 )
 
 
@@ -403,6 +482,38 @@ def test_no_folder_is_too_large():
 def test_a_folder_that_is_too_large_is_found(count: int, lines: int):
     planted = [File(f"tracegraph/nn/part_{i}.py", "x = 1\n" * lines) for i in range(count)]
     assert too_large(planted) == {"tracegraph/nn": (lines, count)}
+
+
+def namesakes(files: Iterable[File]) -> list[str]:
+    """The classes of one name in two files, apart from `NAMESAKES`."""
+    paths: dict[str, list[str]] = {}
+    for file in files:
+        for node, _ in walk(file.tree):
+            if isinstance(node, ast.ClassDef):
+                paths.setdefault(node.name, []).append(file.path)
+    return [
+        f"{name}: {one} and {other}"
+        for name, found in paths.items()
+        for one, other in itertools.combinations(sorted(found), 2)
+        if not any(one.startswith(a) and other.startswith(b) for a, b in NAMESAKES)
+    ]
+
+
+def test_no_class_name_stands_for_two_things():
+    assert namesakes(files()) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "count"),
+    [
+        ("tracegraph/archive/a.py", "lowering/a.py", 1),
+        ("tracegraph/nn/a.py", "tracegraph/nn/b.py", 1),
+        ("tracegraph/ops/a.py", "tracegraph/layers/b.py", 0),
+    ],
+)
+def test_a_name_for_two_things_is_found(one: str, other: str, count: int):
+    text = "def f():\n    class Part: ..."
+    assert len(namesakes([File(one, text), File(other, text)])) == count
 
 
 def test_every_floor_is_read():

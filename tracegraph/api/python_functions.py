@@ -124,13 +124,13 @@ class ArrayFunction(HostFunction):
         return self.run(arrays)[0]
 
     def run(
-        self, arrays: Sequence[np.ndarray], forward: Kept | None = None, keeps: bool = False
-    ) -> tuple[list[Tensor], Kept | None]:
+        self, arrays: Sequence[np.ndarray], forward: RecordedCall | None = None, keeps: bool = False
+    ) -> tuple[list[Tensor], RecordedCall | None]:
         return self.made([*map(_value, arrays)], forward, keeps)
 
     def made(
-        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
-    ) -> tuple[list[Tensor], Kept | None]:
+        self, inputs: Sequence[Tensor], forward: RecordedCall | None, keeps: bool
+    ) -> tuple[list[Tensor], RecordedCall | None]:
         return self.results(*inputs), None
 
     def results(self, *inputs: Tensor) -> list[Tensor]:
@@ -207,28 +207,30 @@ class TensorFunction(ArrayFunction):
         return self._declared(result)
 
     def made(
-        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
-    ) -> tuple[list[Tensor], Kept | None]:
+        self, inputs: Sequence[Tensor], forward: RecordedCall | None, keeps: bool
+    ) -> tuple[list[Tensor], RecordedCall | None]:
         if not keeps:
             return self.results(*inputs), None
         sources = _differentiable(inputs)
         with GradientTape(persistent=True) as tape:
             tape.watch(sources)
             results = self.results(*inputs)
-        return results, Kept(tape, current(), sources, _differentiable(results))
+        return results, RecordedCall(tape, current(), sources, _differentiable(results))
 
     def pullback(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
         """`(*xs, *cotangents) -> cotangents of the xs`, for the `count` differentiable inputs,
         whose types are `types`."""
-        return _Derivative(self, "pullback", Kept.pullback, count, types, self._source)
+        return _Derivative(self, "pullback", RecordedCall.pullback, count, types, self._source)
 
     def pushforward(self, count: int, types: tuple[TensorType, ...]) -> TensorFunction:
         """`(*xs, *tangents) -> tangents of the results`, of the types `types`."""
-        return _Derivative(self, "pushforward", Kept.pushforward, count, types, self._source)
+        return _Derivative(
+            self, "pushforward", RecordedCall.pushforward, count, types, self._source
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class RecordedCall:
     """The record of a call of a `py_function`, which is differentiated without calling it again.
 
     Derivatives of a derivative are recorded on the same tape.
@@ -257,7 +259,7 @@ class _Derivative(TensorFunction):
         self,
         base: TensorFunction,
         kind: str,
-        derive: Callable[[Kept, list[Tensor]], list[Tensor]],
+        derive: Callable[[RecordedCall, list[Tensor]], list[Tensor]],
         count: int,
         types: tuple[TensorType, ...],
         source: Source,
@@ -281,8 +283,8 @@ class _Derivative(TensorFunction):
         return self.made(inputs, None, False)[0]
 
     def made(
-        self, inputs: Sequence[Tensor], forward: Kept | None, keeps: bool
-    ) -> tuple[list[Tensor], Kept | None]:
+        self, inputs: Sequence[Tensor], forward: RecordedCall | None, keeps: bool
+    ) -> tuple[list[Tensor], RecordedCall | None]:
         xs, directions = inputs[: self._count], list(inputs[self._count :])
         if forward is None:
             _, forward = self._base.made(xs, None, True)

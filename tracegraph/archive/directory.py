@@ -29,8 +29,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from tracegraph.archive import manifest
+from tracegraph.archive.array_parts import DividedArray, described, flat
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.parts import DividedArray, described, flat
 from tracegraph.archive.tensors import as_digest, description, file_digest, shards
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.worker_thread import Task

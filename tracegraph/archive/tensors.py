@@ -323,7 +323,7 @@ class Stored:
         return data.view(self.type.dtype.numpy_dtype).reshape(self.type.shape)  # type: ignore[arg-type]
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """The entries of a manifest row that say where an array is."""
 
     file: Entry
@@ -332,7 +332,9 @@ class Place(NamedTuple):
     digest: Entry
 
 
-def stored_array(row: Entry, key: str, place: Place, files: Mapping[str, TensorFile]) -> Stored:
+def stored_array(
+    row: Entry, key: str, place: ArrayPlace, files: Mapping[str, TensorFile]
+) -> Stored:
     """An array in a row of the manifest, verified against the header of its file."""
     stored = place.file.choice(files)
     type = TensorType(place.dtype.choice(_STORED_DTYPES), sizes_of(place.shape))

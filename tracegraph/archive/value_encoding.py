@@ -33,7 +33,7 @@ from tracegraph.core.shapes import Dim
 from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import BY_SHORT, DType, TensorType, as_dtype, token
 from tracegraph.errors import Mismatch, shown
-from tracegraph.text.literals import Reader, read_size, read_type, value_text
+from tracegraph.text.literals import LiteralReader, read_size, read_type, value_text
 
 #: Integers beyond this are written as text.
 _WIDEST = 2**53
@@ -300,7 +300,7 @@ def _read_bytes(entry: Entry) -> bytes:
 
 
 def _read_scalar(entry: Entry) -> np.generic:
-    reader = Reader(entry.text(), {})
+    reader = LiteralReader(entry.text(), {})
     try:
         found = reader.value()
     except Mismatch as mismatch:

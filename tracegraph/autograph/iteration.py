@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.autograph.values import in_graph
+from tracegraph.autograph.state_values import in_graph
 from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import ShapeError, TraceError, fail

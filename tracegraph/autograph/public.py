@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.autograph.conversion import NotConvertible, converted_text, take_as_given
+from tracegraph.autograph.function_conversion import NotConvertible, converted_text, take_as_given
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 
 if TYPE_CHECKING:

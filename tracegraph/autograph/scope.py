@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tracegraph.autograph import operators as operators  # fills the hooks
-from tracegraph.autograph.conversion import converted, is_straight
+from tracegraph.autograph import hooks as hooks  # fills the hooks
+from tracegraph.autograph.function_conversion import converted, is_straight
 
 
-class _Thread(threading.local):
+class _Conversion(threading.local):
     def __init__(self) -> None:
         self.converts = False
 
 
-_thread = _Thread()
+_thread = _Conversion()
 
 
 @contextlib.contextmanager

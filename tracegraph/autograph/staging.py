@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.values import (
-    Place,
+from tracegraph.autograph.state_values import (
+    StatePlace,
     Undefined,
     UndefinedReturnValue,
     as_type,
@@ -40,7 +40,7 @@ from tracegraph.control_flow.array_states import (
 )
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
-from tracegraph.control_flow.regions import Region, numbered, traced_region, with_names
+from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
 from tracegraph.control_flow.tensor_array import TensorArray, TensorList
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
@@ -96,7 +96,7 @@ def negated(pred: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Leaf:
+class _StateLeaf:
     """A leaf of the state after a conditional: a tensor of `type`, or the Python value `kept`."""
 
     type: TensorType | None
@@ -109,7 +109,7 @@ class _Joined:
     value."""
 
     structure: nest.Structure | None
-    leaves: tuple[_Leaf, ...]
+    leaves: tuple[_StateLeaf, ...]
     undefined: Any = None
 
     def tensors(self, value: Any, results: Iterator[Tensor]) -> list[Tensor]:
@@ -141,7 +141,7 @@ def chosen(
 
     def traced(
         name: str, function: Callable[[], Values], holds: bool, lacking: Sequence[Need] = ()
-    ) -> Region:
+    ) -> TracedRegion:
         def run() -> list[Tensor]:
             given.append(tuple(_known(value, pred, holds) for value in function()))
             values = chosen_alike(given[-1])
@@ -199,7 +199,7 @@ def _known(value: Any, pred: Tensor, holds: bool) -> Any:
 
 
 def _join(one: Any, other: Any, name: str) -> _Joined:
-    place = Place(
+    place = StatePlace(
         name, "in the main branch", "in the else branch", "make both branches give one type"
     )
     if is_undefined(one) or is_undefined(other):
@@ -211,17 +211,17 @@ def _join(one: Any, other: Any, name: str) -> _Joined:
     return _Joined(structure, tuple(_join_leaves(a, b, place) for a, b in pairs))
 
 
-def _join_leaves(one: Any, other: Any, place: Place) -> _Leaf:
+def _join_leaves(one: Any, other: Any, place: StatePlace) -> _StateLeaf:
     if is_same(one, other):
-        return _Leaf(None, one)
+        return _StateLeaf(None, one)
     if not is_carried(one) or not is_carried(other):
         place.refuse(
             SignatureError, one, other, "choose between tensors, or decide by a Python value"
         )
-    return _Leaf(common_type(one, other, place))
+    return _StateLeaf(common_type(one, other, place))
 
 
-def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
+def _join_undefined(one: Any, other: Any, place: StatePlace) -> _Joined:
     """The state of a name that at most one branch sets. Return values are filled in, since a flag
     says whether the function has returned; any other name must not be used."""
     if is_undefined(one) and is_undefined(other):
@@ -230,7 +230,7 @@ def _join_undefined(one: Any, other: Any, place: Place) -> _Joined:
     if isinstance(one if is_undefined(one) else other, UndefinedReturnValue):
         leaves, structure = flattened(value)
         types = [type_of(x) if is_carried(x) else None for x in leaves]
-        return _Joined(structure, tuple(_Leaf(t, x) for t, x in zip(types, leaves)))
+        return _Joined(structure, tuple(_StateLeaf(t, x) for t, x in zip(types, leaves)))
     missing = "main" if is_undefined(one) else "else"
     fix = f"{place.label} must also be set in the {missing} branch"
     fact = f"{place.label} is set in one branch only of the `if` at {here()}"
@@ -358,7 +358,7 @@ def _with_whole_arrays(value: Any) -> tuple[list[Any], nest.Structure]:
     return nest.flatten_structure(value, none_is_leaf=True, whole=TensorArray)
 
 
-class _Loop:
+class _StagedLoop:
     """The state of a loop while its body is traced: again, if that reveals other types."""
 
     def __init__(
@@ -376,7 +376,9 @@ class _Loop:
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
 
-    def run(self, execute: Callable[[_Loop], Sequence[Tensor]], once: Callable[[], None]) -> None:
+    def run(
+        self, execute: Callable[[_StagedLoop], Sequence[Tensor]], once: Callable[[], None]
+    ) -> None:
         """Traces the loop until the types of its state are stable. `once` runs one iteration."""
         try:
             while True:
@@ -490,7 +492,7 @@ class _Loop:
         rest, found, is_new = iter(entered), [], False
         for number, (name, value) in enumerate(zip(self._names, after, strict=True)):
             own = self.own[number]
-            place = Place(
+            place = StatePlace(
                 name,
                 "before the loop",
                 "after one iteration",
@@ -543,7 +545,7 @@ _GROWS = (
 )
 
 
-def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: Place) -> bool:
+def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace) -> bool:
     """Checks a leaf after an iteration; returns whether its type requires another trace."""
     if leaf.type is None:
         if is_same(leaf.initial, new):
@@ -583,7 +585,7 @@ def run_loop(
 ) -> None:
     """A loop whose test is a value of the graph."""
 
-    def execute(loop: _Loop) -> Sequence[Tensor]:
+    def execute(loop: _StagedLoop) -> Sequence[Tensor]:
         initial = loop.initial()
         padding = [] if initial else [as_tensor(0)]  # if only Variables change
 
@@ -599,7 +601,7 @@ def run_loop(
         states = while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
         return states[: len(initial)]
 
-    loop = _Loop(names, get_state, set_state, options)
+    loop = _StagedLoop(names, get_state, set_state, options)
     entered = None if options.is_entered else predicate(test())
     loop.run(execute, body)
     loop.check_entered(entered)
@@ -615,7 +617,7 @@ def run_fold(
 ) -> None:
     """A loop over all rows of a nest of tensors."""
 
-    def execute(loop: _Loop) -> Sequence[Tensor]:
+    def execute(loop: _StagedLoop) -> Sequence[Tensor]:
         initial = loop.initial()
         padding = [] if initial else [as_tensor(0)]  # a fold must have a state
 
@@ -633,20 +635,20 @@ def run_fold(
     def first() -> None:
         body(nest.map_structure(lambda x: x[0], rows))
 
-    loop = _Loop(names, get_state, set_state, options)
+    loop = _StagedLoop(names, get_state, set_state, options)
     loop.run(execute, first)
 
 
 # Lists that must not grow.
 
 
-class _Thread(threading.local):
+class _KeptLists(threading.local):
     def __init__(self) -> None:
         #: For each branch and body being traced: the lists from outside, and whether it is a loop.
         self.lists: list[tuple[dict[int, list[Any]], bool]] = []
 
 
-_thread = _Thread()
+_thread = _KeptLists()
 
 
 @contextlib.contextmanager

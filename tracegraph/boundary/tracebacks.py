@@ -36,11 +36,11 @@ _AROUND = (contextlib.__file__, functools.__file__)
 _KINDS = (DTypeError, GradientError, LoadError, LoweringError, ShapeError, TraceError)
 
 
-class _Settings:
+class _TracebackSettings:
     is_filtering = True
 
 
-_settings = _Settings()
+_settings = _TracebackSettings()
 
 
 def enable_traceback_filtering() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from tracegraph.archive.directory import write_output
 from tracegraph.errors import fact_of, fix_of, reason_of
 from tracegraph.text.printer import unique
-from tracegraph.views.devices import aligned
+from tracegraph.views.device_costs import aligned
 from tracegraph.views.outline import printable
 
 #: Exit codes: the answer is yes; it is no, or the data is bad; there is no answer.

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from tracegraph.calls.call import Call
-from tracegraph.commands.contents import Entry, Input
+from tracegraph.commands.contents import Input, NamedGraph
 from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.differentiation.accumulator import ForwardAccumulator
@@ -53,7 +53,7 @@ _REFUSALS = (Mismatch, ShapeError, DTypeError, TraceError, LoweringError)
 
 
 @dataclass(frozen=True)
-class Check:
+class DerivativeCheck:
     """The result of the test. If `error` is None, nothing was compared, and `note` says why."""
 
     verdict: str
@@ -72,14 +72,14 @@ class Check:
         return self.verdict == WRONG
 
 
-def check_derivatives(entry: Entry) -> Check:
+def check_derivatives(entry: NamedGraph) -> DerivativeCheck:
     """Tests the derivatives of an entry, if it can be run.
 
     Open sizes get small numbers. Arguments are drawn around 0, then between 0 and 1 if a value is
     not finite or an error occurs there. Variables keep their values.
     """
     if not any(y.dtype.is_differentiable for y in entry.outputs.values()):
-        return Check(NONE, "no result is a floating number")
+        return DerivativeCheck(NONE, "no result is a floating number")
     kept = [(v, host_array(v.read_value())) for v in entry.variables.values()]
     strange = [
         name
@@ -87,7 +87,9 @@ def check_derivatives(entry: Entry) -> Check:
         if value.dtype.kind in "fc" and not np.isfinite(value).all()
     ]
     if strange:
-        return Check(NONE, f"{' and '.join(strange)} held no finite numbers when it was saved")
+        return DerivativeCheck(
+            NONE, f"{' and '.join(strange)} held no finite numbers when it was saved"
+        )
     note = "it was not run"
     tested, without = _with_forward_mode(entry)
     try:
@@ -96,18 +98,18 @@ def check_derivatives(entry: Entry) -> Check:
             try:
                 check = _Test(tested, arguments, kept).check(entry, without)
             except GradientError as error:
-                return Check(NONE, fact_of(error))
+                return DerivativeCheck(NONE, fact_of(error))
             except _REFUSALS as error:
                 note = f"at random arguments: {fact_of(error)}"
                 continue
             except Exception as error:  # an error the library should never raise is a finding
-                return Check(WRONG, f"{type(error).__name__}: {fact_of(error)}")
-            if isinstance(check, Check):
+                return DerivativeCheck(WRONG, f"{type(error).__name__}: {fact_of(error)}")
+            if isinstance(check, DerivativeCheck):
                 return check
             note = f"at random arguments {check}"
     finally:
         _restore(kept)
-    return Check(UNTESTED, note)
+    return DerivativeCheck(UNTESTED, note)
 
 
 def _restore(kept: Sequence[tuple[Variable, np.ndarray]]) -> None:
@@ -115,7 +117,7 @@ def _restore(kept: Sequence[tuple[Variable, np.ndarray]]) -> None:
         variable.assign(value)
 
 
-def _with_forward_mode(entry: Entry) -> tuple[Entry, tuple[str, ...]]:
+def _with_forward_mode(entry: NamedGraph) -> tuple[NamedGraph, tuple[str, ...]]:
     """The entry with plain calls in place of those whose custom gradient has no forward mode, and
     the names of their bodies; the entry itself if there are none."""
     names: list[str] = []
@@ -141,7 +143,10 @@ class _Test:
     """An entry at given arguments, and the tensors to differentiate with respect to."""
 
     def __init__(
-        self, entry: Entry, arguments: list[np.ndarray], kept: list[tuple[Variable, np.ndarray]]
+        self,
+        entry: NamedGraph,
+        arguments: list[np.ndarray],
+        kept: list[tuple[Variable, np.ndarray]],
     ) -> None:
         self._entry = entry
         self._kept = kept
@@ -156,11 +161,11 @@ class _Test:
         self._names = tuple(name for name, _ in sources)
         self._sources: list[Any] = [x for _, x in sources]
 
-    def check(self, own: Entry, without: tuple[str, ...]) -> Check | str:
+    def check(self, own: NamedGraph, without: tuple[str, ...]) -> DerivativeCheck | str:
         """The result here, or why there is none. `own` has the custom gradients that are not in the
         entry that is tested."""
         if not self._sources:
-            return Check(NONE, "no argument is a floating number")
+            return DerivativeCheck(NONE, "no argument is a floating number")
         directions = [self._random(x) for x in self._sources]
         pushed = self._pushed(directions)
         if any(0 in y.shape for y, _ in pushed):
@@ -178,19 +183,23 @@ class _Test:
         if problem is not None:
             return problem
         if without and not size:
-            return Check(NONE, f"all of it is the custom gradient of {', '.join(without)}")
+            return DerivativeCheck(
+                NONE, f"all of it is the custom gradient of {', '.join(without)}"
+            )
         error = abs(forward - reverse) / size if size else 0.0
         limit = math.sqrt(_epsilon(self._entry))
         verdict = RIGHT if error <= limit else WRONG
-        return Check(verdict, "", self._names, forward, reverse, error, limit, without)
+        return DerivativeCheck(verdict, "", self._names, forward, reverse, error, limit, without)
 
-    def _problem(self, own: Entry, seeds: Sequence[Tensor]) -> Check | str | None:
+    def _problem(self, own: NamedGraph, seeds: Sequence[Tensor]) -> DerivativeCheck | str | None:
         """What is wrong with the gradient through custom gradients, apart from its values."""
         pulled = self._pulled(own, seeds)
         for name, x, g in zip(self._names, self._sources, pulled, strict=True):
             type = TensorType(x.dtype, tuple(x.shape))
             if g.type != type:
-                return Check(WRONG, f"the custom gradient by {name} is {g.type}, and it is {type}")
+                return DerivativeCheck(
+                    WRONG, f"the custom gradient by {name} is {g.type}, and it is {type}"
+                )
             if not np.isfinite(_array(g)).all():
                 return "a custom gradient is not finite"
         return None
@@ -203,7 +212,7 @@ class _Test:
         tangents = accumulator.jvp(results, "zero")
         return list(zip(results, tangents, strict=True))
 
-    def _pulled(self, entry: Entry, seeds: Sequence[Tensor]) -> list[Tensor]:
+    def _pulled(self, entry: NamedGraph, seeds: Sequence[Tensor]) -> list[Tensor]:
         """The cotangents of the sources."""
         _restore(self._kept)
         with GradientTape() as tape:
@@ -213,7 +222,7 @@ class _Test:
             results, self._sources, output_gradients=list(seeds), unconnected_gradients="zero"
         )
 
-    def _results(self, entry: Entry) -> list[Tensor]:
+    def _results(self, entry: NamedGraph) -> list[Tensor]:
         found = entry.call(self._arguments)
         return [y for y in found if y.type is not TOKEN and y.dtype.is_differentiable]
 
@@ -225,7 +234,7 @@ class _Test:
 # Arguments.
 
 
-def _candidates(entry: Entry) -> Iterator[list[np.ndarray]]:
+def _candidates(entry: NamedGraph) -> Iterator[list[np.ndarray]]:
     """Arguments to try, one after another."""
     for types, is_positive in itertools.product(_types(entry.inputs), (False, True)):
         rng = np.random.default_rng(0)
@@ -285,7 +294,7 @@ def _norm(values: Sequence[Tensor]) -> float:
     return math.sqrt(sum(_dot(x, x) for x in values))
 
 
-def _epsilon(entry: Entry) -> float:
+def _epsilon(entry: NamedGraph) -> float:
     """The distance from 1 to the next number, in the narrowest dtype that the graph uses."""
     graphs = list(entry.graph.graphs())
     values = [y for graph in graphs for node in graph.nodes for y in node.outputs]

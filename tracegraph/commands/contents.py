@@ -16,7 +16,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.archive.directory import MANIFEST, Reader
-from tracegraph.archive.manifest import Entry as ManifestEntry
+from tracegraph.archive.manifest import Entry
 from tracegraph.archive.value_encoding import record_fields, record_kind
 from tracegraph.calls.call import Call, as_tuple
 from tracegraph.commands.answers import Misuse, refuse_name
@@ -30,7 +30,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.saved_model import LoadedModule, load
 from tracegraph.saved_model.loaded_functions import SignatureFunction
-from tracegraph.saved_model.modules import content_of
+from tracegraph.saved_model.loaded_modules import content_of
 from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
 from tracegraph.saved_model.storage import DirectoryStorage, manifest_fields
 from tracegraph.signatures.signature import Signature, VariableKey, is_tensor_key, leaf_key
@@ -52,7 +52,7 @@ class Input(NamedTuple):
     is_variable: bool = False
 
 
-class Entry(abc.ABC):
+class NamedGraph(abc.ABC):
     """A named graph: a trace of a function, a signature, or a graph of a text."""
 
     def __init__(self, name: str, graph: Graph) -> None:
@@ -69,13 +69,13 @@ class Entry(abc.ABC):
         #: graph.
         self.variables: dict[str, Variable] = {}
 
-    def with_graph(self, graph: Graph) -> Entry:
+    def with_graph(self, graph: Graph) -> NamedGraph:
         """The same entry showing another graph."""
         entry = copy.copy(self)
         entry.graph = graph
         return entry
 
-    def computed_by(self, graph: Graph) -> Entry:
+    def computed_by(self, graph: Graph) -> NamedGraph:
         """The same entry, run by another graph with the same inputs and outputs."""
         return self.with_graph(graph)
 
@@ -120,7 +120,7 @@ class Entry(abc.ABC):
         return list(dict.fromkeys(pairs))
 
 
-class TraceEntry(Entry):
+class TraceEntry(NamedGraph):
     """A trace of a function, or a signature of one."""
 
     def __init__(self, name: str, concrete: ConcreteFunction) -> None:
@@ -146,7 +146,7 @@ class TraceEntry(Entry):
             if concrete.argument_place(variable) is None:
                 self.variables[names[handle].removeprefix("%")] = variable
 
-    def computed_by(self, graph: Graph) -> Entry:
+    def computed_by(self, graph: Graph) -> NamedGraph:
         entry = copy.copy(self)
         entry.graph, entry.concrete = graph, self.concrete.computed_by(graph)
         return entry
@@ -176,7 +176,7 @@ class SignatureEntry(TraceEntry):
         self.defaults = {}
 
 
-class GraphEntry(Entry):
+class GraphEntry(NamedGraph):
     """A graph of a text: all its inputs are arguments."""
 
     def __init__(self, name: str, graph: Graph) -> None:
@@ -195,7 +195,7 @@ class GraphEntry(Entry):
         return list(as_tuple(Call(self.graph)(*arguments)))
 
 
-class Kept(NamedTuple):
+class SavedVariable(NamedTuple):
     """A Variable of a saved model, as in the manifest: `key` is the name of its value."""
 
     key: str
@@ -217,9 +217,9 @@ class Contents:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, NamedGraph] = {}
 
-    def find(self, name: str) -> list[Entry]:
+    def find(self, name: str) -> list[NamedGraph]:
         """The traces with this name. Raises Misuse if there are none."""
         found = self.entries.get(name)
         if found is not None:
@@ -232,21 +232,21 @@ class Contents:
         )
 
     @property
-    def distinct(self) -> list[Entry]:
+    def distinct(self) -> list[NamedGraph]:
         """Each graph once, under its first name: a signature is often also a function's trace."""
-        found: dict[int, Entry] = {}
+        found: dict[int, NamedGraph] = {}
         for entry in self.entries.values():
             found.setdefault(id(entry.graph), entry)
         return list(found.values())
 
-    def chosen(self, name: str | None) -> list[Entry]:
+    def chosen(self, name: str | None) -> list[NamedGraph]:
         """The traces with this name, or all of them. Raises Misuse if there are none."""
         found = self.distinct if name is None else self.find(name)
         if not found:
             raise Misuse(f"{self.path} holds no graph: no function was traced before it was saved")
         return found
 
-    def one(self, name: str | None) -> Entry:
+    def one(self, name: str | None) -> NamedGraph:
         """The only trace with this name, or the only one of all. Raises Misuse if there are
         several."""
         found = self.chosen(name)
@@ -276,7 +276,7 @@ class TextContents(Contents):
             fail(LoadError, f"{path}: {fact_of(error)}", source=UNKNOWN, fix=fix, cause=error)
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
 
-    def chosen(self, name: str | None) -> list[Entry]:
+    def chosen(self, name: str | None) -> list[NamedGraph]:
         """The graph with this name, or the graphs that no other one uses."""
         if name is not None:
             return self.find(name)
@@ -288,7 +288,7 @@ class TextContents(Contents):
         }
         return [entry for entry in self.entries.values() if id(entry.graph) not in used]
 
-    def one(self, name: str | None) -> Entry:
+    def one(self, name: str | None) -> NamedGraph:
         """The graph with this name; by default the last of the text, which is the entry."""
         return super().one(name) if name is not None else list(self.entries.values())[-1]
 
@@ -320,7 +320,7 @@ class SavedContents(Contents):
         ]
         self.entries.update((entry.name, entry) for entry in self.signatures)
 
-    def find(self, name: str) -> list[Entry]:
+    def find(self, name: str) -> list[NamedGraph]:
         if self.traces.get(name):
             return list(self.traces[name])
         if name in self.entries:
@@ -345,11 +345,11 @@ class SavedContents(Contents):
         return super().find(name)
 
     @property
-    def files(self) -> dict[str, ManifestEntry]:
+    def files(self) -> dict[str, Entry]:
         return self.manifest["files"].pairs()
 
     @property
-    def variables(self) -> list[Kept]:
+    def variables(self) -> list[SavedVariable]:
         """The Variables, in the order of the manifest."""
         weights = self.manifest["weights"].value
         found = []
@@ -358,7 +358,7 @@ class SavedContents(Contents):
             type = TensorType(BY_SHORT[weight["dtype"]], tuple(weight["shape"]))
             size = math.prod(type.shape) * type.dtype.size  # type: ignore[arg-type]
             found.append(
-                Kept(
+                SavedVariable(
                     row["weight"],
                     row["type"],
                     row["trainable"],
@@ -391,7 +391,7 @@ def open_path(path: Path) -> Contents:
     return SavedContents(path) if path.is_dir() else TextContents(path)
 
 
-def _traces(name: str, value: Function | ConcreteFunction) -> list[Entry]:
+def _traces(name: str, value: Function | ConcreteFunction) -> list[NamedGraph]:
     """The entries of a function: under its own name for a single trace, else `name:0`, `name:1`,
     ..."""
     traces = [value] if isinstance(value, ConcreteFunction) else value.traces

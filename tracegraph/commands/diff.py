@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from tracegraph.commands.answers import NO, OK, Answer, Misuse
-from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
+from tracegraph.commands.contents import (
+    Contents,
+    NamedGraph,
+    SavedContents,
+    SavedVariable,
+    open_path,
+)
 from tracegraph.errors import counted
 from tracegraph.views.graph_diff import diff
 from tracegraph.views.outline import printable
@@ -80,7 +86,9 @@ def _variable_notes(before: SavedContents, after: SavedContents, no_values: bool
             yield from _changes(name, one[name], two[name], no_values)
 
 
-def _changes(name: str, before: Kept, after: Kept, no_values: bool) -> Iterator[Note]:
+def _changes(
+    name: str, before: SavedVariable, after: SavedVariable, no_values: bool
+) -> Iterator[Note]:
     for field in ("type", "trainable"):
         old, new = getattr(before, field), getattr(after, field)
         if old != new:
@@ -89,7 +97,7 @@ def _changes(name: str, before: Kept, after: Kept, no_values: bool) -> Iterator[
         yield Note("changed", "variable", name, "value", after=_distance(before, after))
 
 
-def _distance(before: Kept, after: Kept) -> float | None:
+def _distance(before: SavedVariable, after: SavedVariable) -> float | None:
     """The largest difference of two values of the same shape, if it is a number."""
     if before.shape != after.shape:
         return None
@@ -99,7 +107,7 @@ def _distance(before: Kept, after: Kept) -> float | None:
 
 
 def _of_entries(
-    before: Contents, after: Contents, pairs: list[tuple[Entry, Entry]], notes: list[Note]
+    before: Contents, after: Contents, pairs: list[tuple[NamedGraph, NamedGraph]], notes: list[Note]
 ) -> Answer:
     differences = [(one, two, diff(one.graph, two.graph)) for one, two in pairs]
     parts = ["\n".join(printable(str(note)) for note in notes)] if notes else []

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tracegraph.commands.answers import Answer, Misuse, file_names, size_text, write_file
-from tracegraph.commands.contents import Contents, Entry, SavedContents, TraceEntry, open_path
+from tracegraph.commands.contents import Contents, NamedGraph, SavedContents, TraceEntry, open_path
 from tracegraph.eager import backend
 from tracegraph.export import stablehlo
 
@@ -39,7 +39,7 @@ def export(options: argparse.Namespace) -> Answer:
     )
 
 
-def _chosen(contents: Contents, name: str | None) -> Entry:
+def _chosen(contents: Contents, name: str | None) -> NamedGraph:
     """The entry with this name; by default the only signature, since signatures are meant for other
     tools, or the only function."""
     if name is None and isinstance(contents, SavedContents) and len(contents.signatures) == 1:
@@ -47,7 +47,7 @@ def _chosen(contents: Contents, name: str | None) -> Entry:
     return contents.one(name)
 
 
-def _file_name(entry: Entry) -> str:
+def _file_name(entry: NamedGraph) -> str:
     """The last component of an entry's path, or all of them if that is a method's name."""
     steps = entry.name.split("/")
     return file_names([steps[-1] if not steps[-1].startswith("__") else entry.name])[0]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from tracegraph.commands.answers import Misuse, refuse_name
-from tracegraph.commands.contents import Contents, Entry, Input
+from tracegraph.commands.contents import Contents, Input, NamedGraph
 from tracegraph.core.shapes import dim_names
 from tracegraph.core.source import UNKNOWN
 from tracegraph.core.types import DType, TensorType, type_of_array
@@ -45,7 +45,7 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 # The trace.
 
 
-def fitting(contents: Contents, name: str | None, given: Mapping[str, str]) -> Entry:
+def fitting(contents: Contents, name: str | None, given: Mapping[str, str]) -> NamedGraph:
     """The trace that accepts the given inputs, with defaults for the others. Raises Misuse if there
     is none, or more than one."""
     traces = [contents.one(name)] if name is None else contents.find(name)
@@ -68,18 +68,18 @@ def fitting(contents: Contents, name: str | None, given: Mapping[str, str]) -> E
     return next(is_exact, found[0])
 
 
-def _rows(entries: Sequence[Entry]) -> str:
+def _rows(entries: Sequence[NamedGraph]) -> str:
     return "".join(f"\n    {entry.name}  ({entry.arguments_text})" for entry in entries)
 
 
-def _difference(entries: Sequence[Entry]) -> str:
+def _difference(entries: Sequence[NamedGraph]) -> str:
     """The inputs that would distinguish the traces, with the values of the first."""
     first = entries[0].fixed
     names = [n for n in first if any(n not in x.fixed or x.fixed[n] != first[n] for x in entries)]
     return " ".join(["add --inputs", *(f"{name}={first[name]}" for name in names)])
 
 
-def _fits(entry: Entry, given: Mapping[str, str]) -> bool:
+def _fits(entry: NamedGraph, given: Mapping[str, str]) -> bool:
     try:
         _check_names(entry, given)
         arrays_of(entry, given)
@@ -88,7 +88,7 @@ def _fits(entry: Entry, given: Mapping[str, str]) -> bool:
     return True
 
 
-def _check_names(entry: Entry, given: Mapping[str, str]) -> None:
+def _check_names(entry: NamedGraph, given: Mapping[str, str]) -> None:
     names = [x.name for x in entry.inputs]
     takes = f"{entry.name} takes ({entry.arguments_text})"
     for name in given:
@@ -116,7 +116,7 @@ def _spellings(value: Any) -> tuple[str, ...]:
 # The arrays.
 
 
-def arrays_of(entry: Entry, given: Mapping[str, str]) -> list[np.ndarray]:
+def arrays_of(entry: NamedGraph, given: Mapping[str, str]) -> list[np.ndarray]:
     """The inputs in order. Raises Misuse for one of another type."""
     arrays = [_given_or_default(entry, own, given) for own in entry.inputs]
     types = [own.type for own in entry.inputs]
@@ -134,7 +134,7 @@ def arrays_of(entry: Entry, given: Mapping[str, str]) -> list[np.ndarray]:
     return arrays
 
 
-def _given_or_default(entry: Entry, own: Input, given: Mapping[str, str]) -> np.ndarray:
+def _given_or_default(entry: NamedGraph, own: Input, given: Mapping[str, str]) -> np.ndarray:
     if own.name in given:
         return _array(own, given[own.name])
     default = entry.default_array(own.name)

@@ -78,7 +78,7 @@ class _Misread(Exception):
         self.fact = fact
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _Misread(self, message)
 
@@ -189,7 +189,7 @@ def _let_go(stream: TextIO) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _ArgumentParser(
         prog="tracegraph",
         description="Looks at saved graphs, runs and compares them, and checks them.",
         epilog="""examples:

@@ -9,17 +9,23 @@ from typing import Any, NamedTuple
 
 from tracegraph.archive.directory import ASSETS, EXTRA
 from tracegraph.commands.answers import Answer, Misuse, size_text, table, write_file
-from tracegraph.commands.contents import Contents, Entry, Kept, SavedContents, open_path
+from tracegraph.commands.contents import (
+    Contents,
+    NamedGraph,
+    SavedContents,
+    SavedVariable,
+    open_path,
+)
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Graph
 from tracegraph.passes.partition import backward_part, forward_part
-from tracegraph.saved_model.modules import omitted_of
+from tracegraph.saved_model.loaded_modules import omitted_of
 from tracegraph.state.module import Module
 from tracegraph.text.printer import graph_text, module_text
 from tracegraph.views import summary, to_dot, to_html, to_json, to_mermaid
 from tracegraph.views.data import json_data
 from tracegraph.views.dot import dot_text
-from tracegraph.views.frames import html_page
+from tracegraph.views.graph_frames import html_page
 from tracegraph.views.mermaid import mermaid_text
 from tracegraph.views.outline import outline, printable, shortened
 
@@ -28,11 +34,11 @@ class Form(NamedTuple):
     """A form of graphs: `one` as text, `several` as one text, and one as `data`."""
 
     one: Callable[[Graph], str]
-    several: Callable[[Sequence[Entry]], str]
+    several: Callable[[Sequence[NamedGraph]], str]
     data: Callable[[Graph], Any]
 
 
-def _graphs(entries: Sequence[Entry]) -> list[Graph]:
+def _graphs(entries: Sequence[NamedGraph]) -> list[Graph]:
     return [entry.graph for entry in entries]
 
 
@@ -40,18 +46,18 @@ def _text(graph: Graph) -> str:
     return graph_text(graph, locations=True)
 
 
-def _summaries(entries: Sequence[Entry]) -> str:
+def _summaries(entries: Sequence[NamedGraph]) -> str:
     parts = (f"entry {printable(entry.name)}\n{summary(entry.graph)}" for entry in entries)
     return "\n\n\n".join(parts)
 
 
-def _page(entries: Sequence[Entry]) -> str:
+def _page(entries: Sequence[NamedGraph]) -> str:
     """A page of pages: the page of each graph has its own security policy, and stays isolated."""
     named = [(printable(entry.name), entry.graph) for entry in entries]
     return html_page(counted(len(named), "graph"), named)
 
 
-def _outlines(entries: Sequence[Entry]) -> str:
+def _outlines(entries: Sequence[NamedGraph]) -> str:
     return json.dumps({entry.name: json_data(entry.graph) for entry in entries}, indent=1)
 
 
@@ -90,7 +96,7 @@ def show(options: argparse.Namespace) -> Answer:
     return _of_entries(options, entries, format)
 
 
-def _of_entries(options: argparse.Namespace, entries: Sequence[Entry], format: str) -> Answer:
+def _of_entries(options: argparse.Namespace, entries: Sequence[NamedGraph], format: str) -> Answer:
     """One graph in a form, or all that the options did not distinguish."""
     form = FORMATS[format]
     is_one = len(entries) == 1
@@ -117,7 +123,7 @@ def _content(data: Any) -> Any:
 # Listings.
 
 
-def entry_data(entry: Entry) -> dict[str, Any]:
+def entry_data(entry: NamedGraph) -> dict[str, Any]:
     """An entry as data."""
     return {
         "entry": entry.name,
@@ -182,7 +188,7 @@ def _function_data(contents: SavedContents) -> list[dict[str, Any]]:
     ]
 
 
-def _variable_data(kept: Kept) -> dict[str, Any]:
+def _variable_data(kept: SavedVariable) -> dict[str, Any]:
     return {
         "name": kept.key,
         "type": kept.type,

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tracegraph.archive.array_parts import stored_arrays
 from tracegraph.archive.directory import Reader
-from tracegraph.archive.parts import stored_arrays
 from tracegraph.archive.tensors import TensorFile, file_digest
 from tracegraph.commands.answers import NO, OK, Answer, table
-from tracegraph.commands.check_derivatives import Check, check_derivatives
-from tracegraph.commands.contents import Entry, SavedContents, open_path
+from tracegraph.commands.check_derivatives import DerivativeCheck, check_derivatives
+from tracegraph.commands.contents import NamedGraph, SavedContents, open_path
 from tracegraph.errors import DTypeError, LoadError, ShapeError, counted, fact_of
 from tracegraph.saved_model.options import FORMAT, VERSION
 from tracegraph.text.verifier import verify as verify_graph
@@ -85,7 +85,7 @@ def _changed(files: list[dict[str, Any]]) -> str:
     return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'} from the checksum"
 
 
-def _graph_row(entry: Entry) -> dict[str, Any]:
+def _graph_row(entry: NamedGraph) -> dict[str, Any]:
     inner = list(entry.graph.graphs())
     row = {
         "entry": entry.name,
@@ -101,7 +101,7 @@ def _graph_row(entry: Entry) -> dict[str, Any]:
     return row
 
 
-def _check_data(entry: Entry, check: Check) -> dict[str, Any]:
+def _check_data(entry: NamedGraph, check: DerivativeCheck) -> dict[str, Any]:
     """A check as data; numbers that were not found are None, and `reason` says why."""
     is_tested = check.error is not None
     return {
@@ -136,7 +136,7 @@ def _graph_table(graphs: list[dict[str, Any]]) -> str:
     return table(rows, "<>><")
 
 
-def _check_table(checks: list[tuple[Entry, Check]]) -> str:
+def _check_table(checks: list[tuple[NamedGraph, DerivativeCheck]]) -> str:
     if not checks:
         return ""
     rows: list[tuple[Any, ...]] = [("entry", "<Jv, w>", "<v, J'w>", "error", "derivatives")]
@@ -150,7 +150,7 @@ def _check_table(checks: list[tuple[Entry, Check]]) -> str:
     return table(rows, "<>>><")
 
 
-def _without_text(check: Check) -> str:
+def _without_text(check: DerivativeCheck) -> str:
     """The custom gradients left out of the test: they ran, but nothing more is known of them."""
     if not check.without:
         return ""
@@ -158,7 +158,7 @@ def _without_text(check: Check) -> str:
 
 
 def _conclusion(
-    path: Path, graphs: list[dict[str, Any]], checks: list[Check], is_right: bool
+    path: Path, graphs: list[dict[str, Any]], checks: list[DerivativeCheck], is_right: bool
 ) -> str:
     if not is_right:
         return f"{path} is WRONG"

@@ -39,6 +39,7 @@ from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
     Batched,
     Derivative,
+    Insertion,
     KnownValues,
     OnHost,
     Op,
@@ -77,6 +78,14 @@ class Branch(Op, abstract=True):
         """The same choice between other graphs."""
         raise NotImplementedError
 
+    @property
+    def insertion(self) -> Insertion:
+        one = self.branches[0]
+        return Insertion(1, 1 + len(one.inputs), len(one.outputs))
+
+    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Branch:
+        return self.with_branches(graphs)
+
     def check_decider(self, decider: TensorType) -> None:
         """Raises Mismatch for a type that cannot choose."""
         raise NotImplementedError
@@ -95,7 +104,9 @@ class Branch(Op, abstract=True):
         outputs = tuple(range(len(self.branches[0].outputs)))
         return tuple(Region(branch, inputs, outputs) for branch in self.branches)
 
-    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
+    def may_run(self, values: KnownValues) -> tuple[bool, ...]:
+        if values[0] is None:
+            return super().may_run(values)
         taken = self.known_branch(np.asarray(values[0]))
         return tuple(branch is taken for branch in self.branches)
 
@@ -312,16 +323,17 @@ class Switch(Branch):
         masks = [Equal()(decider, full(i, decider.type)) for i in numbers]
         rest = constant(True, bool_)
         for mask in masks:
-            rest = SELECT(mask, full(False, mask.type), _spread(rest, mask.type))
-        return [*masks, _spread(rest, TensorType(bool_, decider.type.shape))]
+            rest = SELECT(mask, full(False, mask.type), spread(rest, mask.type))
+        return [*masks, spread(rest, TensorType(bool_, decider.type.shape))]
 
     def known_branch(self, decider: np.ndarray) -> Graph:
         place = int(decider)
         return self.branches[place if 0 <= place < len(self.branches) else -1]
 
 
-def _spread(x: Tensor, type: TensorType) -> Tensor:
-    return x if x.type is type else BroadcastTo(type.shape, ())(x)
+def spread(flag: Tensor, type: TensorType) -> Tensor:
+    """A flag, or one for each element of a type."""
+    return flag if flag.type.shape == type.shape else BroadcastTo(type.shape, ())(flag)
 
 
 def _result_types(branch: Graph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:

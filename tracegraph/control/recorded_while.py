@@ -64,7 +64,7 @@ class RecordedWhile(Loop):
         places = (*range(self.states), *(1 + i for i in stacked))
         return (
             Region(self.body, inputs, places, self.carried),
-            Region(self.condition, inputs, ()),
+            Region(self.condition, inputs, (), is_condition=True),
         )
 
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
@@ -94,6 +94,12 @@ class RecordedWhile(Loop):
 
     def _as_scan(self) -> Scan:
         return Scan(self.body, self.constants, self.states, self.length)
+
+    def with_regions(
+        self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
+    ) -> RecordedWhile:
+        body, condition = graphs
+        return self.with_graphs(condition, body, self.constants + shared)
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> RecordedWhile:
         return RecordedWhile(body, constants, condition, self.length)

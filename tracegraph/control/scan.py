@@ -25,7 +25,7 @@ from tracegraph.calls.call import (
     own_size,
     residual_plan,
 )
-from tracegraph.control.branch import narrowed, stacked_outputs
+from tracegraph.control.branch import narrowed, spread, stacked_outputs
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import (
     ShapeVariable,
@@ -37,15 +37,25 @@ from tracegraph.core.shapes import (
     substitute_shape,
 )
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import TOKEN, DType, TensorType, float32, type_of_array
+from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32, type_of_array
 from tracegraph.errors import Mismatch
-from tracegraph.ir.builder import Builder, inline, replay
-from tracegraph.ir.op import Batched, Derivative, Flow, OnHost, Op, Region, RunRegion, Tangents
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.op import (
+    Batched,
+    Derivative,
+    Flow,
+    Insertion,
+    OnHost,
+    Op,
+    Region,
+    RunRegion,
+    Tangents,
+)
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.contract import MATMUL, Bilinear, Matmul
-from tracegraph.ops.elementwise import ADD, Cast
+from tracegraph.ops.elementwise import ADD, SELECT, Cast
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
@@ -76,6 +86,11 @@ class Loop(Op, abstract=True):
     def state_inputs(self) -> range:
         """The positions of the states among the inputs."""
         return range(self.constants, self.constants + self.states)
+
+    @property
+    def insertion(self) -> Insertion:
+        end = self.constants + self.states
+        return Insertion(self.constants, end, self.states)
 
     @property
     def carried(self) -> tuple[tuple[int, int], ...]:
@@ -163,6 +178,17 @@ class Scan(Loop):
         given = values[: self.rows]
         return [*states, *stacked_steps(self.body, self.states, given, made, on_host)]
 
+    @property
+    def steps(self) -> range | None:  # type: ignore[override]
+        if not isinstance(self.length, int):
+            return None
+        steps = range(self.length)
+        return steps[::-1] if self.reverse else steps
+
+    @property
+    def row_inputs(self) -> range:  # type: ignore[override]
+        return range(self.rows, len(self.body.inputs))
+
     def how_often(self, region: Region) -> str:
         return "1 time" if self.length == 1 else f"{self.length} times"
 
@@ -199,6 +225,23 @@ class Scan(Loop):
 
     def with_body(self, body: Graph, constants: int, states: int) -> Scan:
         return Scan(body, constants, states, self.length, self.reverse)
+
+    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Scan:
+        (body,) = graphs
+        return self.with_body(body, self.constants + shared, self.states + carried)
+
+    def with_optional_steps(self) -> Scan:
+        body = self.body
+        with Builder(body.name) as builder:
+            env = copy_inputs(body, builder)
+            is_step = builder.input(TensorType(bool_), "is_step")
+            replay(body.nodes, env)
+            states = [
+                SELECT(spread(is_step, env[x].type), env[y], env[x])
+                for x, y in zip(body.inputs[self.constants : self.rows], body.outputs)
+            ]
+            rest = [env[y] for y in body.outputs[self.states :]]
+            return self.with_body(builder.finish([*states, *rest]), self.constants, self.states)
 
     # Derivatives.
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +52,18 @@ from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
-from tracegraph.ir.op import Batched, Derivative, Flow, OnHost, Op, Region, RunRegion, Tangents
+from tracegraph.ir.op import (
+    Batched,
+    Counter,
+    Derivative,
+    Flow,
+    Insertion,
+    OnHost,
+    Op,
+    Region,
+    RunRegion,
+    Tangents,
+)
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
@@ -83,16 +94,6 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     return min(max(size // max(one, 1), 2), _MOST)
 
 
-class Counter(NamedTuple):
-    """An integer state, input `place` of a loop, that grows by `growth` in each step while it is
-    less than `bound`, a constant of the condition or the loop's input `fixed`."""
-
-    place: int
-    growth: int
-    bound: Tensor
-    fixed: int | None
-
-
 class While(Loop):
     """The states behind the last step: `(*constants, *states) -> (*states, count if counts)`.
 
@@ -121,7 +122,7 @@ class While(Loop):
         inputs = tuple(range(len(self.body.inputs)))
         return (
             Region(self.body, inputs, tuple(range(self.states)), self.carried),
-            Region(self.condition, inputs, ()),
+            Region(self.condition, inputs, (), is_condition=True),
         )
 
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
@@ -138,6 +139,10 @@ class While(Loop):
 
     def how_often(self, region: Region) -> str:
         return "until it ends"
+
+    @property
+    def count_output(self) -> int | None:  # type: ignore[override]
+        return self.states if self.counts else None
 
     @property
     def sizes_of_runs(self) -> set[str]:
@@ -175,6 +180,10 @@ class While(Loop):
         rows = zip(types[self.constants :], new, strict=True)
         states = tuple(kept_state(i, *row) for i, row in enumerate(rows))
         return (*states, COUNT) if self.counts else states
+
+    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> While:
+        body, condition = graphs
+        return self.with_graphs(condition, body, self.constants + shared)
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
         return While(body, constants, condition, self.checkpoints, self.counts, self.length)
@@ -406,6 +415,7 @@ class WhileGradient(Loop):
     transpose_reads_cotangents = True
     repetitions = None
     can_prune = True
+    adds_up = True  # the cotangents of constants
 
     @property
     def states(self) -> int:
@@ -421,6 +431,27 @@ class WhileGradient(Loop):
 
     def how_often(self, region: Region) -> str:
         return "for each step"
+
+    @property
+    def insertion(self) -> Insertion:
+        end = 1 + len(self.backward.inputs)
+        return Insertion(1 + self.constants, end, len(self.targets) + self.extras)
+
+    def with_regions(
+        self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
+    ) -> WhileGradient:
+        backward, body = graphs
+        targets = tuple(i if i < self.constants else i + shared for i in self.targets)
+        constants, extras = self.constants + shared, self.extras + carried
+        return WhileGradient(body, constants, backward, targets, self.checkpoints, extras)
+
+    def with_checkpoints(self, size: int, lowers_all: bool) -> WhileGradient:
+        states = self.body.input_types[self.constants :]
+        count = checkpoints_within(size, states)
+        if self.checkpoints != usual_checkpoints(states):  # somebody set it
+            count = min(count, self.checkpoints) if lowers_all else self.checkpoints
+        parts = self.body, self.constants, self.backward, self.targets
+        return WhileGradient(*parts, count, self.extras)
 
     @property
     def ends(self) -> tuple[int, int, int]:

@@ -136,9 +136,9 @@ class ArrayStates:
         given = ranges_of(inputs)
         pairs = [*zip(_opened(self.values)[0], _opened(_numbered(self.values))[0], strict=True)]
         grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
-        buffers = [k._buffer.place for k in grown if isinstance(k._buffer, _Place)]
+        buffers = [k._buffer.number for k in grown if isinstance(k._buffer, nest.LeafNumber)]
         sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
-        places = {id(x): k.place for x, k in sizes if isinstance(k, _Place)}
+        places = {id(x): k.number for x, k in sizes if isinstance(k, nest.LeafNumber)}
         for x, _ in sizes:
             if id(x) in places and x.has_buffer and isinstance(x.capacity, int):
                 input = op.constants + first + places[id(x)]
@@ -197,26 +197,19 @@ class ArrayStates:
             return results
         rest = iter(self._arrays)
 
-        def settled(array: TensorArray, numbered: TensorArray) -> TensorArray:
+        def after_loop(array: TensorArray, numbered: TensorArray) -> TensorArray:
             size = numbered._own_size
-            known = self._sizes.get(size.place) if isinstance(size, _Place) else None
-            return array.settled(known, grows=next(rest).grows)
+            known = self._sizes.get(size.number) if isinstance(size, nest.LeafNumber) else None
+            return array.after_loop(known, grows=next(rest).grows)
 
-        results = map_arrays(settled, results, _numbered(results))
+        results = map_arrays(after_loop, results, _numbered(results))
         arrays = [x for x in _opened(results)[0] if isinstance(x, TensorArray)]
         for number in self._counted:
             arrays[number].check_size()
         return results
 
 
-class _Place:
-    """Stands in for the leaf with this index."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-
 def _numbered(values: Any) -> Any:
     """The structure with its leaves replaced by their indices."""
     _, structure = nest.flatten_structure(values)
-    return structure.pack(map(_Place, range(structure.count)))
+    return structure.numbered()

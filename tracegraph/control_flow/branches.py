@@ -11,8 +11,8 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.control.branch import Cond, Switch
 from tracegraph.control_flow.array_states import chosen_alike, common_needs, measured, supplied
 from tracegraph.control_flow.regions import (
-    Region,
-    Shared,
+    SharedValues,
+    TracedRegion,
     appended,
     check_callable,
     finished,
@@ -176,7 +176,7 @@ def case(
     return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, regions)
 
 
-def _traced(functions: Sequence[tuple[str, Any]]) -> list[Region]:
+def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
     """The traces of the named functions. TensorArrays that they return get the same buffers, which
     may take a second trace."""
     found: list[Any] = []
@@ -196,7 +196,7 @@ def _traced(functions: Sequence[tuple[str, Any]]) -> list[Region]:
 
 
 def _chosen(
-    name: str, op: Callable[[Sequence[Graph]], Op], decider: Tensor, regions: Sequence[Region]
+    name: str, op: Callable[[Sequence[Graph]], Op], decider: Tensor, regions: Sequence[TracedRegion]
 ) -> Any:
     """The result of the region that the decider selects, as one node."""
     for other in regions[1:]:
@@ -208,12 +208,12 @@ def _chosen(
 def choice(
     op: Callable[[Sequence[Graph]], Op],
     decider: Tensor,
-    regions: Sequence[Region],
+    regions: Sequence[TracedRegion],
     completions: Sequence[Callable[[list[Tensor]], list[Tensor]]] | None = None,
 ) -> tuple[Tensor, ...]:
     """The results of the region that the decider selects, as one node. Once all regions are traced,
     completions turn the results of each into those that all have."""
-    shared = Shared(regions)
+    shared = SharedValues(regions)
     made = completions or [list] * len(regions)
     branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
     graphs = [graph for graph, _ in branches]
@@ -225,7 +225,7 @@ def choice(
 
 
 def _branch(
-    shared: Shared, region: Region, completion: Callable[[list[Tensor]], list[Tensor]]
+    shared: SharedValues, region: TracedRegion, completion: Callable[[list[Tensor]], list[Tensor]]
 ) -> tuple[Graph, int]:
     """The graph of a branch, and its number of results."""
     with Builder(region.name) as builder:
@@ -238,7 +238,7 @@ def _branch(
     return finished(builder, [*results, *new, *checks]), len(results)
 
 
-def _check_alike(name: str, first: Region, other: Region) -> None:
+def _check_alike(name: str, first: TracedRegion, other: TracedRegion) -> None:
     """Raises TraceError for two branches that return different structures or dtypes, and ShapeError
     for different shapes."""
     one, two = first.results, other.results

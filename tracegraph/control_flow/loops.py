@@ -10,12 +10,13 @@ from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call
 from tracegraph.control.scan import Scan, without_row_products
+from tracegraph.control.stacked_writes import with_stacked_writes
 from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python
 from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
-    Region,
-    Shared,
+    SharedValues,
+    TracedRegion,
     appended,
     check_callable,
     check_invariants,
@@ -25,7 +26,6 @@ from tracegraph.control_flow.regions import (
     take_on,
     traced_region,
 )
-from tracegraph.control_passes.stacked_writes import with_stacked_writes
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
@@ -125,7 +125,7 @@ def _while(
     tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test, True)
     steps = traced_region("body", next_states, types, names, is_repeated=True)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
-    loop = _WhileLoop(Shared([tests, steps], here()), tests, steps, types, bound is not None)
+    loop = _WhileLoop(SharedValues([tests, steps], here()), tests, steps, types, bound is not None)
     slots = checkpoint_count(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
@@ -156,9 +156,9 @@ class _WhileLoop:
 
     def __init__(
         self,
-        shared: Shared,
-        tests: Region,
-        steps: Region,
+        shared: SharedValues,
+        tests: TracedRegion,
+        steps: TracedRegion,
         types: Sequence[TensorType],
         is_bounded: bool,
     ) -> None:
@@ -510,7 +510,7 @@ class _ScanLoop:
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
         region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
-        shared = Shared([region], here())
+        shared = SharedValues([region], here())
         count = len(types)
         for type in region.result_types[count:]:
             if fix := fix_of_unknown_rank(type):
@@ -550,7 +550,7 @@ class _ScanLoop:
 
     def _while_it_holds(
         self,
-        shared: Shared,
+        shared: SharedValues,
         old: dict[int, Tensor],
         new: dict[int, Tensor],
         held: Sequence[Tensor],
@@ -568,7 +568,7 @@ class _ScanLoop:
         ]
 
     def _first_failures(
-        self, shared: Shared, held: Sequence[Tensor], made: Sequence[Tensor]
+        self, shared: SharedValues, held: Sequence[Tensor], made: Sequence[Tensor]
     ) -> list[Tensor]:
         """The checks after a step: the first failure of each, with its operands."""
         found: list[Tensor] = []

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Region:
+class TracedRegion:
     """One traced function, and the structure of its result."""
 
     name: str
@@ -68,7 +68,7 @@ def traced_region(
     names: Sequence[str | None] = (),
     convert: Callable[[Any], Any] = lambda result: result,
     is_repeated: bool = False,
-) -> Region:
+) -> TracedRegion:
     """The trace of `function`, called with arguments of `types`, under these names if any.
     `convert` is applied to its result while its trace is open.
 
@@ -77,7 +77,7 @@ def traced_region(
     """
     pairs = [*itertools.zip_longest(types, names)]
 
-    def run(begins_anew: bool, is_first: bool) -> Region:
+    def run(begins_anew: bool, is_first: bool) -> TracedRegion:
         with CallTrace(name) as trace:
             trace.region = here()
             if begins_anew:
@@ -95,9 +95,9 @@ def traced_region(
         if trace.created and outer.is_top_level:  # again, now that the Variables exist
             return run(begins_anew, False)
         _refuse_sizes(traced.graph, is_repeated)
-        return Region(name, traced, Results(structure, leaves))
+        return TracedRegion(name, traced, Results(structure, leaves))
 
-    def run_as_often_as_needed() -> Region:
+    def run_as_often_as_needed() -> TracedRegion:
         region = run(False, True)
         if is_repeated and has_calls_that_see(region.traced.graph):
             return run(True, True)
@@ -238,11 +238,11 @@ def _flat_shapes(invariants: Any) -> list[Any]:
 _TOKEN = 0
 
 
-class Shared:
+class SharedValues:
     """What several regions share: equal inputs after their arguments, and equal outputs after their
     results. Checks in a `loop` take its step as one more operand."""
 
-    def __init__(self, regions: Sequence[Region], loop: Source | None = None) -> None:
+    def __init__(self, regions: Sequence[TracedRegion], loop: Source | None = None) -> None:
         traces = [region.traced for region in regions]
         by_identity = {id(v): v for traced in traces for v in traced.variables}
         self.variables: list[Variable] = [*by_identity.values()]
@@ -324,7 +324,7 @@ class Shared:
 
     def run(
         self,
-        region: Region,
+        region: TracedRegion,
         arguments: Sequence[Tensor],
         values: dict[int, Tensor],
         captured: dict[Tensor, Tensor],
@@ -417,7 +417,7 @@ def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return applied(op, current().admit_all(tuple(inputs)))
 
 
-def take_on(shared: Shared, values: Sequence[Tensor]) -> None:
+def take_on(shared: SharedValues, values: Sequence[Tensor]) -> None:
     """Takes over the effects of a branch or a loop, the values of the variables that it assigns,
     and its checks."""
     count = len(shared.assigned)

@@ -358,7 +358,7 @@ class TensorArray:
         """The same array, with its size as a number if it is the same in all runs."""
         found = range_of(self._own_size) if isinstance(self._own_size, Tensor) else None
         is_known = found is not None and found[0] == found[1]
-        return self.settled(found[0], self.grows) if is_known and found else self
+        return self.after_loop(found[0], self.grows) if is_known and found else self
 
     def check_size(self) -> None:
         """Makes a run fail if the array has outgrown its buffer."""
@@ -380,7 +380,7 @@ class TensorArray:
         array._rows, array._buffer, array._written = {}, None, None
         return array
 
-    def settled(self, size: int | None, grows: bool) -> TensorArray:
+    def after_loop(self, size: int | None, grows: bool) -> TensorArray:
         """The same array after a loop, with this size if it is known."""
         array = self._copy()
         array._own_size = array._own_size if size is None else size

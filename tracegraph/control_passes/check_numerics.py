@@ -4,26 +4,22 @@ Calls are inlined, so the nodes of their bodies are watched too. A call with its
 since its derivative depends on it: its computation is duplicated beside it to be watched, and the
 compiler merges the two.
 
-A branch also returns which of its nodes failed first. A loop carries that as a state, with the
-step number; a while ends there. So does its reverse mode, which counts from the last step back.
+The regions of a branch or a loop hand on which of their nodes failed first; in a loop with the
+number of the step. A while ends there. Its reverse mode counts from the last step back.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tracegraph.control.branch import Branch
-from tracegraph.control.recorded_while import RecordedWhile
-from tracegraph.control.scan import Loop, Scan
-from tracegraph.control.while_loop import COUNT, While, WhileGradient
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import Source, sourced
 from tracegraph.core.types import TensorType, int32
 from tracegraph.ir.builder import Builder, copy_inputs, inline, operand_text
-from tracegraph.ir.op import Op
+from tracegraph.ir.op import Insertion, Op, Region
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops import elementwise
 from tracegraph.ops.broadcast import BroadcastTo, full
@@ -52,6 +48,8 @@ class Site:
 
 #: The site number that means that no site failed.
 _NONE = 2**31 - 1
+#: The type of the number of a site, and of a step.
+_NUMBER = TensorType(int32)
 
 
 def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, tuple[Site, ...]]:
@@ -64,13 +62,13 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
     """
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
-        watch = _Watch(builder, [])
+        watch = _NumericsWatch(builder, [])
         watch.walk(graph, env)
         outputs = [env[y] for y in graph.outputs]
         if not watch.sites:
             return graph, ()
         number, *steps = watch.first(max(len(site.loops) for site in watch.sites))
-        holds = elementwise.EQUAL(number, full(_NONE, number.type))
+        holds = _is_well(number)
         for place, given in assigned:
             new, old = outputs[place], env[graph.inputs[given]]
             if new.type is old.type:
@@ -81,7 +79,7 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
         return builder.finish(outputs), tuple(watch.sites)
 
 
-class _Watch:
+class _NumericsWatch:
     """The sites so far, and for each one in a graph whether it made nan or infinity from finite
     numbers; `loops` are those around the graph."""
 
@@ -107,7 +105,7 @@ class _Watch:
             elif _has_sites_inside(node) and not all(map(is_masked, node.outputs)):
                 with sourced(node.source), headroom():
                     outputs = self._entered(node, inputs)
-                    if isinstance(node.op, WhileGradient):  # the steps add up, too
+                    if node.op.adds_up:
                         self._look_at(node, inputs, outputs, is_masked)
             else:
                 outputs = self._builder.add(node.op, inputs, node.source)
@@ -125,77 +123,52 @@ class _Watch:
     # Branches and loops.
 
     def _entered(self, node: Node, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs of a branch or a loop, with its graphs watched."""
-        op = node.op
-        if isinstance(op, Branch):
-            count, depth = len(op.branches[0].outputs), max(map(_depth, op.branches))
-            branches = [self._branch(graph, depth) for graph in op.branches]
-            outputs = self._builder.add(op.with_branches(branches), inputs, node.source)
-            self._inside.append(outputs[count:])
-            return outputs[:count]
-        if isinstance(op, WhileGradient):
-            return self._gone_back(op, node.source, inputs)
-        assert isinstance(op, Loop)
-        first, end = op.states, op.states + 3 + _depth_inside(op)
-        if isinstance(op, While | RecordedWhile):
-            self.walk(op.condition, dict(zip(op.condition.inputs, inputs, strict=True)))
-        body = self._body(op, node.source)
-        if isinstance(op, While | RecordedWhile):
-            op = op.with_graphs(_while_all_is_well(op, body), body, op.constants)
-        else:
-            assert isinstance(op, Scan)
-            op = op.with_body(body, op.constants, end)
-        place = op.constants + first
-        watch = [constant(0, int32), *_nothing(end - first - 2)]
-        given = (*inputs[:place], *watch, *inputs[place:])
-        outputs = self._builder.add(op, given, node.source)
-        self._inside.append(outputs[first + 1 : end])
-        return (*outputs[:first], *outputs[end:])
-
-    def _gone_back(
-        self, op: WhileGradient, source: Source, inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """The cotangents of a while, whose steps back are watched."""
-        depth, count = _depth_inside(op), len(op.targets)
-        with Builder(op.backward.name) as builder:
-            env = copy_inputs(op.backward, builder)
-            watch = _Watch(builder, self.sites, (*self._loops, source))
-            held = _held(builder, depth)
-            watch.walk(op.backward, env)
-            outputs = [env[y] for y in op.backward.outputs]
-            graph = builder.finish([*outputs, *_after_step(held, watch.first(depth))])
-        parts = op.body, op.constants, graph, op.targets, op.checkpoints
-        extras = [constant(0, int32), *_nothing(1 + depth)]
-        watched = WhileGradient(*parts, len(extras))
-        outputs = self._builder.add(watched, (*inputs, *extras), source)
-        self._inside.append(outputs[count + 1 :])
-        return outputs[:count]
-
-    def _branch(self, graph: Graph, depth: int) -> Graph:
-        """A branch that also returns its first failure."""
-        with Builder(graph.name) as builder:
-            env = copy_inputs(graph, builder)
-            watch = _Watch(builder, self.sites, self._loops)
-            watch.walk(graph, env)
-            return builder.finish([*(env[y] for y in graph.outputs), *watch.first(depth)])
-
-    def _body(self, op: Loop, source: Source) -> Graph:
-        """The body of a loop with more states: the step number, and the first failure."""
-        body, place = op.body, op.constants + op.states
+        """The outputs of a branch or a loop, whose regions hand on what failed first."""
+        op, at = node.op, node.op.insertion
+        assert at is not None
+        for region in op.regions:
+            if region.is_condition:  # it is computed before the first step, too
+                self._ask(region, dict(enumerate(inputs)))
         depth = _depth_inside(op)
-        with Builder(body.name) as builder:
-            env = {x: builder.input_like(x) for x in body.inputs[:place]}
-            held = _held(builder, depth)
-            env |= {x: builder.input_like(x) for x in body.inputs[place:]}
-            watch = _Watch(builder, self.sites, (*self._loops, source))
-            watch.walk(body, env)
-            outputs = [env[y] for y in body.outputs]
-            if isinstance(op, While | RecordedWhile):
-                constants = [env[x] for x in body.inputs[: op.constants]]
-                given = [*constants, *outputs[: op.states]]
-                watch.walk(op.condition, dict(zip(op.condition.inputs, given, strict=True)))
-            states = [*outputs[: op.states], *_after_step(held, watch.first(depth))]
-            return builder.finish([*states, *outputs[op.states :]])
+        graphs = [self._region(node, region, at, depth) for region in op.regions]
+        start = _start(depth, op.is_loop)
+        given = (*inputs[: at.carried], *start, *inputs[at.carried :])
+        outputs = self._builder.add(op.with_regions(graphs, carried=len(start)), given, node.source)
+        end = at.returned + len(start)
+        self._inside.append(outputs[at.returned + op.is_loop : end])
+        return (*outputs[: at.returned], *outputs[end:])
+
+    def _ask(self, condition: Region, given: Mapping[int, Tensor]) -> None:
+        """Watches a condition, where `given` are the inputs of the op."""
+        inputs = [given[i] for i in condition.inputs]
+        self.walk(condition.graph, dict(zip(condition.graph.inputs, inputs, strict=True)))
+
+    def _region(self, node: Node, region: Region, at: Insertion, depth: int) -> Graph:
+        """The graph of a region that also takes what failed first before it, and returns that
+        again."""
+        op, graph = node.op, region.graph
+        if not (region.outputs or region.is_condition):
+            return graph
+        place, end = region.input_before(at.carried), region.output_before(at.returned)
+        with Builder(graph.name) as builder:
+            before = [builder.input_like(x) for x in graph.inputs[:place]]
+            held = _held(builder, depth, op.is_loop)
+            inputs = [*before, *(builder.input_like(x) for x in graph.inputs[place:])]
+            if region.is_condition:  # the loop ends with the first step that failed
+                (goes_on,) = inline(graph, inputs)
+                return builder.finish([elementwise.AND(goes_on, _is_well(held[op.is_loop]))])
+            loops = (*self._loops, node.source) if op.is_loop else self._loops
+            watch = _NumericsWatch(builder, self.sites, loops)
+            env = dict(zip(graph.inputs, inputs, strict=True))
+            watch.walk(graph, env)
+            outputs = [env[y] for y in graph.outputs]
+            given = dict(zip(region.inputs, inputs, strict=True))
+            given.update((region.inputs[i], outputs[y]) for y, i in region.carried)
+            for other in op.regions:
+                if other.is_condition:
+                    watch._ask(other, given)
+            handed_on = _after_run(held, watch.first(depth), op.is_loop)
+            return builder.finish([*outputs[:end], *handed_on, *outputs[end:]])
 
     # Nodes.
 
@@ -260,32 +233,40 @@ class _Watch:
         return found
 
 
-def _held(builder: Builder, depth: int) -> list[Tensor]:
-    """Inputs of a body: the number of the step, and what failed first before it."""
-    names = ["step", "failed", *["failed_at"] * (1 + depth)]
-    return [builder.input(COUNT, name) for name in names]
+def _held(builder: Builder, depth: int, is_loop: bool) -> list[Tensor]:
+    """Inputs of a region: the number of the step, in a loop, and what failed first before it."""
+    names = [*["step"] * is_loop, "failed", *["failed_at"] * (is_loop + depth)]
+    return [builder.input(_NUMBER, name) for name in names]
 
 
-def _after_step(held: Sequence[Tensor], found: Sequence[Tensor]) -> list[Tensor]:
-    """The same behind a step in which the first failure was `found`."""
-    (step, *before), (number, *steps) = held, found
-    is_first = elementwise.EQUAL(before[0], full(_NONE, COUNT))
-    pairs = zip([number, step, *steps], before, strict=True)
+def _start(depth: int, is_loop: bool) -> list[Tensor]:
+    """The same before the first run of a region."""
+    return [*(constant(0, int32) for _ in range(is_loop)), *_nothing(is_loop + depth)]
+
+
+def _after_run(held: Sequence[Tensor], found: Sequence[Tensor], is_loop: bool) -> list[Tensor]:
+    """The same behind a run of the region in which the first failure was `found`."""
+    step, before = held[:is_loop], held[is_loop:]
+    is_first = _is_well(before[0])
+    pairs = zip([found[0], *step, *found[1:]], before, strict=True)
     kept = [elementwise.SELECT(is_first, new, old) for new, old in pairs]
-    return [elementwise.ADD(step, constant(1, int32)), *kept]
+    return [*(elementwise.ADD(x, constant(1, int32)) for x in step), *kept]
+
+
+def _is_well(number: Tensor) -> Tensor:
+    """Whether the number of a site says that none failed."""
+    return elementwise.EQUAL(number, full(_NONE, _NUMBER))
 
 
 def _nothing(depth: int) -> list[Tensor]:
     """The report of a graph in which nothing failed."""
-    return [full(_NONE, COUNT), *(constant(0, int32) for _ in range(depth))]
+    return [full(_NONE, _NUMBER), *(constant(0, int32) for _ in range(depth))]
 
 
 def _depth(graph: Graph) -> int:
     """The maximum nesting depth of loops in a graph."""
     ops = (node.op for node in graph.nodes if node.op.regions)
-    return max(
-        (isinstance(op, (Scan, While, RecordedWhile)) + _depth_inside(op) for op in ops), default=0
-    )
+    return max((op.is_loop + _depth_inside(op) for op in ops), default=0)
 
 
 def _depth_inside(op: Op) -> int:
@@ -294,7 +275,7 @@ def _depth_inside(op: Op) -> int:
 
 def _has_sites_inside(node: Node) -> bool:
     """Whether a node is a branch or a loop whose results may be nan or infinite."""
-    is_entered = isinstance(node.op, (Branch, Loop))
+    is_entered = node.op.insertion is not None
     return is_entered and any(_has_sites(region.graph) for region in node.op.regions)
 
 
@@ -304,17 +285,6 @@ def _has_sites(graph: Graph) -> bool:
         for inner in graph.graphs()
         for node in inner.nodes
     )
-
-
-def _while_all_is_well(loop: While | RecordedWhile, body: Graph) -> Graph:
-    """The condition of a loop that ends with the first step that failed."""
-    with Builder(loop.condition.name) as builder:
-        inputs = [builder.input_like(x) for x in body.inputs]
-        place = loop.constants + loop.states
-        (goes_on,) = inline(loop.condition, inputs[:place])
-        return builder.finish(
-            [elementwise.AND(goes_on, elementwise.EQUAL(inputs[place + 1], full(_NONE, COUNT)))]
-        )
 
 
 def _masked(graph: Graph) -> Callable[[Tensor], bool]:

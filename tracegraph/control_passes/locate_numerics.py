@@ -79,7 +79,7 @@ def _open(builder: Builder, graph: Graph, env: dict[Tensor, Tensor]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class Section:
     """Some nodes of a graph as their own graph, from `inputs` to `outputs` followed by one array:
     FINITE, INFINITE or NAN for each tensor in `told`."""
 
@@ -90,7 +90,7 @@ class Part:
     told: tuple[Tensor, ...]
 
 
-def parts(graph: Graph) -> Iterator[Part]:
+def parts(graph: Graph) -> Iterator[Section]:
     """The parts of an inlined graph, in order."""
     last = {x: number for number, node in enumerate(graph.nodes) for x in node.inputs}
     last.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
@@ -104,7 +104,7 @@ def parts(graph: Graph) -> Iterator[Part]:
 
 def part_of(
     name: str, nodes: Sequence[Node], outputs: Sequence[Tensor], told: Sequence[Tensor]
-) -> Part:
+) -> Section:
     """A part with these nodes."""
     made = {y for node in nodes for y in node.outputs}
     read = dict.fromkeys(x for node in nodes for x in node.inputs if x not in made)
@@ -115,7 +115,7 @@ def part_of(
         found = [env[y] for y in outputs]
         if told:
             found.append(Concatenate(0)(*(Reshape((1,))(_state(env[y])) for y in told)))
-        return Part(nodes, builder.finish(found), tuple(read), tuple(outputs), tuple(told))
+        return Section(nodes, builder.finish(found), tuple(read), tuple(outputs), tuple(told))
 
 
 def _state(x: Tensor) -> Tensor:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import Call
-from tracegraph.control.branch import Branch
-from tracegraph.control.scan import Scan
-from tracegraph.control.while_loop import While
 from tracegraph.core.types import DType, TensorType
-from tracegraph.ir.op import Op
+from tracegraph.ir.builder import INPUT
+from tracegraph.ir.op import Op, Region
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.effect import Check, Read
@@ -47,19 +44,18 @@ def ranges_of(xs: Sequence[Tensor]) -> list[Range]:
         return [None] * len(xs)
 
 
-def state_ranges(op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+def state_ranges(op: Op, inputs: Sequence[Range]) -> list[Range]:
     """What is known of the states after a loop, given what is known of its inputs."""
     for follow in (_Walk().states, _Walk().unchanged):
         try:
             return follow(op, inputs)
         except _TooLong:  # less is known without following its steps
             continue
-    return [None] * op.states
+    return [None] * len(op.regions[0].carried)
 
 
 def most_steps(loop: Node) -> int | None:
-    """The most times that a `While` can run; None if nothing bounds it."""
-    assert isinstance(loop.op, While)
+    """The most times that a loop can run; None if nothing bounds it."""
     walk = _Walk(_FEW_NODES)
     try:
         return walk.most_steps(loop.op, lambda i: walk.tensors([loop.inputs[i]])[0])
@@ -120,36 +116,50 @@ class _Walk:
         inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
         for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
             env[y] = _within(found, y.type)
-        if isinstance(node.op, ops.Comparison) and env[node.outputs[0]] in _DECIDED:
+        if isinstance(node.op, ops.Relation) and env[node.outputs[0]] in _DECIDED:
             self._compared += 1
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:
         op = node.op
+        if op is INPUT:
+            return [None]
         rule = _RULES.get(type(op))
         if rule is not None and (found := rule(*inputs)) is not None:
             return [found]
-        if isinstance(op, Call):
-            return self.graph(op.body, inputs)
-        if isinstance(op, Branch):
-            return self._branch(op, inputs)
-        if isinstance(op, While) and op.counts:
-            most = self.most_steps(op, inputs.__getitem__)
-            return [*self.states(op, inputs), None if most is None else (0, most)]
-        if isinstance(op, (Scan, While)):
-            rest = len(node.outputs) - op.states
-            return [*self.states(op, inputs), *[None] * rest]
+        if op.inlined is not None:
+            return self.graph(op.inlined, inputs)
+        if op.is_loop:
+            return self._loop(node, inputs)
+        if op.regions:
+            return self._alternatives(node, inputs)
         return [_exact(node, inputs)] if len(node.outputs) == 1 else [None] * len(node.outputs)
 
-    def _branch(self, op: Branch, inputs: list[Range]) -> list[Range]:
-        """What is known after the branch that is taken, or after any of them."""
-        decider = inputs[0]
-        taken: Sequence[Graph] = op.branches
-        if isinstance(decider, tuple) and decider[0] == decider[1]:
-            taken = [op.known_branch(np.asarray(decider[0]))]
-        found = [self.graph(branch, inputs[1:]) for branch in taken]
-        return [_hull(column) for column in zip(*found, strict=True)]
+    def _alternatives(self, node: Node, inputs: list[Range]) -> list[Range]:
+        """What is known after the region that runs, or after any of those that may."""
+        op = node.op
+        known = [_known(*pair) for pair in zip(node.inputs, inputs, strict=True)]
+        found: list[list[Range]] = [[] for _ in node.outputs]
+        for region, may_run in zip(op.regions, op.may_run(known), strict=True):
+            if may_run:
+                given = [inputs[i] for i in region.inputs]
+                ends = self.graph(region.graph, given)
+                for place, end in zip(region.outputs, ends, strict=True):
+                    found[place].append(end)
+        return [_hull(column) if column else None for column in found]
 
-    def most_steps(self, op: While, range_at: Callable[[int], Range]) -> int | None:
+    def _loop(self, node: Node, inputs: list[Range]) -> list[Range]:
+        op = node.op
+        found: list[Range] = [None] * len(node.outputs)
+        region = op.regions[0]
+        places = [region.outputs[y] for y, _ in region.carried]
+        for place, state in zip(places, self.states(op, inputs), strict=True):
+            found[place] = state
+        if op.count_output is not None:
+            most = self.most_steps(op, inputs.__getitem__)
+            found[op.count_output] = None if most is None else (0, most)
+        return found
+
+    def most_steps(self, op: Op, range_at: Callable[[int], Range]) -> int | None:
         """The most times that a loop can run, from what is known of its inputs."""
         found: list[int] = []
         for place, growth, bound, fixed in op.counters():
@@ -162,57 +172,87 @@ class _Walk:
                 found.append(max(-((start[0] - end[1]) // growth), 0))
         return min(found, default=None)
 
-    def states(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+    def states(self, op: Op, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states after a loop."""
+        region, *others = op.regions
+        conditions = [x for x in others if x.is_condition]
+        loop = _FollowedLoop(region, op.row_inputs, inputs)
         try:
-            return self._scan(op, inputs) if isinstance(op, Scan) else self._while(op, inputs)
+            if op.steps is not None:
+                return self._counted(loop, op.steps)
+            return self._while(loop, conditions[0]) if conditions else [None] * loop.count
         except _TooLong:
             if self._left < 0:
                 raise
             return self.unchanged(op, inputs)
 
-    def unchanged(self, op: Scan | While, inputs: Sequence[Range]) -> list[Range]:
+    def unchanged(self, op: Op, inputs: Sequence[Range]) -> list[Range]:
         """What is known of the states after a loop of any length: those that no step changes."""
-        constants = inputs[: op.constants]
-        states = [*map(_scalar, inputs[op.constants : op.constants + op.states])]
-        rows = [_unknown(x.type) for x in op.body.inputs[op.constants + op.states :]]
+        loop = _FollowedLoop(op.regions[0], op.row_inputs, inputs)
+        states = loop.start
         while True:
-            found = self.graph(op.body, [*constants, *states, *rows])[: op.states]
+            found = self._step(loop, states)
             rest = [x if x == new else None for x, new in zip(states, found, strict=True)]
             if rest == states:
                 return states
             states = rest
 
-    def _scan(self, op: Scan, inputs: Sequence[Range]) -> list[Range]:
-        if not isinstance(op.length, int):
-            return [None] * op.states
-        constants, rows = inputs[: op.constants], inputs[op.rows :]
-        states = [*map(_scalar, inputs[op.constants : op.rows])]
-        types = [x.type for x in op.body.inputs[op.rows :]]
-        steps = range(op.length)
-        for t in reversed(steps) if op.reverse else steps:
-            row = [_row(x, t, type) for x, type in zip(rows, types, strict=True)]
-            states = self.graph(op.body, [*constants, *states, *row])[: op.states]
+    def _step(
+        self, loop: _FollowedLoop, states: list[Range], number: int | None = None
+    ) -> list[Range]:
+        """What is known of the states after one more step."""
+        found = self.graph(loop.region.graph, loop.given(loop.region, states, number))
+        return [found[y] for y, _ in loop.region.carried]
+
+    def _counted(self, loop: _FollowedLoop, steps: Iterable[int]) -> list[Range]:
+        states = loop.start
+        for number in steps:
+            states = self._step(loop, states, number)
         return states
 
-    def _while(self, op: While, inputs: Sequence[Range]) -> list[Range]:
-        constants = inputs[: op.constants]
-        states = [*map(_scalar, inputs[op.constants :])]
+    def _while(self, loop: _FollowedLoop, condition: Region) -> list[Range]:
+        states = loop.start
         ends: list[Range] | None = None
         compared = self._compared
         while True:
-            (goes_on,) = self.graph(op.condition, [*constants, *states])
+            (goes_on,) = self.graph(condition.graph, loop.given(condition, states))
             if goes_on != (0, 0) and self._compared == compared:
                 raise _TooLong  # no counter ends it
             if goes_on != (1, 1):  # it may end here
                 ends = states if ends is None else [*map(_hull, zip(ends, states, strict=True))]
             if goes_on == (0, 0):
                 break
-            new = self.graph(op.body, [*constants, *states])
+            new = self._step(loop, states)
             if new == states:  # later steps add nothing
                 break
             states = new
         return states if ends is None else ends
+
+
+class _FollowedLoop:
+    """The region that a loop repeats, and what is known of the loop's inputs."""
+
+    def __init__(self, region: Region, rows: Container[int], inputs: Sequence[Range]) -> None:
+        self.region = region
+        self._rows, self._inputs = rows, inputs
+        #: The inputs of the loop that are states.
+        self._states = [region.inputs[i] for _, i in region.carried]
+        self.count = len(self._states)
+        self.start = [_scalar(inputs[i]) for i in self._states]
+
+    def given(
+        self, region: Region, states: Sequence[Range], step: int | None = None
+    ) -> list[Range]:
+        """What is known of the inputs of a region in a step, whose number may be unknown."""
+        by_input = dict(zip(self._states, states, strict=True))
+        return [
+            by_input[i]
+            if i in by_input
+            else _row(self._inputs[i], step, x.type)
+            if i in self._rows
+            else self._inputs[i]
+            for i, x in zip(region.inputs, region.graph.inputs, strict=True)
+        ]
 
 
 def _is_followed(type: TensorType) -> bool:
@@ -263,17 +303,25 @@ def _exact(node: Node, inputs: Sequence[Range]) -> Range:
     if not node.outputs[0].type.is_static:
         return None
     for x, found in zip(node.inputs, inputs, strict=True):
-        if isinstance(found, tuple) and found[0] == found[1]:
-            found = np.asarray(found[0], x.dtype.numpy_dtype)
-        if not isinstance(found, np.ndarray):
+        value = _known(x, found)
+        if value is None:
             return None
-        values.append(found)
-    value = node.op.numpy(*values) if isinstance(node.op, Op) else NotImplemented
+        values.append(value)
+    value = node.op.numpy(*values)
     return None if value is NotImplemented else _of_array(np.asarray(value))
 
 
-def _row(rows: Range, t: int, type: TensorType) -> Range:
-    return _of_array(rows[t]) if isinstance(rows, np.ndarray) else _unknown(type)
+def _known(x: Tensor, found: Range) -> np.ndarray | None:
+    """The value of a tensor of which this is known, if there is only one."""
+    if isinstance(found, tuple):
+        return np.asarray(found[0], x.dtype.numpy_dtype) if found[0] == found[1] else None
+    return found
+
+
+def _row(rows: Range, step: int | None, type: TensorType) -> Range:
+    if step is None or not isinstance(rows, np.ndarray):
+        return _unknown(type)
+    return _of_array(rows[step])
 
 
 def _scalar(found: Range) -> Range:

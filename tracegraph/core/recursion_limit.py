@@ -27,13 +27,13 @@ _MOST = 20_000
 _WEIGHT = 1.25 if sys.version_info < (3, 12) else 1.0
 
 
-class _Open(threading.local):
+class _OpenHeadroom(threading.local):
     #: This thread's innermost frame with headroom, and by how much the thread raised the limit.
     frame: FrameType | None = None
     raised: int = 0
 
 
-_open = _Open()
+_open = _OpenHeadroom()
 #: The limit is global to the process, and so is the amount it was raised by.
 _lock = shared_lock()
 _raised = 0

@@ -38,7 +38,7 @@ from tracegraph.errors import (
 from tracegraph.explanation.history import History
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Node, Tensor
-from tracegraph.jacobians.jacobian import Plan, batch_jacobian, jacobian
+from tracegraph.jacobians.jacobian import JacobianPlan, batch_jacobian, jacobian
 from tracegraph.jacobians.row_independence import check_rows_independent
 from tracegraph.jacobians.sparse_products import (
     Sparsity,
@@ -570,7 +570,7 @@ class GradientTape:
             found = [zero if m is None else m for m, zero in zip(found, zeros, strict=True)]
         return nest.pack_sequence_as(sources, found)
 
-    def _jacobian(self, y: Tensor, xs: list[Tensor], plan: Plan) -> list[Tensor | None]:
+    def _jacobian(self, y: Tensor, xs: list[Tensor], plan: JacobianPlan) -> list[Tensor | None]:
         if not self._is_plain():
             return jacobian(self._nodes, y, xs, plan)
         return cached_call(
@@ -666,7 +666,7 @@ class GradientTape:
         self._check_connected(unconnected, [found], [target], [source])
         return zeros_like_leaf(source, y.type.shape, 1) if found is None else found
 
-    def _batch_jacobian(self, y: Tensor, x: Tensor, plan: Plan) -> list[Tensor | None]:
+    def _batch_jacobian(self, y: Tensor, x: Tensor, plan: JacobianPlan) -> list[Tensor | None]:
         between, known = subgraph_between(self._nodes, x, y, known_value)
 
         def derive(_: Any = None) -> list[Tensor | None]:
@@ -987,7 +987,9 @@ def zeros_like_leaf(source: Any, rows: Any = (), shared: int = 0) -> Tensor:
     return full(0, type.with_shape((*rows, *type.shape[shared:])))
 
 
-def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str | None) -> Plan:
+def _plan(
+    parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str | None
+) -> JacobianPlan:
     if mode not in (None, "reverse", "forward"):
         fail(
             GradientError,
@@ -1006,7 +1008,7 @@ def _plan(parallel_iterations: Any, use_pfor: bool, chunk_size: Any, mode: str |
             )
     if chunk_size is None:
         chunk_size = parallel_iterations if use_pfor or parallel_iterations else 1
-    return Plan(mode, chunk_size)
+    return JacobianPlan(mode, chunk_size)
 
 
 def _has_symmetric_jacobian(tape: GradientTape, y: Tensor, x: Tensor) -> bool:

@@ -222,7 +222,7 @@ class _ResultProvenance(NamedTuple):
     takers: list[tuple[int, int]]
 
 
-class _Found(NamedTuple):
+class _Reached(NamedTuple):
     """What follows from a structure and the reads in it: the values and inputs that results were
     computed from, and the provenance of each result. `read_at` maps positions of entries that are
     Variables to the node that used the last of them, for each result."""
@@ -249,7 +249,7 @@ class ProvenanceMap:
         self._held = held
         #: The values that may be reads of Variables.
         self._copies = copies
-        self._known: dict[tuple[int, ...], _Found] = {}
+        self._known: dict[tuple[int, ...], _Reached] = {}
 
     def remember(
         self, nodes: Sequence[Node], inputs: Sequence[Tensor], values: Sequence[Tensor]
@@ -274,7 +274,7 @@ class ProvenanceMap:
                 own = tuple(itertools.islice(_flat(own), _LIMIT))
             values[slot]._provenance = Provenance(own, None if node is None else nodes[node].source)
 
-    def _find(self, reads: tuple[int, ...]) -> _Found:
+    def _find(self, reads: tuple[int, ...]) -> _Reached:
         ends = {*reads, *self._held}
         limit = _LIMIT if len(self._held) <= _FEW_RESULTS else _LOWER_LIMIT
         behind = {y: self._behind(y, ends, reads, limit) for y in self._held if y not in reads}
@@ -286,7 +286,7 @@ class ProvenanceMap:
             takers = [(places[x], node) for x, node in found]
             pick = _picker([place for place, _ in takers])
             results.append(_ResultProvenance(slot, pick, sorted(takers, key=_node, reverse=True)))
-        self._known[reads] = _Found(values, [-x - 1 for x in inputs], results, {})
+        self._known[reads] = _Reached(values, [-x - 1 for x in inputs], results, {})
         return self._known[reads]
 
     def _behind(
@@ -312,7 +312,7 @@ class ProvenanceMap:
 _node = operator.itemgetter(1)
 
 
-def _last_takers(found: _Found, handles: tuple[int, ...]) -> list[int | None]:
+def _last_takers(found: _Reached, handles: tuple[int, ...]) -> list[int | None]:
     """For each result the last node that used one of the Variables."""
     own = set(handles)
     last = [next((node for i, node in x.takers if i in own), None) for x in found.results]

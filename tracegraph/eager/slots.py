@@ -220,7 +220,7 @@ class Step:
             if is_moved:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
-            self._settle(variables, buffers)
+            self._move_variables(variables, buffers)
             # On the program's mesh, or on another one, for which it has been reset.
             given = program.brought(buffers) if program.has_run else buffers
             return self.run(given, variables, rest, assigned)
@@ -262,13 +262,13 @@ class Step:
         self._gather_stacks()
         now = _given.pending
         materialise_slots(variables)
-        self._settle(variables, ())
+        self._move_variables(variables, ())
         self._looked_at = now
 
     def _gather_stacks(self) -> None:
         """Gathers the rows of the stacks that the program takes."""
 
-    def _settle(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
+    def _move_variables(self, variables: Sequence[Slot], others: Sequence[Any]) -> None:
         """If several devices run the program, moves Variables from one device to all of them, so
         that later runs see the same kind of arrays as the first."""
         contents = contents_of(variables)
@@ -287,7 +287,7 @@ class Step:
         with state_lock:
             self._gather_stacks()
             materialise_slots(variables)  # pending values cannot move
-            self._settle(variables, buffers)
+            self._move_variables(variables, buffers)
             state = gathered(variables)
         given = list(state)
         if self._are_unshared is not None:
@@ -352,10 +352,10 @@ def take_off_mesh(slot: Slot) -> None:
         _move((slot,), (content,), None)
 
 
-def settle(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
+def move_variables(graph: Graph, buffers: Sequence[Any], slots: Mapping[int, Slot]) -> None:
     """If several devices run a graph, moves Variables from one device to all of them: see
-    `Step._settle`. `slots` are those that inputs represent, by position; `buffers` are those of all
-    inputs, with any placeholders for these."""
+    `Step._move_variables`. `slots` are those that inputs represent, by position; `buffers` are
+    those of all inputs, with any placeholders for these."""
     if not slots:
         return
     variables = [*slots.values()]

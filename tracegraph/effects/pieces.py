@@ -22,7 +22,7 @@ from tracegraph.ops.effect import STOP, HostCall, Store
 from tracegraph.passes.specialise import with_known_sizes
 
 if TYPE_CHECKING:
-    from tracegraph.effects.procedure import Run
+    from tracegraph.effects.procedure import ProcedureRun
     from tracegraph.padding.padded import Padded
 
 #: How many programs to keep per part: one for each of the latest sizes.
@@ -60,7 +60,7 @@ class PartProgram:
             return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
         return [self._only_program] if self._part.outputs else []
 
-    def reads(self, run: Run) -> list[tuple[Tensor, Slot]]:
+    def reads(self, run: ProcedureRun) -> list[tuple[Tensor, Slot]]:
         """The tensors that take a Variable's value at the start of the part, with the Variables."""
         found = list(run.variables.items()) if self._is_first else []
         for node in self._part.loads:
@@ -71,7 +71,7 @@ class PartProgram:
                 found.append((node.outputs[0], slot))
         return found
 
-    def compute(self, run: Run) -> None:
+    def compute(self, run: ProcedureRun) -> None:
         """Runs the part's program, and reads the sizes that it computes."""
         part = self._part
         if part.outputs:
@@ -82,13 +82,13 @@ class PartProgram:
         for name, node in self._sizes:
             run.read_size(name, node)
 
-    def _compute(self, run: Run, buffers: Sequence[Any]) -> Sequence[Any]:
+    def _compute(self, run: ProcedureRun, buffers: Sequence[Any]) -> Sequence[Any]:
         if not self._has_sizes:
             return run_program(self._only_program, buffers)
         sizes = {name: run.size(name) for name in self._part.names}
         return run_program(self._program(self._part.graph, buffers, sizes), buffers)
 
-    def _compute_padded(self, run: Run, buffers: Sequence[Any]) -> Sequence[Any]:
+    def _compute_padded(self, run: ProcedureRun, buffers: Sequence[Any]) -> Sequence[Any]:
         found = self._padded
         true = {name: run.size(name) for name in found.names}
         wide = {name: run.padded_size(name) for name in found.names}
@@ -132,7 +132,7 @@ class Piece:
     prints, and stores everything atomically. If another thread or a signal handler assigned one of
     them meanwhile, it recomputes everything, and prints nothing twice."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ProcedureRun) -> None:
         self._run = run
         #: Parts, and the effects between them.
         self._steps: list[PartProgram | Node] = []
@@ -174,7 +174,7 @@ class Piece:
         if stop is not None:
             raise stop
 
-    def store(self, run: Run, node: Node) -> None:
+    def store(self, run: ProcedureRun, node: Node) -> None:
         """Records what a node of a run stores."""
         slot = run.slot(node.inputs[1])
         assert slot is not None, f"{node} stores in what stands for no Variable"

@@ -23,8 +23,8 @@ from tracegraph.eager.pending import set_program_maker
 from tracegraph.eager.slots import (
     Slot,
     gathered,
+    move_variables,
     run_program,
-    settle,
     state_lock,
     store_together_if_same,
 )
@@ -120,12 +120,12 @@ class Procedure:
         - `record`: what was done already; while the call is being traced, the run adds to it.
         """
         graph = self.split.graph
-        settle(graph, buffers, variables)
+        move_variables(graph, buffers, variables)
         by_input = {graph.inputs[i]: v for i, v in variables.items()}
         if self._may_find_other_shapes and record is None:
             record = Record()
         is_recording = is_tracing or self._may_find_other_shapes
-        run = Run(by_input, record, is_recording, self._kept)
+        run = ProcedureRun(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
         if not self._has_effects:
@@ -147,7 +147,7 @@ class Procedure:
         region is part of, if its calls do not observe Variables. Raises whatever stops the
         enclosing run."""
         graph = self.split.graph
-        run = Run({}, None, False, self._kept)
+        run = ProcedureRun({}, None, False, self._kept)
         run.handles = dict(handles)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         try:
@@ -160,7 +160,7 @@ class Procedure:
             raise
         return tuple(map(run.value, graph.outputs))
 
-    def _error_of_check(self, run: Run) -> Exception | None:
+    def _error_of_check(self, run: ProcedureRun) -> Exception | None:
         """The error of the first check that failed."""
         for node in self.split.graph.nodes:
             flag = run.env.get(node.outputs[0]) if isinstance(node.op, Check) else None
@@ -174,7 +174,7 @@ class Procedure:
                     return error
         return None
 
-    def _run_parts(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    def _run_parts(self, run: ProcedureRun, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Runs the parts and performs their effects. All reads and stores between two calls that
         may observe Variables form one piece."""
         piece = Piece(run)
@@ -189,7 +189,7 @@ class Procedure:
                 piece = Piece(run)
         piece.end(final_stores)
 
-    def _run_within(self, run: Run, piece: Piece) -> None:
+    def _run_within(self, run: ProcedureRun, piece: Piece) -> None:
         """Runs the parts of a region inside a piece, which collects their stores."""
         for part in self._parts:
             part.compute(run)
@@ -199,7 +199,9 @@ class Procedure:
                 elif not (piece.is_silent and is_print(node)):
                     run.make(node, piece)
 
-    def _compute_and_store(self, run: Run, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
+    def _compute_and_store(
+        self, run: ProcedureRun, final_stores: Sequence[tuple[Tensor, Slot]]
+    ) -> None:
         """Computes all parts, and stores once the last one has run; recomputes if a Variable was
         assigned meanwhile, which is safe since no effect would happen twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
@@ -236,7 +238,7 @@ def _tokens_of_derivatives(parts: Sequence[Part]) -> Iterator[Tensor]:
                 yield node.inputs[0]
 
 
-class Run:
+class ProcedureRun:
     """The values and the state of one run."""
 
     def __init__(
@@ -448,7 +450,7 @@ def _refuse_shape(
 
 
 def _stored(
-    run: Run,
+    run: ProcedureRun,
     stores: Sequence[tuple[Tensor, Slot]],
     known: Sequence[Slot],
     olds: Sequence[Any],

@@ -20,8 +20,8 @@ from tracegraph.eager.provenance import Callee
 from tracegraph.eager.slots import (
     Step,
     gathered,
+    move_variables,
     run_program,
-    settle,
     state_lock,
     store_together_if_same,
 )
@@ -157,7 +157,13 @@ class Execution:
         if self._budget is None and has_while_gradients(self.graph):
             # A budget decides only once the program's needs are known.
             graph = dead_code(self.graph) if self.rolled is None else self.rolled.graph
-            found += opened("tracegraph.memory_budgets.stacked_whiles").stacking_notes(graph)
+            loops = opened("tracegraph.control.stacked_whiles").stacked_loops(graph)
+            size_text = opened("tracegraph.memory_budgets.budget").size_text
+            found += [
+                f"stacked: while of at most {loop.length} steps, {loop.node.source}; "
+                f"{size_text(loop.bytes)} for its gradient"
+                for loop in loops
+            ]
         return found
 
     def memory(self) -> Any:
@@ -348,7 +354,7 @@ def run_and_record(
     token = [host_tensor(TOKEN, START)] if traced.has_token else []
     by_place = dict(zip(places, variables, strict=True))
     given = (*map(device_buffer, arguments), *variables, *map(device_buffer, traced.captures))
-    settle(traced.graph, given, by_place)
+    move_variables(traced.graph, given, by_place)
     while True:
         reads = [variable.read_value() for variable in variables]
         inputs = (*arguments, *reads, *traced.captures, *token)
@@ -423,7 +429,7 @@ def program_of(graph: Graph) -> Any:
 def _compiled(graph: Graph, donated: Sequence[int] = ()) -> Any:
     """The program of a graph, whose loops stack what their gradients read where that pays."""
     if has_while_gradients(graph):
-        stacked_whiles = opened("tracegraph.memory_budgets.stacked_whiles")
+        stacked_whiles = opened("tracegraph.control.stacked_whiles")
         graph = stacked_whiles.with_stacked_whiles(graph).assigning_as(graph)
     return backend.program(graph, donated)
 

@@ -18,7 +18,13 @@ from tracegraph.control_passes.check_numerics import Site
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
-from tracegraph.eager.slots import gathered, run_program, settle, state_lock, store_together_if_same
+from tracegraph.eager.slots import (
+    gathered,
+    move_variables,
+    run_program,
+    state_lock,
+    store_together_if_same,
+)
 from tracegraph.effects.pieces import interpret
 from tracegraph.errors import NumericsError, counted, fail
 from tracegraph.execution.execute import Execution
@@ -47,7 +53,7 @@ def raise_if_wrong(
     those of the run."""
     if not bool(outputs[len(graph.outputs) - 1]):
         results = graph.outputs[: traced.result_count + len(traced.assigned)]
-        found = _Search().blamed(Graph(graph.name, graph.inputs, graph.nodes, results), inputs)
+        found = _NodeSearch().blamed(Graph(graph.name, graph.inputs, graph.nodes, results), inputs)
         if found is not None:
             _fail(found)
 
@@ -71,7 +77,7 @@ class LocatedExecution(Execution):
     ) -> Sequence[Any]:
         places = range(len(buffers), len(buffers) + len(variables))
         while True:
-            settle(
+            move_variables(
                 self.graph,
                 (*buffers, *variables, *rest),
                 dict(zip(places, variables, strict=True)),
@@ -97,19 +103,19 @@ class _Blame:
     steps: tuple[tuple[np.ndarray, Source], ...] = ()
 
 
-class _Found(Exception):
+class _NodeFound(Exception):
     """Ends the run of a loop or a branch once the node inside it is found."""
 
     def __init__(self, blame: _Blame) -> None:
         self.blame = blame
 
 
-class _Search:
+class _NodeSearch:
     """Reruns graphs; keeps the programs of those that it runs often."""
 
     def __init__(self) -> None:
         self._programs: dict[Graph, Callable[..., Any]] = {}
-        self._opened: dict[Graph, tuple[Graph, list[search.Part]]] = {}
+        self._opened: dict[Graph, tuple[Graph, list[search.Section]]] = {}
 
     def blamed(self, graph: Graph, values: Sequence[Any]) -> _Blame | None:
         """What is to blame for non-finite outputs of `graph`; None if nothing is."""
@@ -132,7 +138,7 @@ class _Search:
         return _Blame(inputs[0], (known[inputs[0]],)) if inputs else None
 
     def _operands(
-        self, node: Node, parts: Sequence[search.Part], known: dict[Tensor, Any]
+        self, node: Node, parts: Sequence[search.Section], known: dict[Tensor, Any]
     ) -> list[Any]:
         """The values of a node's operands."""
         missing = [x for x in dict.fromkeys(node.inputs) if x not in known]
@@ -157,13 +163,13 @@ class _Search:
             if any(map(_state, outputs)):
                 found = self.blamed(graph, values)
                 if found is not None and not isinstance(found.culprit, Tensor):
-                    raise _Found(found)
+                    raise _NodeFound(found)
             step += graph is getattr(node.op, "body", None)
             return outputs
 
         try:
             interpret(node.op, operands, run)
-        except _Found as found:
+        except _NodeFound as found:
             blame = found.blame
             if not node.op.is_loop:
                 return blame

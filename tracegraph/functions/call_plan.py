@@ -132,22 +132,15 @@ class CallKey:
         """The positions of the tensors among the leaves, in the order of the request; None if they
         do not match the request's, because some were added or converted."""
         structure = nest.flatten_structure(self._call)[1]
-        numbers = [_Place(0)] * structure.count
+        numbers = [nest.LeafNumber(0)] * structure.count
         for place, number in enumerate(structure.packing_order()):
-            numbers[number] = _Place(place)
+            numbers[number] = nest.LeafNumber(place)
         args, kwargs = structure.pack(numbers)
         bound, _ = nest.flatten_structure(signature.bind(args, kwargs))
-        found = [leaf.number for leaf in bound if isinstance(leaf, _Place)]
+        found = [leaf.number for leaf in bound if isinstance(leaf, nest.LeafNumber)]
         places = [i for i in found if isinstance(self.leaf_keys[i], TensorType)]
         wanted = [request.leaves[i] for i in request.tensor_positions]
         return places if _are_same([self.leaves[i] for i in places], wanted) else None
-
-
-class _Place:
-    """Stands in for the leaf with this index."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:

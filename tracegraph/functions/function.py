@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from gc import disable, enable, isenabled
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from tracegraph.autograph.conversion import take_as_given
+from tracegraph.autograph.function_conversion import take_as_given
 from tracegraph.boundary.tracebacks import api_boundary, leave_out_our_frames_at_top_level
 from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt
 from tracegraph.core.later import opened
@@ -50,11 +50,11 @@ _numbers = itertools.count()
 
 
 @dataclasses.dataclass
-class _Settings:
+class _FunctionSettings:
     run_eagerly: bool = False
 
 
-_settings = _Settings()
+_settings = _FunctionSettings()
 
 
 def run_functions_eagerly(run_eagerly: bool) -> None:
@@ -625,7 +625,7 @@ class Function(Generic[Parameters, Result]):
         traces = self.traces
         if len(traces) < 2:
             return traces[0]._repr_html_() if traces else None
-        html_frames = opened("tracegraph.views.frames").html_frames
+        html_frames = opened("tracegraph.views.graph_frames").html_frames
         return html_frames((x.pretty_printed_signature(verbose=False), x.graph) for x in traces)
 
 

@@ -7,13 +7,14 @@ import re
 import struct
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature, get_annotations
 from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    NamedTuple,
     NoReturn,
     TypeAlias,
     TypeVar,
@@ -70,12 +71,45 @@ _PLAIN = frozenset(
 class Region:
     """A graph that an op applies: the op's input for each of its inputs, the op's output that each
     of its outputs may become and, if it runs repeatedly, the pairs (output, input) in which an
-    output feeds an input of the next iteration."""
+    output feeds an input of the next iteration. A condition decides whether the other region of a
+    loop runs once more."""
 
     graph: Graph
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     carried: tuple[tuple[int, int], ...] = ()
+    is_condition: bool = False
+
+    def input_before(self, place: int) -> int:
+        """The position among its inputs of a value that is inserted before input `place` of the
+        op."""
+        return sum(i < place for i in self.inputs)
+
+    def output_before(self, place: int) -> int:
+        """The position among its outputs of a value that is inserted before output `place` of the
+        op."""
+        return sum(i < place for i in self.outputs)
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """Where an op takes more values for its regions: the input before which those come that every
+    run takes, the input before which those come that one run hands on to the next, and the output
+    before which the last run returns the latter."""
+
+    shared: int
+    carried: int
+    returned: int
+
+
+class Counter(NamedTuple):
+    """An integer state, input `place` of a loop, that grows by `growth` in each step while it is
+    less than `bound`, a constant of the condition or the loop's input `fixed`."""
+
+    place: int
+    growth: int
+    bound: Tensor
+    fixed: int | None
 
 
 @dataclass(frozen=True)
@@ -268,6 +302,42 @@ class Op(metaclass=_Interning):
         `on_host` makes a value an array."""
         raise NotImplementedError
 
+    #: The steps of a loop, in the order in which they run; None if only a run tells.
+    steps: ClassVar[Any] = None
+    #: The inputs of which each step takes one row.
+    row_inputs: ClassVar[Any] = range(0)
+    #: The output that is the number of steps, if there is one.
+    count_output: ClassVar[Any] = None
+
+    def counters(self) -> Iterable[Counter]:
+        """What bounds the number of steps of a loop with a condition."""
+        return ()
+
+    @property
+    def insertion(self) -> Insertion | None:
+        """Where the op takes more values for its regions; None if it cannot."""
+        return None
+
+    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Op:
+        """The op with other graphs for its regions, which take `shared` and `carried` more inputs
+        at the places of `insertion`. Regions with outputs also return the carried ones; a region
+        that has none, and is no condition, does not take them."""
+        raise NotImplementedError
+
+    def with_checkpoints(self, size: int, lowers_all: bool) -> Op:
+        """The op that keeps as many states for reverse mode as fit in `size` bytes, if nobody set
+        their number; with `lowers_all` no more in any case."""
+        return self
+
+    def with_optional_steps(self) -> Op:
+        """The loop of known length with one more input, a bool for each step: where it is false,
+        the step passes the states on."""
+        raise NotImplementedError
+
+    #: Whether it also adds up what its regions return, so that a sum may overflow that no region
+    #: computes.
+    adds_up: ClassVar[bool] = False
+
     def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Those of the outputs whose sizes a run determines, and which give the names of these
         sizes their values."""
@@ -279,6 +349,10 @@ class Op(metaclass=_Interning):
     def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
         """Which regions run for these input values; `compute(graph, values)` returns the outputs of
         a graph."""
+        return self.may_run(values)
+
+    def may_run(self, values: KnownValues) -> tuple[bool, ...]:
+        """Which regions may run, as far as the known inputs tell."""
         return (True,) * len(self.regions)
 
     def how_often(self, region: Region) -> str:

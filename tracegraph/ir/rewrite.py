@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, cast
 
 from tracegraph.ir.builder import Builder, copy_inputs
 from tracegraph.ir.op import Op
@@ -31,7 +31,17 @@ def _rewritten_op(op: Any, done: dict[Graph, Graph]) -> Op:
     """The op with its graphs rewritten."""
     if all(done[inner] is inner for inner in op.graphs()):
         return op
-    return type(op)(*(done[v] if isinstance(v, Graph) else v for v in op.attributes))
+    return type(op)(*(_replaced(value, done) for value in op.attributes))
+
+
+def _replaced(value: Any, done: dict[Graph, Graph]) -> Any:
+    """An attribute with its graphs rewritten."""
+    if isinstance(value, Graph):
+        return done[value]
+    if not isinstance(value, tuple):
+        return value
+    items = cast("tuple[Any, ...]", value)
+    return tuple([_replaced(item, done) for item in items])
 
 
 def _rebuilt(graph: Graph, ops: list[Op]) -> Graph:

@@ -29,7 +29,7 @@ LOOKS = 20
 
 
 @dataclasses.dataclass
-class _Settings:
+class _CompileSettings:
     is_on: bool = True
     is_exiting: bool = False
 
@@ -37,7 +37,7 @@ class _Settings:
         self.is_exiting = True
 
 
-_settings = _Settings()
+_settings = _CompileSettings()
 atexit.register(_settings.exit)  # compiles on other threads after exit print no note
 
 
@@ -59,14 +59,14 @@ def get_compile_notes() -> bool:
     return _settings.is_on
 
 
-class _Open(threading.local):
+class _OpenCompiles(threading.local):
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
         #: The contexts, as far as they are there.
         self.contexts: list[weakref.ref[noted]] = []
 
 
-_open = _Open()
+_open = _OpenCompiles()
 
 
 def is_noted(graph: Graph) -> bool:
@@ -121,7 +121,7 @@ class noted:
         self._base = 0
         self._seconds, self._last = 0.0, time.monotonic()
         # The thread holds the context weakly: one that an interrupt abandoned prints nothing.
-        self._watch = _Watch(weakref.ref(self))
+        self._watch = _CompileWatch(weakref.ref(self))
 
     def __enter__(self) -> None:
         self._base = id(frame_at(1))
@@ -178,7 +178,7 @@ class noted:
         )
 
 
-class _Watch:
+class _CompileWatch:
     """Watches one compile, on its own thread, until it is over or slow.
 
     The thread is started without `threading`: a signal handler that compiles may have interrupted
@@ -208,7 +208,7 @@ class _Watch:
 
 
 #: The watches that have not ended.
-watching: dict[_Watch, None] = {}
+watching: dict[_CompileWatch, None] = {}
 
 
 def _tell(context: noted) -> None:

@@ -44,7 +44,7 @@ _TRANSPOSE_COST = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class JacobianPlan:
     """How to build a Jacobian: `mode` is "reverse", "forward", or None for the cheaper one, and
     `chunk_size` is how many rows or columns to compute at once, None for as many as fit."""
 
@@ -52,11 +52,11 @@ class Plan:
     chunk_size: int | None = None
 
 
-AUTOMATIC = Plan()
+AUTOMATIC = JacobianPlan()
 
 
 def jacobian(
-    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan = AUTOMATIC
+    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: JacobianPlan = AUTOMATIC
 ) -> list[Tensor | None]:
     """Builds dy/dx for each x through `nodes`, of the shape of y and then x; None where
     unconnected."""
@@ -70,7 +70,7 @@ def jacobian(
 
 
 def batch_jacobian(
-    nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan = AUTOMATIC
+    nodes: Sequence[Node], y: Tensor, x: Tensor, plan: JacobianPlan = AUTOMATIC
 ) -> list[Tensor | None]:
     """Builds dy[b]/dx[b] for each row b, of shape (b, *y[b], *x[b]), for independent rows; one
     tensor, None where unconnected."""
@@ -87,7 +87,7 @@ def batch_jacobian(
 
 
 def _jacobian(
-    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
+    nodes: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: JacobianPlan
 ) -> list[Tensor | None]:
     """Matrices: one row per element of y, one column per element of each x."""
     path = path_between(nodes, xs, [y])
@@ -104,7 +104,7 @@ def _is_forward(
     path: Sequence[Node],
     targets: Sequence[TensorType],
     sources: Sequence[TensorType],
-    plan: Plan,
+    plan: JacobianPlan,
     forward_cost: float = FORWARD_COST,
 ) -> bool:
     if plan.mode is not None:
@@ -126,7 +126,7 @@ def has_forward(path: Sequence[Node]) -> bool:
 
 
 def _by_rows(
-    path: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: Plan
+    path: Sequence[Node], y: Tensor, xs: Sequence[Tensor], plan: JacobianPlan
 ) -> list[Tensor | None]:
     """In reverse: row i is the cotangent of x for a unit cotangent of element i of y."""
     pullback = Linear(y.type, lambda seed: gradient(path, [y], xs, [seed]))
@@ -134,7 +134,7 @@ def _by_rows(
     return [None if m is None else Reshape(_matrix(y, x))(m) for m, x in zip(found, xs)]
 
 
-def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
+def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: JacobianPlan) -> Tensor | None:
     """Forward: column j is the tangent of y for a unit tangent of element j of x."""
     columns = _columns(path, y, x, plan)
     if columns is None:  # no tangent arrives, yet a gradient may exist, which is zero
@@ -144,7 +144,7 @@ def _by_columns(path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tenso
 
 
 def _columns(
-    path: Sequence[Node], y: Tensor, x: Tensor, plan: Plan, rows: Any = None
+    path: Sequence[Node], y: Tensor, x: Tensor, plan: JacobianPlan, rows: Any = None
 ) -> Tensor | None:
     """The tangents of y for each unit tangent of x, along a new first axis, or after the rows.
 
@@ -179,7 +179,9 @@ def _matrices_as_tensors(
     ]
 
 
-def _batch_jacobian(nodes: Sequence[Node], y: Tensor, x: Tensor, plan: Plan) -> Tensor | None:
+def _batch_jacobian(
+    nodes: Sequence[Node], y: Tensor, x: Tensor, plan: JacobianPlan
+) -> Tensor | None:
     path = path_between(nodes, [x], [y])
     (b, *row_of_y), (_, *row_of_x) = y.type.shape, x.type.shape
     target, source = y.type.with_shape(tuple(row_of_y)), x.type.with_shape(tuple(row_of_x))
@@ -236,7 +238,7 @@ class Linear:
         """Whether a result depends on the seed."""
         return any(self._connected)
 
-    def on_identity(self, plan: Plan) -> list[Tensor | None]:
+    def on_identity(self, plan: JacobianPlan) -> list[Tensor | None]:
         """The results for each unit seed, along a new first axis; with `rows`, after the rows."""
         count = self._count()
         chunk = self._chunk(count) if plan.chunk_size is None else plan.chunk_size
@@ -391,7 +393,7 @@ def _through(
     path: Sequence[Node],
     y: Tensor,
     xs: Sequence[Tensor],
-    plan: Plan,
+    plan: JacobianPlan,
 ) -> list[Tensor | None]:
     """The sum of the products that meet at the tensors of the bottleneck."""
     place, middle = bottleneck

@@ -59,7 +59,7 @@ class Equation(NamedTuple):
     eqn: JaxprEqn
     #: The program that contains it.
     jaxpr: Jaxpr
-    reader: Reader
+    reader: EquationReader
     #: Which operands depend differentiably on the arguments of the program.
     active: tuple[bool, ...] = ()
     #: Whether it is applied to single words of random-number keys, which it only moves.
@@ -110,7 +110,7 @@ def _is_of_no_values(aval: Any) -> bool:
     return getattr(aval, "dtype", None) == float0
 
 
-class Reader:
+class EquationReader:
     """Converts one program to nodes. Inner programs that occur again share one graph."""
 
     def __init__(self) -> None:

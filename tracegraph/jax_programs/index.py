@@ -44,7 +44,7 @@ from tracegraph.ops.index import (
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose, inverse, slice_axis
 
 
-class Windows(NamedTuple):
+class JaxWindows(NamedTuple):
     """Where windows lie over a tensor: JAX's description of each of its axes."""
 
     #: The shape of the tensor, and of a window.
@@ -158,9 +158,9 @@ def _mode(eqn: Equation) -> str:
     return next((mode for mode in ("clip", "promise") if mode in text), "fill")
 
 
-def _gather_windows(eqn: Equation, x: Tensor) -> Windows:
+def _gather_windows(eqn: Equation, x: Tensor) -> JaxWindows:
     numbers = eqn.params["dimension_numbers"]
-    return Windows(
+    return JaxWindows(
         x.type.shape,
         sizes_of(eqn.params["slice_sizes"]),
         tuple(numbers.start_index_map),
@@ -194,7 +194,7 @@ def _gather(eqn: Equation, x: Tensor, indices: Tensor) -> Tensor:
     return SELECT(mask, placed, full_like(placed, _fill_value(eqn, placed)))
 
 
-def _like(columns: dict[int, Tensor], indices: Tensor, windows: Windows) -> Tensor:
+def _like(columns: dict[int, Tensor], indices: Tensor, windows: JaxWindows) -> Tensor:
     """Zeros in the shape of the starts."""
     for start in columns.values():
         return full_like(start, 0)
@@ -213,7 +213,7 @@ def _fill_value(eqn: Equation, x: Tensor) -> Any:
     return x.dtype.max if x.dtype.name.startswith("u") else x.dtype.min
 
 
-def _axes_of_indices(eqn: Equation, windows: Windows, rank: int) -> list[int]:
+def _axes_of_indices(eqn: Equation, windows: JaxWindows, rank: int) -> list[int]:
     """The axes of a result that come from the indices, in the order of `starts`."""
     offset = eqn.params["dimension_numbers"].offset_dims
     free = [axis for axis in range(rank) if axis not in offset]
@@ -222,14 +222,14 @@ def _axes_of_indices(eqn: Equation, windows: Windows, rank: int) -> list[int]:
     return [free[k] for k in (*batch, *rest)]
 
 
-def _result_order(eqn: Equation, windows: Windows, counts: Sequence[Size], rank: int) -> Any:
+def _result_order(eqn: Equation, windows: JaxWindows, counts: Sequence[Size], rank: int) -> Any:
     """For each axis of the result, the axis of the gathered tensor."""
     lead = _axes_of_indices(eqn, windows, rank)
     offset = eqn.params["dimension_numbers"].offset_dims
     return inverse((*lead, *_window_axes(windows, offset)))
 
 
-def _window_axes(windows: Windows, offset: Sequence[int]) -> list[int]:
+def _window_axes(windows: JaxWindows, offset: Sequence[int]) -> list[int]:
     """The axes of a result, or of updates, that come from windows: partial ones, then the
     others."""
     kept = [a for a in range(len(windows.shape)) if a not in (*windows.dropped, *windows.batch)]
@@ -262,7 +262,7 @@ _SCATTERS = {
 }
 
 
-def _scatter_windows(eqn: Equation, x: Tensor, updates: Tensor) -> Windows:
+def _scatter_windows(eqn: Equation, x: Tensor, updates: Tensor) -> JaxWindows:
     numbers = eqn.params["dimension_numbers"]
     batch, dropped = tuple(numbers.operand_batching_dims), tuple(numbers.inserted_window_dims)
     there = iter(numbers.update_window_dims)
@@ -270,7 +270,7 @@ def _scatter_windows(eqn: Equation, x: Tensor, updates: Tensor) -> Windows:
         1 if axis in (*batch, *dropped) else updates.type.shape[next(there)]
         for axis in range(x.ndim)
     )
-    return Windows(
+    return JaxWindows(
         x.type.shape,
         sizes,
         tuple(numbers.scatter_dims_to_operand_dims),

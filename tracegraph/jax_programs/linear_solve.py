@@ -24,7 +24,7 @@ from tracegraph.passes.simplify import simplify
 HIGHEST_ORDER = 3
 
 
-class Solver(NamedTuple):
+class SolverGraphs(NamedTuple):
     """The graphs of an equation: products with A and with its transpose, solvers for both; and how
     many operands each takes before the right-hand sides."""
 
@@ -35,12 +35,12 @@ class Solver(NamedTuple):
     counts: tuple[int, ...]
 
     @property
-    def transposed(self) -> Solver | None:
+    def transposed(self) -> SolverGraphs | None:
         """The equation with A transposed."""
         if self.transposed_solve is None or self.transposed_product is None:
             return None
         m, v, s, t = self.counts
-        return Solver(
+        return SolverGraphs(
             self.transposed_product, self.product, self.transposed_solve, self.solve, (v, m, t, s)
         )
 
@@ -61,11 +61,11 @@ def _custom_linear_solve(eqn: Equation, *xs: Tensor) -> Any:
         None if program is None else eqn.reader.graph(name, program)
         for name, program in zip(names, programs, strict=True)
     ]
-    solver = Solver(*graphs, tuple(lengths))  # type: ignore[arg-type]
+    solver = SolverGraphs(*graphs, tuple(lengths))  # type: ignore[arg-type]
     return _solution(solver, xs, HIGHEST_ORDER)
 
 
-def _solution(solver: Solver, operands: Sequence[Tensor], order: int) -> tuple[Tensor, ...]:
+def _solution(solver: SolverGraphs, operands: Sequence[Tensor], order: int) -> tuple[Tensor, ...]:
     """The solutions, with derivatives up to the given order."""
     types = [x.type for x in operands]
     if solver.transposed is None or order == 0:
@@ -83,7 +83,7 @@ def _solution(solver: Solver, operands: Sequence[Tensor], order: int) -> tuple[T
 
 
 def _backward(
-    solver: Solver, types: Sequence[TensorType], order: int
+    solver: SolverGraphs, types: Sequence[TensorType], order: int
 ) -> tuple[Graph, tuple[int, ...]]:
     """The graph of the cotangents, and the operands they belong to."""
     transposed = solver.transposed

@@ -47,7 +47,7 @@ from tracegraph.jax_programs import (
     windows,
 )
 from tracegraph.jax_programs.equations import (
-    Reader,
+    EquationReader,
     constant_of,
     graph_of,
     is_key,
@@ -65,7 +65,7 @@ _FAMILIES = (
 _MOST_PROGRAMS = 64
 
 
-class Program(NamedTuple):
+class TracedProgram(NamedTuple):
     """A trace: the graph of constants and leaves, the constants, and the structure of results."""
 
     graph: Graph
@@ -120,7 +120,7 @@ class JaxFunction:
         self._name = getattr(fn, "__name__", type(fn).__name__)
         self._numbers = frozenset([numbers] if isinstance(numbers, int) else numbers)
         self._names = frozenset([names] if isinstance(names, str) else names)
-        self._programs: LRUCache[Any, Program] = LRUCache(_MOST_PROGRAMS)
+        self._programs: LRUCache[Any, TracedProgram] = LRUCache(_MOST_PROGRAMS)
         with contextlib.suppress(AttributeError, TypeError):  # a callable object may have no name
             functools.update_wrapper(self, fn, updated=())
         with contextlib.suppress(TypeError, ValueError):  # built-ins may have no signature
@@ -131,7 +131,7 @@ class JaxFunction:
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _Arguments(self._name, args, kwargs, self._numbers, self._names)
+        call = _ProgramArguments(self._name, args, kwargs, self._numbers, self._names)
         program = self._programs.get(call.key)
         if program is None:
             program = self._programs.setdefault(call.key, _traced(self._function, call))
@@ -156,7 +156,7 @@ def _as_given(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=sorted([*needed, *rest.values()], key=lambda p: p.kind))
 
 
-class _Arguments:
+class _ProgramArguments:
     """The arguments of a call: tensors, and values passed to the function unchanged."""
 
     def __init__(
@@ -290,7 +290,7 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
     return tensor, _StandIn(tensor.type, is_weak=bool(getattr(leaf, "weak_type", False)))
 
 
-def _traced(function: Callable[..., Any], call: _Arguments) -> Program:
+def _traced(function: Callable[..., Any], call: _ProgramArguments) -> TracedProgram:
     """The program of a function for arguments like those of a call. Raises SizeNeeded for what JAX,
     or a rule of ours, refuses to do with open sizes: what it raises then is an error of any kind,
     and a trace for known sizes shows whether it is about them."""
@@ -320,7 +320,7 @@ def _is_of_every_size(error: Exception) -> bool:
     return False
 
 
-def _program(function: Callable[..., Any], call: _Arguments) -> Program:
+def _program(function: Callable[..., Any], call: _ProgramArguments) -> TracedProgram:
 
     def flat(*leaves: Any) -> Any:
         args, kwargs = call.packed(leaves)
@@ -345,12 +345,12 @@ def _program(function: Callable[..., Any], call: _Arguments) -> Program:
                 constant_of(value) if large is None else next(given)
                 for value, large in zip(closed.consts, constants, strict=True)
             ]
-            return Reader().run(closed.jaxpr, every, inputs[count:])
+            return EquationReader().run(closed.jaxpr, every, inputs[count:])
 
         with sourced(here()):
             graph = graph_of(call.name, types, body)
     structure = jax.tree_util.tree_structure(results)
-    return Program(graph, [x for x in constants if x is not None], structure)
+    return TracedProgram(graph, [x for x in constants if x is not None], structure)
 
 
 def _constant(value: Any) -> Tensor | None:
@@ -385,7 +385,7 @@ def _check_no_leaks(name: str, closed: Any) -> None:
 _NO_LEAKS = "keep no traced value outside of the function: return it, or pass it as an argument"
 
 
-def _jaxpr(flat: Callable[..., Any], call: _Arguments) -> tuple[Any, Any]:
+def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]:
     """What JAX traces, and the results with their structure. Raises TraceError where the function
     asks for a value."""
     try:

@@ -286,12 +286,12 @@ class Layer(Module):
 MOST_SHOWN = 6
 
 
-class _Thread(threading.local):
+class _Nesting(threading.local):
     def __init__(self) -> None:
         self.is_in_layer = False
 
 
-_thread = _Thread()
+_thread = _Nesting()
 
 
 @contextlib.contextmanager

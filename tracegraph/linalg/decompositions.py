@@ -37,14 +37,14 @@ from tracegraph.ops.matrix_function import Expm, Logm, Sqrtm
 from tracegraph.typing import DTypeLike, TensorLike
 
 
-class Orthogonal(NamedTuple):
+class QRDecomposition(NamedTuple):
     """The result of `tg.linalg.qr`."""
 
     q: Tensor
     r: Tensor
 
 
-def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> Orthogonal:
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> QRDecomposition:
     """The QR decomposition: q with orthonormal columns, upper triangular r, and input = q r.
 
     For input[..., m, n] and k = min(m, n) the shapes are q[..., m, k] and r[..., k, n], or, if
@@ -60,11 +60,11 @@ def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) 
     m, n = x.type.shape[-2:]
     is_full = as_flag("qr", "full_matrices", full_matrices)
     if not (known_int(m) and known_int(n) and m < n):
-        return Orthogonal(*Qr(is_full and m != n)(x))
+        return QRDecomposition(*Qr(is_full and m != n)(x))
     # The first columns determine q, and so the other columns of r.
     last = x.ndim - 1
     q, r = Qr(False)(cut(x, last, 0, m))
-    return Orthogonal(q, concat([r, MATMUL(adjoint_of(q), cut(x, last, m, n))], -1))
+    return QRDecomposition(q, concat([r, MATMUL(adjoint_of(q), cut(x, last, m, n))], -1))
 
 
 class Factors(NamedTuple):

@@ -10,7 +10,7 @@ from tracegraph.core.types import DType, as_dtype
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
-from tracegraph.losses.reduction import as_reduction, floating, reduced
+from tracegraph.losses.weighting import as_reduction, floating, reduced
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, TensorLike
@@ -83,7 +83,7 @@ class Loss:
         return None
 
 
-class _OfFunction(Loss):
+class _LossOfFunction(Loss):
     """A loss without options: a function, by default under its own name."""
 
     function: ClassVar[Callable[[Any, Any], Tensor]]
@@ -101,7 +101,7 @@ class _OfFunction(Loss):
         return type(self).function(y_true, y_pred)
 
 
-class MeanSquaredError(_OfFunction):
+class MeanSquaredError(_LossOfFunction):
     """The mean squared difference: `tg.losses.mean_squared_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredError()
@@ -112,7 +112,7 @@ class MeanSquaredError(_OfFunction):
     function = functions.mean_squared_error
 
 
-class MeanAbsoluteError(_OfFunction):
+class MeanAbsoluteError(_LossOfFunction):
     """The mean absolute difference: `tg.losses.mean_absolute_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsoluteError()
@@ -123,7 +123,7 @@ class MeanAbsoluteError(_OfFunction):
     function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(_OfFunction):
+class MeanAbsolutePercentageError(_LossOfFunction):
     """Differences as percentages of labels: `tg.losses.mean_absolute_percentage_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanAbsolutePercentageError()
@@ -134,7 +134,7 @@ class MeanAbsolutePercentageError(_OfFunction):
     function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(_OfFunction):
+class MeanSquaredLogarithmicError(_LossOfFunction):
     """Squared differences of logarithms: `tg.losses.mean_squared_logarithmic_error`. See `Loss`.
 
     >>> loss = tg.losses.MeanSquaredLogarithmicError()
@@ -167,7 +167,7 @@ class Huber(Loss):
         return functions.huber(y_true, y_pred, self.delta)
 
 
-class LogCosh(_OfFunction):
+class LogCosh(_LossOfFunction):
     """Logarithms of the hyperbolic cosine of differences: `tg.losses.log_cosh`. See `Loss`.
 
     >>> loss = tg.losses.LogCosh()
@@ -200,7 +200,7 @@ class CosineSimilarity(Loss):
         return functions.cosine_similarity(y_true, y_pred, self.axis)
 
 
-class Poisson(_OfFunction):
+class Poisson(_LossOfFunction):
     """The Poisson loss, for counts: `tg.losses.poisson`. See `Loss`.
 
     >>> loss = tg.losses.Poisson()
@@ -211,7 +211,7 @@ class Poisson(_OfFunction):
     function = functions.poisson
 
 
-class KLDivergence(_OfFunction):
+class KLDivergence(_LossOfFunction):
     """The Kullback-Leibler divergence: `tg.losses.kl_divergence`. See `Loss`.
 
     >>> loss = tg.losses.KLDivergence()
@@ -222,7 +222,7 @@ class KLDivergence(_OfFunction):
     function = functions.kl_divergence
 
 
-class Hinge(_OfFunction):
+class Hinge(_LossOfFunction):
     """How far predictions fall short of a margin of 1: `tg.losses.hinge`. See `Loss`.
 
     >>> loss = tg.losses.Hinge()
@@ -233,7 +233,7 @@ class Hinge(_OfFunction):
     function = functions.hinge
 
 
-class SquaredHinge(_OfFunction):
+class SquaredHinge(_LossOfFunction):
     """The squared shortfall from a margin of 1: `tg.losses.squared_hinge`. See `Loss`.
 
     >>> loss = tg.losses.SquaredHinge()
@@ -244,7 +244,7 @@ class SquaredHinge(_OfFunction):
     function = functions.squared_hinge
 
 
-class CategoricalHinge(_OfFunction):
+class CategoricalHinge(_LossOfFunction):
     """The margin between the right class and the others: `tg.losses.categorical_hinge`. See `Loss`.
 
     >>> loss = tg.losses.CategoricalHinge()

@@ -12,7 +12,7 @@ from tracegraph.core.types import int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.reduction import floating, labels_and_predictions
+from tracegraph.losses.weighting import floating, labels_and_predictions
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,

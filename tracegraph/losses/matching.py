@@ -14,7 +14,7 @@ from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.classes import Loss
 from tracegraph.losses.functions import class_numbers
-from tracegraph.losses.reduction import floating
+from tracegraph.losses.weighting import floating
 from tracegraph.math.elementwise.arithmetic import add, maximum, multiply, subtract
 from tracegraph.math.elementwise.logic import equal, greater, logical_and, logical_not, not_equal
 from tracegraph.math.product import matmul

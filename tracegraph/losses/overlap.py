@@ -8,7 +8,7 @@ from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.classes import Loss
 from tracegraph.losses.functions import EPSILON, class_numbers, of_rows
-from tracegraph.losses.reduction import floating, labels_and_predictions
+from tracegraph.losses.weighting import floating, labels_and_predictions
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply, pow, subtract
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.typing import Axis, DTypeLike, TensorLike

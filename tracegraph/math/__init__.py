@@ -11,7 +11,7 @@ from tracegraph.array.creation import complex as complex
 from tracegraph.array.joining import accumulate_n as accumulate_n, add_n as add_n
 from tracegraph.math import (
     counting,
-    distributions,
+    gamma_and_beta,
     norms,
     product,
     reduction,
@@ -20,11 +20,11 @@ from tracegraph.math import (
     special as special,
 )
 from tracegraph.math.counting import *
-from tracegraph.math.distributions import *
 from tracegraph.math.elementwise import arithmetic, logic, unary
 from tracegraph.math.elementwise.arithmetic import *
 from tracegraph.math.elementwise.logic import *
 from tracegraph.math.elementwise.unary import *
+from tracegraph.math.gamma_and_beta import *
 from tracegraph.math.norms import *
 from tracegraph.math.product import *
 from tracegraph.math.reduction import *
@@ -49,7 +49,7 @@ if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred name
         "special",
     ]
     __all__ += arithmetic.__all__
-    __all__ += distributions.__all__
+    __all__ += gamma_and_beta.__all__
     __all__ += unary.__all__
     __all__ += logic.__all__
     __all__ += norms.__all__

@@ -23,7 +23,7 @@ _FUSING = (Elementwise, BroadcastTo, Reduction, Sum)
 
 
 @dataclass
-class Step:
+class ScheduleStep:
     """A node, or a barrier, with its operands and results as indices; and whether it is a
     recomputation."""
 
@@ -34,7 +34,7 @@ class Step:
 
 
 def most_held(
-    steps: Sequence[Step],
+    steps: Sequence[ScheduleStep],
     sizes: Sequence[int],
     inputs: Collection[int],
     outputs: Collection[int],
@@ -61,10 +61,10 @@ def most_held(
     return most, then or list(range(len(sizes)))
 
 
-def _fused(steps: Sequence[Step]) -> set[int]:
+def _fused(steps: Sequence[ScheduleStep]) -> set[int]:
     """The values that the compiler most likely never stores: each is computed inside the loop that
     reads it, one element at a time."""
-    readers: dict[int, list[Step]] = {}
+    readers: dict[int, list[ScheduleStep]] = {}
     for step in steps:
         for x in step.inputs:
             readers.setdefault(x, []).append(step)
@@ -78,11 +78,13 @@ def _fused(steps: Sequence[Step]) -> set[int]:
     }
 
 
-def _is_loop(step: Step, kinds: tuple[type, ...]) -> bool:
+def _is_loop(step: ScheduleStep, kinds: tuple[type, ...]) -> bool:
     return step.node is not None and isinstance(step.node.op, kinds)
 
 
-def _last_reads(steps: Sequence[Step], roots: Sequence[int], fused: set[int]) -> dict[int, int]:
+def _last_reads(
+    steps: Sequence[ScheduleStep], roots: Sequence[int], fused: set[int]
+) -> dict[int, int]:
     """The last step that reads each value. The operands of a value that is never stored are read
     when that value is."""
     last: dict[int, int] = {}
@@ -95,7 +97,7 @@ def _last_reads(steps: Sequence[Step], roots: Sequence[int], fused: set[int]) ->
     return last
 
 
-def _roots(steps: Sequence[Step], count: int) -> list[int]:
+def _roots(steps: Sequence[ScheduleStep], count: int) -> list[int]:
     """For each value the one whose buffer it shares."""
     roots = list(range(count))
     for step in steps:

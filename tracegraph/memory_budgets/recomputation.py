@@ -8,15 +8,23 @@ barrier operands that nobody reads.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from tracegraph.control.stacked_residuals import Uses, with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.estimates import Step, most_held
-from tracegraph.memory_budgets.residuals import BY_GRADIENT, Plan, Timeline, bytes_of, cost
-from tracegraph.memory_budgets.stacked_residuals import with_less_stacked
+from tracegraph.memory_budgets.estimates import ScheduleStep, most_held
+from tracegraph.memory_budgets.residuals import (
+    BY_GRADIENT,
+    KeptValues,
+    Timeline,
+    bytes_of,
+    cost,
+    kept_in_step,
+)
 from tracegraph.ops.barrier import Barrier
 from tracegraph.passes.simplify import dead_code
 
@@ -30,9 +38,9 @@ SCHEDULE = "schedule"
 class Schedule:
     """The steps of a timeline under a plan: its own nodes, and the recomputations before them."""
 
-    def __init__(self, timeline: Timeline, plan: Plan) -> None:
+    def __init__(self, timeline: Timeline, plan: KeptValues) -> None:
         self.timeline, self._plan = timeline, plan
-        self.steps: list[Step] = []
+        self.steps: list[ScheduleStep] = []
         self.tensors: list[Tensor] = []
         self._first: dict[Tensor, int] = {x: self._number(x) for x in timeline.graph.inputs}
         #: By segment, in order of last use: copies of values, and kept values that are tied.
@@ -56,7 +64,7 @@ class Schedule:
         again = self._made_again(node, lacking) if lacking else {}
         inputs = {x: again.get(x, self._first[x]) for x in node.inputs}
         outputs = tuple(self._number(y) for y in node.outputs)
-        self.steps.append(Step(node, tuple(inputs[x] for x in node.inputs), outputs, False))
+        self.steps.append(ScheduleStep(node, tuple(inputs[x] for x in node.inputs), outputs, False))
         self._first.update(zip(node.outputs, outputs, strict=True))
         self._uses_left.subtract(node.inputs)
         self._recent += [y for y in node.outputs if y not in self.timeline.constant]
@@ -149,7 +157,7 @@ class Schedule:
         inputs = tuple(self._first[x] for x in (*values, *ties))
         outputs = [self._number(x) for x in values]
         behind = [self._number(x) for x in ties]
-        self.steps.append(Step(None, inputs, (*outputs, *behind), True))
+        self.steps.append(ScheduleStep(None, inputs, (*outputs, *behind), True))
         self._first.update(zip(ties, behind, strict=True))
         by_value = dict(zip(values, outputs, strict=True))
         for segment, x in wanted:
@@ -164,7 +172,7 @@ class Schedule:
             copy = self._copy(x) if self.is_made_again(x) else tied.get(x)
             inputs.append(self._first[x] if copy is None else copy)
         outputs = tuple(self._number(y) for y in node.outputs)
-        self.steps.append(Step(node, tuple(inputs), outputs, True))
+        self.steps.append(ScheduleStep(node, tuple(inputs), outputs, True))
         self._again[segment].update(zip(node.outputs, outputs, strict=True))
 
     @cached_property
@@ -204,7 +212,7 @@ class Schedule:
         inputs = range(len(self.timeline.graph.inputs))
         return most_held(self._in_likely_order(), sizes, inputs, self.outputs, constant)
 
-    def _in_likely_order(self) -> list[Step]:
+    def _in_likely_order(self) -> list[ScheduleStep]:
         """The steps, but with the user's nodes after a gradient, such as an optimizer step, as
         early as possible, since the compiler updates in place."""
         when: dict[int, int] = {}
@@ -217,7 +225,7 @@ class Schedule:
             places.append((place, i))
         return [self.steps[i] for _, i in sorted(places)]
 
-    def _is_behind_a_gradient(self, step: Step) -> bool:
+    def _is_behind_a_gradient(self, step: ScheduleStep) -> bool:
         node = step.node
         if node is None or step.is_again or BY_GRADIENT in node.source.roles:
             return False
@@ -263,14 +271,16 @@ _NEAR = 0.95
 
 def kept_only(timeline: Timeline) -> Schedule:
     """The schedule that keeps every residual."""
-    return Schedule(timeline, Plan(frozenset(timeline.read_late), {}))
+    return Schedule(timeline, KeptValues(frozenset(timeline.read_late), {}))
 
 
 def trade_offs(graph: Graph) -> list[Schedule]:
     """Schedules of a graph, from the one that recomputes nothing to the smallest one: each does
     more work than the one before, and holds less."""
     plain = Timeline(graph)
-    others = (with_less_stacked(plain, price) for price in _PRICES_OF_STEPS)
+    uses = Uses(plain.users, plain.read_late)
+    choices = (functools.partial(kept_in_step, price=price) for price in _PRICES_OF_STEPS)
+    others = (with_less_stacked(plain.graph, uses, choose) for choose in choices)
     timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
     found = [schedule for timeline in timelines for schedule in _schedules(timeline)]
     best = found[:1]

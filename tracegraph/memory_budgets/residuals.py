@@ -14,63 +14,28 @@ trade-off by integer programs; a cut finds the optimum for a segment in almost n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import networkx
 
-from tracegraph.core.recursion_limit import headroom
+from tracegraph.calls.opened import with_calls_opened
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source
-from tracegraph.ir.builder import INPUT, Builder, copy_inputs, current
+from tracegraph.ir.builder import INPUT
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.random import FromKey, FromParameters
-from tracegraph.passes.simplify import dead_code, share
 
 #: The role of nodes that a gradient derived.
 BY_GRADIENT = "vjp"
 
 
-def with_calls_opened(graph: Graph, opens: Callable[[Graph], bool] = lambda _: True) -> Graph:
-    """`graph` with its calls inlined, or only those whose bodies `opens` accepts. The nodes in a
-    call that a gradient derived count as derived too."""
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        with headroom():
-            _replay_opened(graph.nodes, env, (), opens)
-        opened = builder.finish([env[y] for y in graph.outputs])
-    return share(dead_code(opened))
-
-
-def _replay_opened(
-    nodes: Iterable[Node],
-    env: dict[Tensor, Tensor],
-    roles: tuple[str, ...],
-    opens: Callable[[Graph], bool],
-) -> None:
-    add = current().add
-    for node in nodes:
-        inputs = tuple([env[x] for x in node.inputs])
-        source = node.source
-        for role in roles:
-            if role not in source.roles:
-                source = source.derived_by(role)
-        body = node.op.inlined
-        if body is None or not opens(body):
-            outputs = add(node.op, inputs, source)
-        else:
-            inner = dict(zip(body.inputs, inputs, strict=True))
-            _replay_opened(body.nodes, inner, source.roles, opens)
-            outputs = [inner[y] for y in body.outputs]
-        env.update(zip(node.outputs, outputs, strict=True))
-
-
 @dataclass(frozen=True)
-class Plan:
+class KeptValues:
     """Which values are kept, and the segment of each node."""
 
     kept: frozenset[Tensor]
@@ -199,7 +164,7 @@ class Timeline:
 
     def plan(
         self, segments: dict[Node, int], price: float, last: int = 0, price_of_last: float = 0.0
-    ) -> Plan:
+    ) -> KeptValues:
         """What to keep if a unit of work costs `price` bytes, and `price_of_last` in the `last`
         segments. Those are the first that the backward pass needs, when memory is at its peak:
         recomputing one of them would save nothing at that time."""
@@ -212,12 +177,12 @@ class Timeline:
         cuts: dict[tuple, list[int]] = {}
         for number, nodes in by_segment.items():
             is_last = number >= len(by_segment) - last
-            flow = Flow(reads, nodes, crossing, price_of_last if is_last else price)
+            flow = CutNetwork(reads, nodes, crossing, price_of_last if is_last else price)
             places = cuts.get(flow.key)
             if places is None:
                 places = cuts[flow.key] = flow.cut()
             kept.update(flow.values[i] for i in places)
-        return Plan(frozenset(kept), segments)
+        return KeptValues(frozenset(kept), segments)
 
     def _from_outside(self, node: Node, segments: dict[Node, int]) -> Iterator[Tensor]:
         """The values that a node reads from other segments of its phase."""
@@ -302,7 +267,7 @@ class Reads(NamedTuple):
     staying: set[Tensor]
 
 
-class Flow:
+class CutNetwork:
     """The network of one segment, whose minimum cut says which values are kept."""
 
     def __init__(
@@ -345,6 +310,21 @@ class Flow:
             for start, end, _ in self._edges
             if isinstance(end, tuple) and start in before and end not in before
         ]
+
+
+def kept_in_step(
+    nodes: Sequence[Node], late: set[Tensor], staying: set[Tensor], price: float
+) -> list[Tensor]:
+    """Which values of one step of a loop to keep, if `late` are read later and `staying` are there
+    anyway; a unit of work costs `price` bytes."""
+    users: dict[Tensor, list[Node]] = {}
+    for node in nodes:
+        for x in dict.fromkeys(node.inputs):
+            users.setdefault(x, []).append(node)
+    free = made_of_nothing(node for node in nodes if node.op is not INPUT)
+    flow = CutNetwork(Reads(users, late, staying | free), nodes, set(), price)
+    # What is made of nothing costs nothing to cut at, and is made again rather than stacked.
+    return list(dict.fromkeys(x for x in map(flow.values.__getitem__, flow.cut()) if x not in free))
 
 
 def is_kept_always(node: Node) -> bool:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NoReturn
 
+from tracegraph.control.stacked_whiles import with_stacked_whiles
 from tracegraph.eager import backend
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Graph
 from tracegraph.memory_budgets.budget import size_text
 from tracegraph.memory_budgets.loop_checkpoints import with_checkpoints
 from tracegraph.memory_budgets.recomputation import Schedule, trade_offs
-from tracegraph.memory_budgets.stacked_whiles import with_stacked_whiles
 from tracegraph.passes.simplify import dead_code
 
 #: How many programs are compiled to approach the optimum, and how many of the smallest ones if none
@@ -45,14 +45,14 @@ def fitted(graph: Graph, donated: Sequence[int], budget: int) -> Any:
             found = with_checkpoints(found, budget // share, lowers_all=bool(searches))
             if searches and found is searches[-1].graph:
                 continue
-            searches.append(_Search(found.assigning_as(graph), donated, budget))
+            searches.append(_ProgramSearch(found.assigning_as(graph), donated, budget))
             program = searches[-1].run()
             if program is not None:
                 return program
     min(searches, key=lambda search: search.least).refuse()
 
 
-class _Search:
+class _ProgramSearch:
     def __init__(self, graph: Graph, donated: Sequence[int], budget: int) -> None:
         self.graph, self._donated, self._budget = graph, tuple(donated), budget
         #: The compiled programs, by their index among the schedules, and the bytes that they take.

@@ -10,7 +10,7 @@ from tracegraph.ir.tensor import Graph
 from tracegraph.memory_budgets.budget import size_text
 from tracegraph.memory_budgets.recomputation import SCHEDULE, Schedule, kept_only
 from tracegraph.memory_budgets.residuals import Residual, Timeline
-from tracegraph.views.devices import aligned
+from tracegraph.views.device_costs import aligned
 from tracegraph.views.summary import short_names
 
 #: Longer lines of code are cut in the table.

@@ -9,7 +9,7 @@ from tracegraph.array.shaping import expand_dims, reshape, squeeze
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import class_numbers
-from tracegraph.losses.reduction import floating, labels_and_predictions
+from tracegraph.losses.weighting import floating, labels_and_predictions
 from tracegraph.math.elementwise.logic import equal, greater
 from tracegraph.math.reduction import argmax, reduce_any
 from tracegraph.math.sorting import in_top_k

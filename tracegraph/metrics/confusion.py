@@ -22,7 +22,7 @@ from tracegraph.array.shaping import expand_dims, reshape, transpose
 from tracegraph.core.types import bool_
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.reduction import of_one_rank
+from tracegraph.losses.weighting import of_one_rank
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,

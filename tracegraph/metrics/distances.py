@@ -21,7 +21,7 @@ from tracegraph.array.shaping import expand_dims
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.reduction import labels_and_predictions, of_one_rank
+from tracegraph.losses.weighting import labels_and_predictions, of_one_rank
 from tracegraph.math.elementwise.arithmetic import add, divide, divide_no_nan, multiply, subtract
 from tracegraph.math.elementwise.logic import greater, is_inf, not_equal
 from tracegraph.math.elementwise.unary import sqrt, square
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
-class _OfFunction(MeanMetricWrapper):
+class _MeanOfFunction(MeanMetricWrapper):
     """The mean of a loss without options, by default under the name of its function."""
 
     function: ClassVar[Callable[..., Any]]
@@ -44,7 +44,7 @@ class _OfFunction(MeanMetricWrapper):
         super().__init__(function, function.__name__ if name == "" else name, dtype)
 
 
-class MeanSquaredError(_OfFunction):
+class MeanSquaredError(_MeanOfFunction):
     """The mean of `tg.losses.mean_squared_error`.
 
     >>> metric = tg.metrics.MeanSquaredError()
@@ -79,7 +79,7 @@ class RootMeanSquaredError(Mean):
         return sqrt(super().result())
 
 
-class MeanAbsoluteError(_OfFunction):
+class MeanAbsoluteError(_MeanOfFunction):
     """The mean of `tg.losses.mean_absolute_error`.
 
     >>> metric = tg.metrics.MeanAbsoluteError()
@@ -90,7 +90,7 @@ class MeanAbsoluteError(_OfFunction):
     function = functions.mean_absolute_error
 
 
-class MeanAbsolutePercentageError(_OfFunction):
+class MeanAbsolutePercentageError(_MeanOfFunction):
     """The mean of `tg.losses.mean_absolute_percentage_error`.
 
     >>> metric = tg.metrics.MeanAbsolutePercentageError()
@@ -101,7 +101,7 @@ class MeanAbsolutePercentageError(_OfFunction):
     function = functions.mean_absolute_percentage_error
 
 
-class MeanSquaredLogarithmicError(_OfFunction):
+class MeanSquaredLogarithmicError(_MeanOfFunction):
     """The mean of `tg.losses.mean_squared_logarithmic_error`.
 
     >>> metric = tg.metrics.MeanSquaredLogarithmicError()
@@ -222,7 +222,7 @@ class ConcordanceCorrelation(MeanMetricWrapper):
         super().__init__(concordance_correlation, name, dtype, axis=axis)
 
 
-class Hinge(_OfFunction):
+class Hinge(_MeanOfFunction):
     """The mean of `tg.losses.hinge`.
 
     >>> metric = tg.metrics.Hinge()
@@ -233,7 +233,7 @@ class Hinge(_OfFunction):
     function = functions.hinge
 
 
-class SquaredHinge(_OfFunction):
+class SquaredHinge(_MeanOfFunction):
     """The mean of `tg.losses.squared_hinge`.
 
     >>> metric = tg.metrics.SquaredHinge()
@@ -244,7 +244,7 @@ class SquaredHinge(_OfFunction):
     function = functions.squared_hinge
 
 
-class CategoricalHinge(_OfFunction):
+class CategoricalHinge(_MeanOfFunction):
     """The mean of `tg.losses.categorical_hinge`.
 
     >>> metric = tg.metrics.CategoricalHinge()
@@ -255,7 +255,7 @@ class CategoricalHinge(_OfFunction):
     function = functions.categorical_hinge
 
 
-class KLDivergence(_OfFunction):
+class KLDivergence(_MeanOfFunction):
     """The mean of `tg.losses.kl_divergence`.
 
     >>> metric = tg.metrics.KLDivergence()
@@ -266,7 +266,7 @@ class KLDivergence(_OfFunction):
     function = functions.kl_divergence
 
 
-class Poisson(_OfFunction):
+class Poisson(_MeanOfFunction):
     """The mean of `tg.losses.poisson`.
 
     >>> metric = tg.metrics.Poisson()

@@ -13,7 +13,7 @@ from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.reduction import of_one_rank
+from tracegraph.losses.weighting import of_one_rank
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_mean, reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to

@@ -23,7 +23,7 @@ from tracegraph.core.types import float32, int32
 from tracegraph.errors import DTypeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.reduction import floating
+from tracegraph.losses.weighting import floating
 from tracegraph.math.counting import counts_of_pairs
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply, subtract
 from tracegraph.math.elementwise.logic import (

@@ -163,7 +163,7 @@ class Discrete(Elementwise, abstract=True):
         return patterns[0].emptied()
 
 
-class Comparison(Discrete, abstract=True):
+class Relation(Discrete, abstract=True):
     """A truth value for each pair of elements."""
 
     kinds: ClassVar[frozenset[str]] = ORDERED
@@ -768,45 +768,45 @@ class Round(Discrete):
 # Comparisons and logic.
 
 
-class Equal(Comparison):
+class Equal(Relation):
     """x == y"""
 
     kinds = ANY
     reference = np.equal
 
 
-class NotEqual(Comparison):
+class NotEqual(Relation):
     """x != y"""
 
     kinds = ANY
     reference = np.not_equal
 
 
-class Less(Comparison):
+class Less(Relation):
     """x < y"""
 
     reference = np.less
 
 
-class LessEqual(Comparison):
+class LessEqual(Relation):
     """x <= y"""
 
     reference = np.less_equal
 
 
-class Greater(Comparison):
+class Greater(Relation):
     """x > y"""
 
     reference = np.greater
 
 
-class GreaterEqual(Comparison):
+class GreaterEqual(Relation):
     """x >= y"""
 
     reference = np.greater_equal
 
 
-class IsFinite(Comparison):
+class IsFinite(Relation):
     """Whether x is neither infinite nor nan"""
 
     kinds = INEXACT

@@ -36,7 +36,7 @@ from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
 from tracegraph.optimizers.rows import (
     Gradient,
-    Rows,
+    RowGradient,
     dense,
     dense_of,
     mapped,
@@ -412,7 +412,7 @@ class Optimizer(Module):
             low, high = -self.clipvalue, self.clipvalue
             return [mapped(lambda x: clip_by_value(x, low, high), g) for g in gradients]
         if self.global_clipnorm is not None:
-            values = [g.sums if isinstance(g, Rows) else g for g in gradients]
+            values = [g.sums if isinstance(g, RowGradient) else g for g in gradients]
             clipped: Any = clip_by_global_norm(values, self.global_clipnorm)[0]
             return [mapped(lambda _, y=y: y, g) for g, y in zip(gradients, clipped)]
         return gradients
@@ -579,7 +579,7 @@ def _checked_gradient(gradient: Any, variable: Variable, keeps_rows: bool) -> Gr
     Raises ShapeError or DTypeError for anything else.
     """
     own = variable.tensor_type
-    if isinstance(gradient, Rows):
+    if isinstance(gradient, RowGradient):
         return gradient
     if isinstance(gradient, IndexedSlices):
         fact = f"the gradient of rows of the variable {told_name(variable)} of {own}"

@@ -16,7 +16,7 @@ from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.optimizers.base import Optimizer, connected_pairs, state
-from tracegraph.optimizers.rows import Rows
+from tracegraph.optimizers.rows import RowGradient
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 
@@ -129,7 +129,7 @@ class LossScaleOptimizer(Optimizer):
             self.step_counter.assign(0)
             self.dynamic_scale.assign(multiply(self.dynamic_scale.read_value(), 0.5))
 
-        values = [g.sums if isinstance(g, Rows) else g for g, _ in pairs]
+        values = [g.sums if isinstance(g, RowGradient) else g for g, _ in pairs]
         finite = reduce_all(stack([reduce_all(is_finite(x)) for x in values]))
         cond(finite, step, shrink)
         return self.iterations

@@ -21,7 +21,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.tracing.index_checks import check_range
 
 
-class Rows(NamedTuple):
+class RowGradient(NamedTuple):
     """The gradient of some rows: `indices` is sorted, with repetitions.
 
     `sums` has the sum of all values for a row at its first occurrence, and 0 at the others; `first`
@@ -34,10 +34,10 @@ class Rows(NamedTuple):
     shape: Shape
 
 
-Gradient: TypeAlias = Tensor | Rows
+Gradient: TypeAlias = Tensor | RowGradient
 
 
-def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> Rows:
+def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> RowGradient:
     """Converts IndexedSlices to Rows.
 
     Raises ShapeError for values that are not rows of a variable of this type, and
@@ -48,7 +48,7 @@ def rows_of(op: str, slices: IndexedSlices, variable: TensorType) -> Rows:
     first = searchsorted(ascending, ascending)
     places = searchsorted(ascending, indices)
     sums = unsorted_segment_sum(values, places, values.type.shape[0])
-    return Rows(sums, ascending, first, variable.shape)
+    return RowGradient(sums, ascending, first, variable.shape)
 
 
 def dense_of(op: str, slices: IndexedSlices, variable: TensorType) -> Tensor:
@@ -85,7 +85,7 @@ def dense(gradient: Gradient) -> Tensor:
 
 def mapped(change: Callable[[Tensor], Tensor], gradient: Gradient) -> Gradient:
     """Applies a function to the values of a gradient."""
-    if isinstance(gradient, Rows):
+    if isinstance(gradient, RowGradient):
         return gradient._replace(sums=change(gradient.sums))
     return change(gradient)
 
@@ -100,7 +100,7 @@ def updated_rows(
 
     - `is_by_rows`: whether each row of the result depends only on the same row of the operands.
     """
-    if isinstance(gradient, Rows) and is_by_rows:
+    if isinstance(gradient, RowGradient) and is_by_rows:
         parts = [gather(x, gradient.indices) for x in old]
         new = update(gather(gradient.sums, gradient.first), *parts)
         vectors = reshape(gradient.indices, [-1, 1])
@@ -112,7 +112,7 @@ def updated_rows(
 
 def _touched(gradient: Gradient) -> Tensor:
     """Which rows have a gradient, in a shape that broadcasts over them."""
-    if isinstance(gradient, Rows):
+    if isinstance(gradient, RowGradient):
         whole = dense(gradient._replace(sums=ones_like(gradient.sums)))
         return not_equal(whole, zeros_like(whole))
     is_there = not_equal(gradient, zeros_like(gradient))

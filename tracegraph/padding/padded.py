@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from tracegraph.core.later import opened
+from tracegraph.calls.call import applied
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import Dim, Size
 from tracegraph.core.source import sourced
@@ -26,7 +26,7 @@ from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.padding.layout import Padding
+from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padding_rules import RULES, Refusal, proved, sizes_in
 from tracegraph.passes.simplify import simplify
 from tracegraph.passes.specialise import bound_names, specialise
@@ -120,15 +120,50 @@ def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Te
     rule = next((RULES[kind] for kind in type(node.op).__mro__ if kind in RULES), proved)
     if not _concerns(padding, node.op, types):
         return current().add(node.op, tuple(inputs))
-    with_regions = opened("tracegraph.padding.loops").rule_of(node.op) if node.op.regions else None
     try:
-        if with_regions is not None:
-            made = with_regions(padding, node.op, inputs, _walked)
-        else:
-            made = rule(padding, node.op, inputs)
+        if node.op.insertion is not None:
+            return _with_regions(padding, node.op, inputs)
+        made = rule(padding, node.op, inputs)
     except Refusal as refusal:
         _refuse(node, str(refusal))
     return made if isinstance(made, (tuple, list)) else (made,)  # type: ignore[return-value]
+
+
+# Branches and loops.
+
+
+def _with_regions(padding: Padding, op: Op, xs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The outputs of a branch or a loop, whose regions take the true sizes, too."""
+    given = [_plainly(padding, x) for x in xs]
+    types = [x.type for x in given]
+    op = op.with_regions(
+        [specialise(region.graph, op.types_inside(region, types)) for region in op.regions]
+    )
+    if op.repetitions is not None and padding.is_open(op.repetitions):
+        op = op.with_optional_steps()
+        given.append(padding.flags(op.repetitions))
+    at, sizes = op.insertion, [*padding.sizes.values()]
+    assert at is not None
+    graphs = [
+        _region(padding, region.graph, region.input_before(at.shared)) for region in op.regions
+    ]
+    made = op.with_regions(graphs, shared=len(sizes))
+    outputs = applied(made, [*given[: at.shared], *sizes, *given[at.shared :]])
+    return [padding.note(y, padding.plain(y.type.shape)) for y in outputs]
+
+
+def _region(padding: Padding, graph: Graph, place: int) -> Graph:
+    """A graph of an op on padded operands, with the true sizes before input `place`."""
+    with Builder(graph.name) as builder:
+        before = [builder.input_like(x) for x in graph.inputs[:place]]
+        sizes = {name: builder.input(TensorType(int32), f"size.{name}") for name in padding.sizes}
+        inputs = [*before, *(builder.input_like(x) for x in graph.inputs[place:])]
+        inner = Padding(sizes)
+        for x in inputs:
+            inner.note(x, inner.plain(x.type.shape))
+        outputs = [_plainly(inner, y) for y in _walked(graph, inputs, inner)]
+        padding.growing |= inner.growing
+        return builder.finish(outputs)
 
 
 def _concerns(padding: Padding, op: Op, types: Iterable[TensorType]) -> bool:

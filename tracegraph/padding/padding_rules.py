@@ -38,7 +38,7 @@ from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPer
 from tracegraph.ops.reduce import highest, lowest
 from tracegraph.ops.shape import Concatenate, EnsureShape, Pad, Reshape, Reverse, Slice, Transpose
 from tracegraph.ops.sort import ArgSort, Sort, TopK, TrueIndices
-from tracegraph.padding.layout import UNIFORM, Layout, Padding, Uniform
+from tracegraph.padding.axis_layouts import UNIFORM, Layout, Padding, Uniform
 from tracegraph.passes.sparsity import input_patterns, propagate
 
 Outputs: TypeAlias = "Tensor | Sequence[Tensor]"

@@ -25,7 +25,7 @@ from tracegraph.ops.shape import Reshape, Transpose
 Rule = Callable[..., "Tensor | None"]
 _RULES: dict[type[Op], Rule] = {}
 #: Ops that NumPy computes exactly as XLA does, so that constants may be folded through them.
-_EXACT = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Neg, ops.Cast, ops.Select, ops.Comparison)
+_EXACT = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Neg, ops.Cast, ops.Select, ops.Relation)
 COMMUTATIVE = frozenset([ops.Add, ops.Mul])
 
 

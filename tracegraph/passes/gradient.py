@@ -15,7 +15,7 @@ from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Constant
-from tracegraph.ops.elementwise import ADD, MUL, Add, Comparison, LogicalNot, Mul, Neg, Sub
+from tracegraph.ops.elementwise import ADD, MUL, Add, LogicalNot, Mul, Neg, Relation, Sub
 from tracegraph.passes.common_subexpressions import derive
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.walk import path_between, pull_back, push_forward
@@ -108,7 +108,7 @@ def vjp_graph(graph: Graph) -> Graph:
 # Residuals.
 
 #: Ops of one instruction per element.
-_ARITHMETIC = (Add, Sub, Mul, Neg, Comparison, LogicalNot)
+_ARITHMETIC = (Add, Sub, Mul, Neg, Relation, LogicalNot)
 
 
 def made_again(body: Graph, residuals: Sequence[Tensor]) -> tuple[list[Tensor], frozenset[Tensor]]:

@@ -31,8 +31,8 @@ from tracegraph.ops.elementwise import (
 )
 from tracegraph.ops.shape import Reshape
 from tracegraph.passes.vectorise import vectorise
-from tracegraph.rolling.repeats import Place, Run, bytes_of
-from tracegraph.rolling.rows import Rows
+from tracegraph.rolling.repeats import BlockRun, Place, bytes_of
+from tracegraph.rolling.stacks import Counterparts
 
 #: Ops that a block recomputes from their operands if that takes fewer stacks: compilers fuse them
 #: into their readers, at the cost of reading the operands.
@@ -48,13 +48,13 @@ Tensors = tuple[Tensor, ...]
 State = tuple[Place, Tensor]
 
 #: For each tensor that runs compute: the run, the index of the block, and the place in it.
-Made = Mapping[Tensor, tuple[Run, int, Place]]
+Made = Mapping[Tensor, tuple[BlockRun, int, Place]]
 
 
 class Block:
     """The body of a run, and its inputs and outputs."""
 
-    def __init__(self, run: Run, made: Made) -> None:
+    def __init__(self, run: BlockRun, made: Made) -> None:
         self.run = run
         self._made = made
         first = run.blocks[0]
@@ -128,7 +128,7 @@ class Block:
         nodes = tuple(x.node for x in xs if x.node is not None)
         return nodes if isinstance(nodes[0].op, _CHEAP) else None
 
-    def append_to(self, rows: Rows) -> None:
+    def append_to(self, rows: Counterparts) -> None:
         """Appends the loop to the graph being built, and records its results."""
         # Stacks that another loop built in reverse order are read in that order.
         is_reversed = any(rows.order(xs) == -1 for xs in self.stacks)
@@ -142,7 +142,7 @@ class Block:
             xs = [first, *(nodes[j].outputs[number] for nodes in self.run.blocks[:-1])]
             rows.note(xs[::-1] if is_reversed else xs, next(outputs))
 
-    def _loop(self, rows: Rows, is_reversed: bool) -> Sequence[Tensor]:
+    def _loop(self, rows: Counterparts, is_reversed: bool) -> Sequence[Tensor]:
         """The outputs of the loop: the final states, and the stacked results."""
         body, count = self._body(), len(self.run)
         inputs = [

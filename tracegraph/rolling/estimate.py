@@ -13,7 +13,7 @@ from typing import Any
 
 from tracegraph.core.shapes import element_count
 from tracegraph.ir.tensor import Node
-from tracegraph.rolling.repeats import Run, bytes_of
+from tracegraph.rolling.repeats import BlockRun, bytes_of
 
 #: Loops that save fewer nodes than this save less than a fifth of a second.
 _FEWEST_NODES = 200
@@ -29,14 +29,14 @@ _SECONDS_PER_ROW = 0.2e-6
 _SECONDS_PER_BYTE_OF_ROWS = 0.33e-9
 
 
-def pays_off(runs: Sequence[Run]) -> bool:
+def pays_off(runs: Sequence[BlockRun]) -> bool:
     """Whether loops for all the runs save enough nodes, at little cost in run time."""
     if sum(map(_nodes_left_out, runs)) < _FEWEST_NODES:
         return False
     return sum(map(_seconds_of_loop, runs)) <= _TOLERANCE * sum(map(_seconds_of_blocks, runs))
 
 
-def _nodes_left_out(run: Run) -> int:
+def _nodes_left_out(run: BlockRun) -> int:
     return (len(run) - 1) * sum(map(_nodes_of, run.blocks[0]))
 
 
@@ -44,7 +44,7 @@ def _nodes_of(node: Node) -> int:
     return 1 + sum(len(inner.nodes) for graph in node.op.graphs() for inner in graph.graphs())
 
 
-def _seconds_of_blocks(run: Run) -> float:
+def _seconds_of_blocks(run: BlockRun) -> float:
     block = run.blocks[0]
     operations = sum(map(_flops_of, block))
     return len(run) * (operations / _FLOPS_PER_SECOND + len(block) * _SECONDS_PER_NODE)
@@ -57,7 +57,7 @@ def _flops_of(node: Node) -> Any:
     return sum(element_count(y.type.shape) for y in node.outputs)
 
 
-def _seconds_of_loop(run: Run) -> float:
+def _seconds_of_loop(run: BlockRun) -> float:
     if not run.wiring.carried:  # one computation on stacks: there are no steps
         return 0.0
     own = {xs[0]: None for xs in run.wiring.own.values()}

@@ -38,7 +38,7 @@ class Wiring:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+class BlockRun:
     """Blocks of nodes that are equal except for what they read."""
 
     blocks: tuple[tuple[Node, ...], ...]
@@ -52,12 +52,12 @@ class Run:
         return (node for block in self.blocks for node in block)
 
 
-def runs_of(nodes: Sequence[Node], least: int) -> list[Run]:
+def runs_of(nodes: Sequence[Node], least: int) -> list[BlockRun]:
     """Runs among the nodes, in order, each of which saves at least `least` nodes if one block
     replaces all."""
     numbers = _numbers(nodes)
     places = {node: i for i, node in enumerate(nodes)}
-    found: list[tuple[int, Run]] = []
+    found: list[tuple[int, BlockRun]] = []
     stretches = [(0, len(nodes))]
     while stretches:
         start, end = stretches.pop()
@@ -108,7 +108,7 @@ def _longest_repeat(numbers: np.ndarray, least: int) -> tuple[int, int, int] | N
 
 def _run(
     nodes: Sequence[Node], numbers: np.ndarray, start: int, end: int, period: int, floor: int
-) -> Run | None:
+) -> BlockRun | None:
     """The run in a stretch, cut where the fewest bytes pass from block to block. It is extended by
     a block before it that is interspersed with nodes shared by all blocks."""
     cuts = [start + cut for cut in _cheapest_cuts(nodes, start, end, period)]
@@ -119,7 +119,7 @@ def _run(
     cut = _Cut(nodes, numbers, best, period, floor, (end - best) // period)
     while cut.extended():
         pass
-    return None if cut.wiring is None else Run(tuple(cut.blocks), cut.wiring)
+    return None if cut.wiring is None else BlockRun(tuple(cut.blocks), cut.wiring)
 
 
 class _Cut:

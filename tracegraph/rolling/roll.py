@@ -20,8 +20,8 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.rolling.block import Block, State, Tensors
 from tracegraph.rolling.estimate import pays_off
-from tracegraph.rolling.repeats import Place, Run, runs_of
-from tracegraph.rolling.rows import Rows
+from tracegraph.rolling.repeats import BlockRun, Place, runs_of
+from tracegraph.rolling.stacks import Counterparts
 
 #: A run is ignored if one block for all would save fewer nodes than this.
 _FEWEST_NODES = 24
@@ -36,7 +36,7 @@ class Rolled:
     """
 
     graph: Graph
-    runs: Sequence[Run]
+    runs: Sequence[BlockRun]
     #: The states that it takes individually.
     kept: tuple[int, ...]
     #: For each stack the states that are its rows.
@@ -77,7 +77,7 @@ def rolled(graph: Graph, states: States, always: bool = False) -> Rolled | None:
     return _Rolling(graph, runs, states).rolled() if runs else None
 
 
-def runs_worth_rolling(graph: Graph, always: bool) -> list[Run]:
+def runs_worth_rolling(graph: Graph, always: bool) -> list[BlockRun]:
     """The runs of a graph without calls, if loops for them pay or are requested."""
     runs = runs_of(graph.nodes, _FEWEST_NODES)
     return runs if runs and (always or pays_off(runs)) else []
@@ -109,7 +109,7 @@ def _open_calls(graph: Graph, env: dict[Tensor, Tensor]) -> None:
 class _Rolling:
     """A graph being rebuilt, with loops for its runs."""
 
-    def __init__(self, graph: Graph, runs: Sequence[Run], states: States) -> None:
+    def __init__(self, graph: Graph, runs: Sequence[BlockRun], states: States) -> None:
         self._graph = graph
         self._runs = runs
         self._states = states
@@ -120,9 +120,9 @@ class _Rolling:
         #: The stacks that the graph takes: for each the positions of its rows among the inputs.
         self._taken: dict[Tensor, tuple[int, ...]] = {}
         self._builder = Builder(graph.name)
-        self._rows = Rows()
+        self._rows = Counterparts()
         #: The block, and the place in it, of each tensor that runs compute.
-        self._made: dict[Tensor, tuple[Run, int, Place]] = {
+        self._made: dict[Tensor, tuple[BlockRun, int, Place]] = {
             y: (run, i, (j, number))
             for run in runs
             for i, block in enumerate(run.blocks)
@@ -153,7 +153,7 @@ class _Rolling:
                 if not is_last_state:
                     of_run[id(run)].results[place] = None
 
-    def _states_before(self, xs: Tensors) -> tuple[Run, State] | None:
+    def _states_before(self, xs: Tensors) -> tuple[BlockRun, State] | None:
         """The state of a run whose initial values in consecutive blocks are these tensors, in
         either order."""
         for first, *rest in (xs, xs[::-1]):
@@ -166,7 +166,7 @@ class _Rolling:
                 return run, (place, first)
         return None
 
-    def _block_of(self, run: Run) -> Block:
+    def _block_of(self, run: BlockRun) -> Block:
         return next(block for block in self._blocks if block.run is run)
 
     def rolled(self) -> Rolled:

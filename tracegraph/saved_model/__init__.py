@@ -18,7 +18,7 @@ array([3., 6.], dtype=float32)
 """
 
 from tracegraph.api.public_modules import publish
-from tracegraph.saved_model.modules import LoadedModule
+from tracegraph.saved_model.loaded_modules import LoadedModule
 from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
 from tracegraph.saved_model.reading import contains_saved_model, load
 from tracegraph.saved_model.writing import save

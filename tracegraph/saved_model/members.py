@@ -11,7 +11,7 @@ from tracegraph.archive.value_encoding import NoData, encoded
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.saved_model.loaded_functions import SignatureFunction
-from tracegraph.saved_model.modules import LoadedModule, own_attributes
+from tracegraph.saved_model.loaded_modules import LoadedModule, own_attributes
 from tracegraph.saved_model.names import joined
 from tracegraph.saved_model.placeholders import described, entries, leaves
 from tracegraph.state.module import Module

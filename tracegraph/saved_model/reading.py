@@ -28,7 +28,7 @@ from tracegraph.saved_model.loaded_functions import (
     SignatureFunction,
     variables_of,
 )
-from tracegraph.saved_model.modules import (
+from tracegraph.saved_model.loaded_modules import (
     LoadedModule,
     attribute_problem,
     functions_in,

@@ -9,7 +9,7 @@ from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.saved_model.loaded_functions import SignatureFunction
-from tracegraph.saved_model.modules import LoadedModule
+from tracegraph.saved_model.loaded_modules import LoadedModule
 from tracegraph.saved_model.names import check_label
 
 #: The name of a single function's signature.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegraph.archive import limits
+from tracegraph.archive.array_parts import stored_arrays, unlisted
 from tracegraph.archive.directory import EXTRA, Reader, read_extras
 from tracegraph.archive.manifest import SAVE_AGAIN, Entry
-from tracegraph.archive.parts import stored_arrays, unlisted
 from tracegraph.archive.tensors import Stored, TensorFile
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.errors import LoadError, fact_of, fail, fix_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.archive.array_parts import DividedArray, divided_array, merged
 from tracegraph.archive.directory import Writer
-from tracegraph.archive.parts import DividedArray, divided_array, merged
 from tracegraph.core.settings import settings
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer

@@ -30,19 +30,19 @@ from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.passes.specialise import bound_names, renamed
 from tracegraph.saved_model.loaded_functions import SignatureFunction
+from tracegraph.saved_model.loaded_modules import (
+    CALLED_IN_PYTHON,
+    attribute_problem,
+    content_of,
+    lost_attributes,
+    python_class_name,
+)
 from tracegraph.saved_model.members import (
     SIGNATURES,
     Members,
     is_called_in_python,
     key_name,
     members_of,
-)
-from tracegraph.saved_model.modules import (
-    CALLED_IN_PYTHON,
-    attribute_problem,
-    content_of,
-    lost_attributes,
-    python_class_name,
 )
 from tracegraph.saved_model.names import check_label, is_special, joined, refuse_name
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, SaveOptions, as_options

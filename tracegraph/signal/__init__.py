@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from tracegraph.api.public_modules import publish
-from tracegraph.signal import frames, transforms, windows
+from tracegraph.signal import frames, transforms, window_functions
 from tracegraph.signal.frames import *
 from tracegraph.signal.transforms import *
-from tracegraph.signal.windows import *
+from tracegraph.signal.window_functions import *
 
 if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [*transforms.__all__, *frames.__all__, *windows.__all__]
+    __all__ = [*transforms.__all__, *frames.__all__, *window_functions.__all__]
 
 publish(__name__)

@@ -33,7 +33,7 @@ from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
-from tracegraph.signal.windows import hann_window
+from tracegraph.signal.window_functions import hann_window
 from tracegraph.tracing.index_checks import value_at_hand
 from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 

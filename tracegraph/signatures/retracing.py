@@ -354,12 +354,12 @@ def shown_argument(request: Request, argument: Any) -> str:
     if argument is _MISSING:
         return "not given"
     positions, structure = nest.flatten_structure(argument)
-    leaves = [_Leaf(_text(request.keys[i], request.leaves[i])) for i in positions]
+    leaves = [_LeafText(_text(request.keys[i], request.leaves[i])) for i in positions]
     text = str(structure.pack(leaves))
     return text if len(text) <= 60 else f"{text[:57]}... ({len(leaves)} leaves)"
 
 
-class _Leaf:
+class _LeafText:
     """A leaf as text, which a structure shows without quotes."""
 
     def __init__(self, text: str) -> None:

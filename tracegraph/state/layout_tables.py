@@ -24,7 +24,7 @@ def apply_layouts(root: Module, table: Any) -> dict[str, Layout]:
             f"apply_layouts: the table is {shown(table)}",
             fix='give layouts by patterns of paths, as in {"*/kernel": ["data", None]}',
         )
-    waiting = _Waiting(root, table)
+    waiting = _WaitingTable(root, table)
     given = waiting.apply()
     unused = waiting.unused()
     if waiting.is_done and unused:
@@ -40,7 +40,7 @@ class _Unused(NamedTuple):
     fix: str
 
 
-class _Waiting:
+class _WaitingTable:
     """A table applied to a module that may still create Variables."""
 
     def __init__(self, root: Module, table: Mapping[str, Any]) -> None:
@@ -96,7 +96,9 @@ class _Waiting:
 
     def _later(self) -> list[Mapping[str, Any]]:
         """The tables applied to the same module after this one."""
-        tables = [x for x in records(self.root) if isinstance(x, _Waiting) and x.root is self.root]
+        tables = [
+            x for x in records(self.root) if isinstance(x, _WaitingTable) and x.root is self.root
+        ]
         return [x.table for x in tables[tables.index(self) + 1 :]] if self in tables else []
 
     def resume(self, kept_for: Any) -> None:

@@ -341,7 +341,7 @@ def _check(dtype: DType, words: list[str], is_right: Callable[[str], Any]) -> No
 # Reading values.
 
 
-class Reader:
+class LiteralReader:
     """Reads values one after another from `text`; `graphs` has the graphs defined before, `arrays`
     those stored beside the text."""
 

@@ -25,7 +25,7 @@ from tracegraph.errors import LoadError, Mismatch, TraceError, fail, kind_of, sh
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import NOTES, Graph, Tensor, get_type
-from tracegraph.text.literals import WORD, Malformed, Reader, excerpt, read_type
+from tracegraph.text.literals import WORD, LiteralReader, Malformed, excerpt, read_type
 from tracegraph.text.verifier import check_arity
 
 _NAME = r"[^\W\d][\w.]*+"
@@ -56,7 +56,7 @@ def parse(text: str) -> Graph:
     Raises LoadError with the line number and the fault there, TraceError (a TypeError) for anything
     other than text.
     """
-    parser = _Parser(text)
+    parser = _LineParser(text)
     *others, entry = parser.module().values()
     used = {id(graph) for graph in entry.graphs()}
     for other in others:
@@ -79,10 +79,10 @@ def parse_module(
 
     Raises LoadError as `parse` does.
     """
-    return _Parser(text, arrays, lines).module()
+    return _LineParser(text, arrays, lines).module()
 
 
-class _Parser:
+class _LineParser:
     """Reads line after line; `number` is the line to which errors refer."""
 
     def __init__(
@@ -300,7 +300,7 @@ class _Parser:
 
     def read_attributes(self, cls: type[Op], text: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        reader = Reader(text, self.graphs, self.arrays)
+        reader = LiteralReader(text, self.graphs, self.arrays)
         while not reader.is_done:
             if values and not reader.skip(", "):
                 reader.fail("expected ', '")

@@ -90,7 +90,7 @@ def unique(names: Iterable[str]) -> list[str]:
     return list(map(Names(()).new, names))
 
 
-class _Names(dict[Tensor, str]):
+class _AnyNames(dict[Tensor, str]):
     """Printing an invalid graph must not fail: values that it does not define have names too."""
 
     def __missing__(self, key: Tensor) -> str:
@@ -100,7 +100,7 @@ class _Names(dict[Tensor, str]):
 def value_names(graph: Graph) -> dict[Tensor, str]:
     """`%name` for every input of the graph and `%number` for every value that its nodes compute."""
     arguments = unique([legal(x.name, f"arg{i}") for i, x in enumerate(graph.inputs)])
-    names = _Names(zip(graph.inputs, [f"%{name}" for name in arguments]))
+    names = _AnyNames(zip(graph.inputs, [f"%{name}" for name in arguments]))
     values = [value for node in graph.nodes for value in node.outputs]
     names.update(zip(values, map("%{}".format, range(len(values)))))
     return names

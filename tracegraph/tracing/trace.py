@@ -494,12 +494,12 @@ class RecursionTraceError(TraceError, RecursionError):
 T = TypeVar("T")
 
 
-class _Open(threading.local):
+class _OpenTraces(threading.local):
     def __init__(self) -> None:
         self.traces: list[Trace | None] = []
 
 
-_open = _Open()
+_open = _OpenTraces()
 
 
 def innermost_trace() -> Trace | None:

@@ -23,7 +23,7 @@ _told: weakref.WeakKeyDictionary[CodeType, set[int]] = weakref.WeakKeyDictionary
 
 
 @dataclasses.dataclass
-class _Loop:
+class _UnrolledLoop:
     """The nodes that one loop in the code has added to one trace, over all times it was entered."""
 
     #: How often it was entered, and the nodes and iterations of the completed times.
@@ -48,7 +48,7 @@ class _Loop:
 
 
 #: Per trace: its loops, by their place in the code.
-_loops: weakref.WeakKeyDictionary[Builder, dict[tuple[CodeType | None, int], _Loop]]
+_loops: weakref.WeakKeyDictionary[Builder, dict[tuple[CodeType | None, int], _UnrolledLoop]]
 _loops = weakref.WeakKeyDictionary()
 
 
@@ -99,7 +99,7 @@ def counted_items(loop_of: Unrolled, items: Iterable[T], builder: Builder) -> It
     over all times it was entered."""
     place = user_line()
     loops = _loops.setdefault(builder, {})
-    loop = loops.setdefault((place.code, place.offset), _Loop())
+    loop = loops.setdefault((place.code, place.offset), _UnrolledLoop())
     loop.enter(len(builder.nodes))
     iterations = 0
     try:
@@ -112,7 +112,9 @@ def counted_items(loop_of: Unrolled, items: Iterable[T], builder: Builder) -> It
         loop.leave(len(builder.nodes), iterations)
 
 
-def _check(loop_of: Unrolled, loop: _Loop, loops: dict, iterations: int, builder: Builder) -> None:
+def _check(
+    loop_of: Unrolled, loop: _UnrolledLoop, loops: dict, iterations: int, builder: Builder
+) -> None:
     nodes, entries = len(builder.nodes) - loop.start, 1
     # In a nest of loops the outer one counts: it has all the nodes of both.
     if loop.entries > 1 and not any(other.width for other in loops.values() if other is not loop):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracegraph.archive.array_parts import StoredParts, stored_arrays, unlisted
 from tracegraph.archive.directory import (
     MANIFEST,
     Reader,
@@ -28,7 +29,6 @@ from tracegraph.archive.directory import (
     removing,
 )
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.parts import StoredParts, stored_arrays, unlisted
 from tracegraph.archive.tensors import Stored, TensorFile
 from tracegraph.core.settings import settings
 from tracegraph.errors import NothingSavedError, fail

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import SignatureError, fail, kind_of, shown
 from tracegraph.optimizers.base import Optimizer, is_optimizer, slot_names
-from tracegraph.saved_model.modules import content_of
+from tracegraph.saved_model.loaded_modules import content_of
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable, VariableReference
 

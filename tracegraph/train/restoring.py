@@ -94,7 +94,7 @@ class Restoration:
         self._numbers: dict[int, tuple[weakref.ref[Variable], int]] = {}
         #: Weak: those that wait hold this, not the other way round, so that both end with the
         #: objects they wait for.
-        self._with_slots: weakref.WeakSet[_Waiting] = weakref.WeakSet()
+        self._with_slots: weakref.WeakSet[_WaitingOwner] = weakref.WeakSet()
 
     def begin(self, root: Group, place: Source) -> None:
         """Restores the objects that exist below `root`, and waits for the rest. A final warning
@@ -247,22 +247,22 @@ class Restoration:
             saved = self.saved.objects[number]
             labels = {(self.saved.key(row[0]), row[1]) for row in saved.slots}
             for older in deferred.records(owner):
-                if isinstance(older, _Waiting):
+                if isinstance(older, _WaitingOwner):
                     older.give_way(saved.parts.keys(), labels)
             inside = parts_with_names(owner, saved.parts)
             missing = {name: n for name, n in saved.parts.items() if name not in inside}
             rows = [row for row in saved.slots if not self.has_found(row[2])]
             if missing or rows:
-                waiting = _Waiting(self, owner, missing, rows)
+                waiting = _WaitingOwner(self, owner, missing, rows)
                 deferred.wait(owner, waiting)
                 if rows:
                     self._with_slots.add(waiting)
 
-    def end_slots(self, waiting: _Waiting) -> None:
+    def end_slots(self, waiting: _WaitingOwner) -> None:
         self._with_slots.discard(waiting)
 
 
-class _Waiting:
+class _WaitingOwner:
     """The parts and slots of one owner that a restoration waits for."""
 
     def __init__(

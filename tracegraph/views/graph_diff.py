@@ -9,7 +9,7 @@ from typing import Any
 
 from tracegraph.errors import TraceError, fail, kind_of, shown
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.views.matching import Matching, Side, inputs_by_name, inputs_by_place, paired
+from tracegraph.views.node_matching import Matching, Side, inputs_by_name, inputs_by_place, paired
 from tracegraph.views.outline import NodeOutline, shortened
 
 #: The most changes shown per graph; `changes` has them all.

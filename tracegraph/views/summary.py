@@ -18,7 +18,7 @@ from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.text.printer import graph_symbols, value_names
-from tracegraph.views.devices import DeviceCosts, aligned
+from tracegraph.views.device_costs import DeviceCosts, aligned
 from tracegraph.views.outline import shortened
 
 
@@ -53,7 +53,7 @@ def get_operations(graph: Graph) -> list[Operation]:
     return operations
 
 
-class Cost(NamedTuple):
+class NodeCost(NamedTuple):
     """Numbers of nodes in the graph and, for one run, of bytes written and floating-point
     operations."""
 
@@ -61,14 +61,14 @@ class Cost(NamedTuple):
     bytes: Size = 0
     flops: Size = 0
 
-    def plus(self, other: Cost) -> Cost:
-        return Cost(*(a + b for a, b in zip(self, other)))
+    def plus(self, other: NodeCost) -> NodeCost:
+        return NodeCost(*(a + b for a, b in zip(self, other)))
 
-    def of_runs(self, times: int, sizes: Sizes) -> Cost:
+    def of_runs(self, times: int, sizes: Sizes) -> NodeCost:
         """The cost of this many runs, at these values of open sizes."""
         values = dict(sizes)
         written, flops = (substitute_size(x, values) * times for x in (self.bytes, self.flops))
-        return Cost(self.nodes, written, flops)
+        return NodeCost(self.nodes, written, flops)
 
 
 #: The parts of a program: the user's nodes and those a pass derived, and the user's nodes after the
@@ -77,7 +77,7 @@ FORWARD, BACKWARD, AFTER, TANGENT = "forward", "backward", "after", "tangents"
 _PARTS = (FORWARD, BACKWARD, AFTER, TANGENT)
 
 #: The cost of each part of the program.
-Costs = dict[str, Cost]
+Costs = dict[str, NodeCost]
 
 #: The value assumed for open sizes when rows are sorted.
 _TYPICAL_SIZE = 1000
@@ -104,7 +104,7 @@ class SummaryRow:
     runs: str = ""
 
     @property
-    def total(self) -> Cost:
+    def total(self) -> NodeCost:
         return _sum(self.costs.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,13 +267,13 @@ def _device_costs(graph: Graph) -> DeviceCosts:
 # Rows.
 
 #: A node, the part of the program that it belongs to, and what it costs there.
-Run = tuple[Node, str, Cost]
+Run = tuple[Node, str, NodeCost]
 
 
 def _costs(runs: Iterable[Run]) -> Costs:
     costs: Costs = {}
     for _, part, cost in runs:
-        costs[part] = costs.get(part, Cost()).plus(cost)
+        costs[part] = costs.get(part, NodeCost()).plus(cost)
     return costs
 
 
@@ -286,7 +286,7 @@ def _grouped(runs: Iterable[Run], key: Callable[[Node], Any]) -> list[tuple[Any,
     return sorted(rows, key=lambda row: _order(_sum(row[1].values())))
 
 
-def _order(cost: Cost) -> tuple[int, ...]:
+def _order(cost: NodeCost) -> tuple[int, ...]:
     return tuple(-_magnitude(size) for size in (cost.flops, cost.bytes, cost.nodes))
 
 
@@ -370,7 +370,7 @@ def _cost_data(costs: Costs) -> dict[str, Any]:
     return {**_plain(_sum(costs.values())), "parts": parts}
 
 
-def _plain(cost: Cost) -> dict[str, Any]:
+def _plain(cost: NodeCost) -> dict[str, Any]:
     return {name: _json_size(size) for name, size in cost._asdict().items()}
 
 
@@ -383,8 +383,8 @@ def _json_size(size: Size) -> int | str:
     return size if isinstance(size, int) else str(size)
 
 
-def _sum(costs: Iterable[Cost]) -> Cost:
-    return functools.reduce(Cost.plus, costs, Cost())
+def _sum(costs: Iterable[NodeCost]) -> NodeCost:
+    return functools.reduce(NodeCost.plus, costs, NodeCost())
 
 
 def _head(graph: Graph) -> list[str]:
@@ -489,11 +489,11 @@ def _sizes_inside(graph: Graph, types: Sequence[TensorType], sizes: Sizes) -> Si
     return tuple(bind_sizes(graph.input_types, given, assumes=True).items())
 
 
-def _cost(node: Node) -> Cost:
+def _cost(node: Node) -> NodeCost:
     """The cost of one run of a node; for a call, the nodes of the callee count instead."""
     if any(True for _ in node.op.graphs()):
-        return Cost(1)
-    return Cost(1, bytes_of(y.type for y in node.outputs), _flops(node))
+        return NodeCost(1)
+    return NodeCost(1, bytes_of(y.type for y in node.outputs), _flops(node))
 
 
 def _flops(node: Node) -> Any:
@@ -523,7 +523,7 @@ def _table(title: str, found: list[SummaryRow], totals: Costs) -> list[str]:
         *((shortened(row.name, _LONGEST_CODE), row.costs, x) for row, x in zip(found, code)),
         ("total", totals, ""),
     ]:
-        cells = [costs.get(part, Cost()) for part in parts]
+        cells = [costs.get(part, NodeCost()) for part in parts]
         rows.append((name, *(_number(size) for cost in cells for size in cost), text))
     if not any(code):
         rows = [row[:-1] for row in rows]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from tracegraph.autograph.conversion import NotConvertible
+from tracegraph.autograph.function_conversion import NotConvertible
 
 
 def tree_of(function: FunctionType) -> Any:

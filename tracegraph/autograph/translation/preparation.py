@@ -8,7 +8,7 @@ import itertools
 from types import CodeType
 from typing import Any
 
-from tracegraph.autograph.conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
 
 
 def prepared(node: Any, code: CodeType) -> Any:
@@ -249,12 +249,12 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
     if expression is None or not any(isinstance(x, ast.NamedExpr) for x in ast.walk(expression)):
         return []
     is_read = isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    lifting = _Lifting({node.target.id} if is_read else set())  # type: ignore[attr-defined]
-    setattr(node, field, lifting.lifted(expression))
-    return lifting.made
+    extraction = _Extraction({node.target.id} if is_read else set())  # type: ignore[attr-defined]
+    setattr(node, field, extraction.extracted(expression))
+    return extraction.made
 
 
-class _Lifting:
+class _Extraction:
     """Extracts assignments from an expression, in evaluation order, as long as nothing else was
     computed before and the name was not read."""
 
@@ -263,7 +263,7 @@ class _Lifting:
         self._read = read
         self._is_first = True
 
-    def lifted(self, node: ast.expr) -> ast.expr:
+    def extracted(self, node: ast.expr) -> ast.expr:
         """The expression without the extracted assignments."""
         match node:
             case ast.NamedExpr(target, value):
@@ -274,34 +274,34 @@ class _Lifting:
             case ast.Constant():
                 return node
             case ast.Tuple(elts) | ast.List(elts):
-                node.elts = [*map(self.lifted, elts)]
+                node.elts = [*map(self.extracted, elts)]
                 return node
         for name in _OPERANDS.get(type(node), ()):
-            self._lift(node, name)
+            self._extract(node, name)
         self._is_first = False
         return node
 
-    def _lift(self, node: ast.expr, field: str) -> None:
+    def _extract(self, node: ast.expr, field: str) -> None:
         """Extracts from an operand; from several, if all of them are always evaluated."""
         found = getattr(node, field)
         if isinstance(found, list):
             is_partly = isinstance(node, (ast.BoolOp, ast.Compare))
             found[:] = [x if is_partly and k else self._operand(x) for k, x in enumerate(found)]
         elif field != "func" or not _is_path(found):
-            setattr(node, field, self.lifted(found))
+            setattr(node, field, self.extracted(found))
 
     def _operand(self, node: Any) -> Any:
         if isinstance(node, ast.keyword):
-            node.value = self.lifted(node.value)
+            node.value = self.extracted(node.value)
             return node
-        return self.lifted(node)
+        return self.extracted(node)
 
     def _assignment(self, node: ast.expr, target: ast.Name, value: ast.expr) -> ast.expr:
         if not self._is_first or target.id in self._read:
             self._is_first = False
             return node
         before = {*self._read, target.id}
-        made = ast.Assign([ast.Name(target.id, ast.Store())], self.lifted(value))
+        made = ast.Assign([ast.Name(target.id, ast.Store())], self.extracted(value))
         self.made.append(_located(made, node))
         # What the value reads and computes was extracted with it.
         self._read, self._is_first = before, True

@@ -1,8 +1,8 @@
 """From the source of a Python function to code that calls our hooks: the adapter to malt.
 
-Only `conversion.py` imports this module, when the first function is converted, since malt takes a
-while to load. The generated code has the user's file, lines, columns and function names, so that
-tracebacks, debuggers and the sources of nodes need no mapping back.
+Only `function_conversion.py` imports this module, when the first function is converted, since malt
+takes a while to load. The generated code has the user's file, lines, columns and function names, so
+that tracebacks, debuggers and the sources of nodes need no mapping back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from malt.lang import directives
 from malt.pyct import anno, cfg, errors, naming, qual_names, templates, transformer
 from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
 
-from tracegraph.autograph.conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.preparation import loop_options, prepared
 from tracegraph.core.interrupts import is_of_interrupt

@@ -11,7 +11,7 @@ from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
 from tracegraph.layers.sequences.recurrent import LSTMCell, OwnRNN, given
-from tracegraph.layers.windows.convolutions import CONVOLUTIONS, Windows
+from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:
     from tracegraph.typing import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
 
-class ConvLSTM1DCell(LSTMCell, Windows):
+class ConvLSTM1DCell(LSTMCell, WindowedLayer):
     """One step of `ConvLSTM1D`: an `LSTMCell` with convolutions in place of products."""
 
     rank = 1

@@ -34,7 +34,7 @@ from tracegraph.typing import (
 CONVOLUTIONS: Any = {1: nn.conv1d, 2: nn.conv2d, 3: nn.conv3d}
 
 
-class Windows(Layer):
+class WindowedLayer(Layer):
     """Common to all convolutions: windows over `rank` axes, and the position of the channels."""
 
     #: The number of spatial axes.
@@ -79,7 +79,7 @@ class Windows(Layer):
         return pad(x, margins)
 
 
-class _Windowed(Windows, Affine):
+class _Windowed(WindowedLayer, Affine):
     """A convolution, with a bias and an activation."""
 
 

@@ -11,7 +11,7 @@ from tracegraph.linalg.operators.circulant import (
     LinearOperatorCirculant2D as LinearOperatorCirculant2D,
     LinearOperatorCirculant3D as LinearOperatorCirculant3D,
 )
-from tracegraph.linalg.operators.composites.blocks import (
+from tracegraph.linalg.operators.composites.block_operators import (
     LinearOperatorBlockDiag as LinearOperatorBlockDiag,
     LinearOperatorBlockLowerTriangular as LinearOperatorBlockLowerTriangular,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from tracegraph.linalg.operators.arguments import common_batch
 from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.operators.circulant import Circular
-from tracegraph.linalg.operators.composites.blocks import LinearOperatorBlockDiag
+from tracegraph.linalg.operators.composites.block_operators import LinearOperatorBlockDiag
 from tracegraph.linalg.operators.composites.composition import LinearOperatorComposition
 from tracegraph.linalg.operators.dense import LinearOperatorLowerTriangular
 from tracegraph.linalg.operators.diagonal import (

@@ -25,8 +25,8 @@ from tracegraph.core.types import TOKEN, DType, TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.errors import Mismatch, SignatureError, fail, kind_of, shown
 from tracegraph.functions.concrete import ConcreteFunction
-from tracegraph.saved_model.schema.matrices import read_matrix, written_matrix
 from tracegraph.saved_model.schema.open_sizes import SizeRow
+from tracegraph.saved_model.schema.sparse_jacobians import read_matrix, written_matrix
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
     ObjectKey,
@@ -39,13 +39,6 @@ from tracegraph.signatures.signature import (
 
 #: The types of constants that traces are specialized for.
 _VALUES = (bool, int, float, complex, str, bytes, DType, TensorType, TensorShape)
-
-
-class _Place:
-    """Marks the position of a leaf in a structure."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
 
 
 def written_arguments(concrete: ConcreteFunction) -> tuple[Any, list[SizeRow]]:
@@ -115,13 +108,13 @@ def _written_structure(
     """A structure with JSON values in place of its leaves; `matrix` writes sparse Jacobians."""
 
     def special(item: Any) -> Any:
-        if isinstance(item, _Place):
+        if isinstance(item, nest.LeafNumber):
             return leaves[item.number]
         if isinstance(item, SparseJacobian):
             return {"sparse_jacobian": matrix(item, special)}
         raise NoData(item)
 
-    packed = structure.pack([_Place(i) for i in range(structure.count)])
+    packed = structure.numbered()
     try:
         return encoded(packed, special)
     except NoData as problem:
@@ -132,7 +125,7 @@ def _written_structure(
         )
 
 
-class _Leaf:
+class _LeafPlaceholder:
     """A placeholder for a leaf while a structure is read."""
 
     def __init__(self, entry: Entry, kind: str) -> None:
@@ -141,7 +134,7 @@ class _Leaf:
 
 
 def _leaf_reader(kind: str) -> Any:
-    return lambda entry: _Leaf(entry, kind)
+    return lambda entry: _LeafPlaceholder(entry, kind)
 
 
 class ArgumentReader:
@@ -162,7 +155,7 @@ class ArgumentReader:
             leaves, structure = nest.flatten_structure(value)
         except Mismatch as mismatch:
             entry.fail(mismatch.fact, cause=mismatch)
-        if any(not isinstance(leaf, _Leaf) for leaf in leaves):
+        if any(not isinstance(leaf, _LeafPlaceholder) for leaf in leaves):
             entry.fail("each leaf says what it was traced for")
         keys, values, specs = [], [], []
         aliases: list[VariableKey] = []
@@ -185,7 +178,7 @@ class ArgumentReader:
         if not all(request.names):
             entry.fail("an argument has no name")
 
-    def _leaf(self, leaf: _Leaf, aliases: list[VariableKey]) -> tuple[Any, Any, Any]:
+    def _leaf(self, leaf: _LeafPlaceholder, aliases: list[VariableKey]) -> tuple[Any, Any, Any]:
         """The key of an argument, its value if it is a constant, and its spec."""
         if leaf.kind == "value":
             value = self._plain.read(leaf.entry)
@@ -251,7 +244,7 @@ class ResultReader:
             entry.fail(mismatch.fact, cause=mismatch)
         tensors = [leaf for leaf in leaves if leaf is not None]
         for number, leaf in enumerate(tensors):
-            if not isinstance(leaf, _Leaf) or leaf.entry.count() != number:
+            if not isinstance(leaf, _LeafPlaceholder) or leaf.entry.count() != number:
                 entry.fail("the results are numbered in their order")
         return Packed(Results(structure, leaves), len(tensors), self._sizes)
 
@@ -263,6 +256,6 @@ class ResultReader:
 
     def _values(self, entry: Entry) -> Any:
         found = self._decoder.read(entry)
-        if not isinstance(found, _Leaf):
+        if not isinstance(found, _LeafPlaceholder):
             entry.fail("the values of a matrix are one tensor")
         return found

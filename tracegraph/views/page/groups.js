@@ -140,12 +140,12 @@ function flowsOf({ graph, leafOf }) {
 
 // The children of the innermost group that holds both.
 function partedWays(a, b) {
-  const [up, other] = [lineage(a), lineage(b)];
+  const [up, other] = [withAncestors(a), withAncestors(b)];
   const at = up.findIndex((group, i) => group !== other[i]);
   return at < 0 || !other[at] ? [null, null] : [up[at], other[at]];
 }
 
-function lineage(group) {
+function withAncestors(group) {
   const way = [];
   for (; group; group = group.parent) way.unshift(group);
   return way;

@@ -252,7 +252,7 @@ function placeAcross(rows) {
     const useBoth = round >= rounds - 6;
     for (const row of isDown ? rows : [...rows].reverse()) {
       for (const cell of row) wish(cell, useBoth || isDown, useBoth || !isDown);
-      settleRow(row, gapAfter);
+      placeRow(row, gapAfter);
     }
   }
 }
@@ -276,7 +276,7 @@ function wish(cell, up, down) {
 }
 
 // The least squares solution under the order: neighbours that would overlap move as one.
-function settleRow(row, gapAfter) {
+function placeRow(row, gapAfter) {
   const blocks = [];
   let offset = 0;
   row.forEach((cell, i) => {

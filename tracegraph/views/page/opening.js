@@ -88,7 +88,7 @@ function setMode(mode) {
 }
 
 function showTrail() {
-  const trail = [
+  const breadcrumbs = [
     element(
       "button",
       { type: "button", onclick: () => showGraph(model.entry) },
@@ -96,8 +96,8 @@ function showTrail() {
     ),
   ];
   if (view.graph !== model.entry)
-    trail.push(element("span", {}, "▸"), element("b", {}, `@${view.graph.name}`));
-  $("trail").replaceChildren(...trail);
+    breadcrumbs.push(element("span", {}, "▸"), element("b", {}, `@${view.graph.name}`));
+  $("breadcrumbs").replaceChildren(...breadcrumbs);
   showMode();
 }
 

@@ -52,7 +52,7 @@ function openedWay(graph) {
 
 function unfoldTo(node, path) {
   const { mode } = view;
-  for (const group of lineage(groupsOf(node.graph, mode).leafOf.get(node)))
+  for (const group of withAncestors(groupsOf(node.graph, mode).leafOf.get(node)))
     view.unfolded.add(cardId(path, group));
 }
 

@@ -137,7 +137,7 @@ function itemFor(node) {
   let item = root.children[[...model.graphs].reverse().indexOf(node.graph)];
   unfoldItem(item);
   const tree = groupsOf(node.graph, model.hasScopes ? "scopes" : "lines");
-  for (const group of lineage(tree.leafOf.get(node))) {
+  for (const group of withAncestors(tree.leafOf.get(node))) {
     item = branches.get(item).children.children[group.at];
     unfoldItem(item);
   }

@@ -11,7 +11,7 @@ from tracegraph.linalg.operators.base import LinearOperator
 from tracegraph.linalg.parts import adjoint as adjoint_of
 
 
-class _Wrapper(LinearOperator):
+class _WrappedOperator(LinearOperator):
     """An operator with the promises of another one, unless others are given."""
 
     def _wrap(self, operator: LinearOperator, arguments: dict[str, Any], suffix: str) -> None:
@@ -48,7 +48,7 @@ class _Wrapper(LinearOperator):
         return self._operator.cond()
 
 
-class LinearOperatorAdjoint(_Wrapper):
+class LinearOperatorAdjoint(_WrappedOperator):
     """The conjugate transposes of another operator's matrices.
 
     - `operator`: the other one, whose promises hold for both.
@@ -105,7 +105,7 @@ class LinearOperatorAdjoint(_Wrapper):
         return adjoint_of(self._operator.to_dense())
 
 
-class LinearOperatorInversion(_Wrapper):
+class LinearOperatorInversion(_WrappedOperator):
     """The inverses of another operator's matrices.
 
     - `operator`: the other one, whose promises hold for both.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tracegraph.calls.call import has_plan
+from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import BackwardStep, Scan, type_of_sum
 from tracegraph.control.while_loop import (
     COUNT,
@@ -30,8 +31,6 @@ from tracegraph.core.shapes import element_count
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.budget import size_text
-from tracegraph.memory_budgets.residuals import with_calls_opened
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import ADD, SUB, Less
@@ -71,15 +70,9 @@ def with_stacked_whiles(graph: Graph, budget: int | None = None) -> Graph:
         return dead_code(builder.finish([env[y] for y in opened.outputs]))
 
 
-def stacking_notes(graph: Graph) -> list[str]:
-    """Notes on the loops of a graph that stack what their gradients read."""
-    opened = _with_loops_in_sight(graph)
-    loops = dict.fromkeys(_chosen(opened, None).values())
-    return [
-        f"stacked: while of at most {loop.length} steps, {loop.node.source}; "
-        f"{size_text(loop.bytes)} for its gradient"
-        for loop in loops
-    ]
+def stacked_loops(graph: Graph) -> list[Stacking]:
+    """The loops of a graph that stack what their gradients read."""
+    return list(dict.fromkeys(_chosen(_with_loops_in_sight(graph), None).values()))
 
 
 def _with_loops_in_sight(graph: Graph) -> Graph:
@@ -209,7 +202,8 @@ class Stacking:
         body, constants = self._forward_body()
         loop = While(body, constants, self._condition(body, constants), op.checkpoints)
         start, zeros = constant(0, COUNT.dtype), [full(0, x) for x in self._row_types]
-        found = loop(*xs[: op.constants], *trips, start, *zeros, *xs[op.constants :])
+        given = (*xs[: op.constants], *trips, start, *zeros, *xs[op.constants :])
+        found: Sequence[Tensor] = loop(*given)
         self._made = found[0], found[1 : 1 + len(zeros)]
         if self._places is not None:
             ends = dict(enumerate(found[1 + len(zeros) :], op.constants))

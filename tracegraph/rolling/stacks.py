@@ -9,7 +9,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice
 
 
-class Rows:
+class Counterparts:
     """The counterparts of a graph's tensors in the new graph: individual tensors, or rows of
     stacks."""
 

@@ -172,7 +172,7 @@ class _Uncallable(LoadedModule):
         )
 
 
-class _Wrapper(LoadedModule):
+class _LoadedWrapper(LoadedModule):
     """Stands for a saved dict, list or function."""
 
     @_Yielding
@@ -181,7 +181,7 @@ class _Wrapper(LoadedModule):
         return vars(self)["content_"]
 
 
-class _Container(_Wrapper):
+class _Container(_LoadedWrapper):
     """Stands for a dict or a list."""
 
     @asked
@@ -265,7 +265,7 @@ Mapping.register(_DictWrapper)  # type: ignore[attr-defined]
 Sequence.register(_ListWrapper)  # type: ignore[attr-defined]
 
 
-class _FunctionWrapper(_Callable, _Wrapper):
+class _FunctionWrapper(_Callable, _LoadedWrapper):
     """Stands for a function, and has its methods and attributes."""
 
     def __repr__(self) -> str:
@@ -292,7 +292,7 @@ class _FunctionWrapper(_Callable, _Wrapper):
 
 def content_of(value: Any) -> Any:
     """The value that a loaded module stands for, if it is a stand-in; otherwise the value."""
-    return vars(value)["content_"] if isinstance(value, _Wrapper) else value
+    return vars(value)["content_"] if isinstance(value, _LoadedWrapper) else value
 
 
 def own_attributes(module: Module) -> list[tuple[str, Any]]:

@@ -48,7 +48,7 @@ class Collective(NamedTuple):
     runs: int | None
 
 
-class Share(NamedTuple):
+class DividedValue(NamedTuple):
     """An input or a result: its name, its layout in short, its bytes, and those on one device. An
     input that the program does not read is not sent to any device."""
 
@@ -67,8 +67,8 @@ class DeviceCosts:
 
     mesh: str
     device_count: int
-    inputs: tuple[Share, ...]
-    results: tuple[Share, ...]
+    inputs: tuple[DividedValue, ...]
+    results: tuple[DividedValue, ...]
     temporary_bytes: int
     collectives: tuple[Collective, ...]
     has_run: bool = True

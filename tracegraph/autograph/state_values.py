@@ -104,7 +104,7 @@ def flattened(value: Any) -> tuple[list[Any], nest.Structure]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class StatePlace:
     """A place in the state, and how messages call the two values there."""
 
     name: str
@@ -151,7 +151,7 @@ def type_of(leaf: Any) -> TensorType:
     return leaf.type if isinstance(leaf, Tensor) else type_of_array(as_array(leaf, None))
 
 
-def common_type(one: Any, other: Any, place: Place) -> TensorType:
+def common_type(one: Any, other: Any, place: StatePlace) -> TensorType:
     """The tensor type to which both leaves convert. Numbers adapt to tensors, as in operations."""
     if is_number(one) and is_number(other):
         return type_of(_wider(one, other, place))
@@ -167,14 +167,14 @@ def common_type(one: Any, other: Any, place: Place) -> TensorType:
     return first
 
 
-def _wider(one: Any, other: Any, place: Place) -> Any:
+def _wider(one: Any, other: Any, place: StatePlace) -> Any:
     kinds = _NUMBERS.index(type(one)), _NUMBERS.index(type(other))
     if 0 in kinds and kinds != (0, 0):
         place.refuse(DTypeError, one, other, "give both the same type")
     return one if kinds[0] >= kinds[1] else other
 
 
-def _adapted(number: Any, type: TensorType, place: Place, one: Any, other: Any) -> TensorType:
+def _adapted(number: Any, type: TensorType, place: StatePlace, one: Any, other: Any) -> TensorType:
     """The type of a tensor, if a number can also take it."""
     kind, dtype = _NUMBERS.index(number.__class__), type.dtype
     fits = (dtype.is_bool, dtype.is_integer or dtype.is_floating, dtype.is_floating, False)[kind]

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracegraph.archive.manifest import Entry, has_surrogates
-from tracegraph.archive.tensors import Place, Stored, TensorFile, dtype_of, sizes_of, stored_array
+from tracegraph.archive.tensors import (
+    ArrayPlace,
+    Stored,
+    TensorFile,
+    dtype_of,
+    sizes_of,
+    stored_array,
+)
 from tracegraph.core.types import TensorType
 
 #: The most bytes of a part.
@@ -31,7 +38,7 @@ _MOST_PARTS, LEAST_BYTES = 512, 2**14
 _CELLS = 64
 
 
-class Part(NamedTuple):
+class ArrayPart(NamedTuple):
     """A part of an array: where its first element is, and its elements."""
 
     begin: tuple[int, ...]
@@ -42,7 +49,7 @@ class DividedArray(NamedTuple):
     """The type of an array, and the parts of it that this process writes."""
 
     type: TensorType
-    parts: list[Part]
+    parts: list[ArrayPart]
 
 
 def divided_array(type: TensorType, parts: Iterable[tuple[tuple[int, ...], np.ndarray]]) -> Any:
@@ -69,14 +76,14 @@ def _steps(type: TensorType) -> list[int]:
     return [min(steps[0], max(PART_BYTES // max(row, 1), 1)), *steps[1:]]
 
 
-def _cut(begin: tuple[int, ...], array: np.ndarray, steps: Sequence[int]) -> Iterator[Part]:
+def _cut(begin: tuple[int, ...], array: np.ndarray, steps: Sequence[int]) -> Iterator[ArrayPart]:
     cuts = [
         [0, *range(step - first % step, size, step), size] if size else [0, 0]
         for first, size, step in zip(begin, array.shape, steps, strict=True)
     ]
     for box in itertools.product(*map(itertools.pairwise, cuts)):
         place = tuple(first + low for first, (low, _) in zip(begin, box, strict=True))
-        yield Part(place, array[tuple(itertools.starmap(slice, box))])
+        yield ArrayPart(place, array[tuple(itertools.starmap(slice, box))])
 
 
 def key_of(key: str, begin: Sequence[int]) -> str:
@@ -191,7 +198,7 @@ def stored_arrays(entry: Entry, files: Mapping[str, TensorFile]) -> dict[str, St
             found[key] = _stored_parts(row, key, files)
         else:
             found[key] = stored_array(
-                row, key, Place(*row.fields("file", "dtype", "shape", "sha256")), files
+                row, key, ArrayPlace(*row.fields("file", "dtype", "shape", "sha256")), files
             )
     return found
 
@@ -205,7 +212,7 @@ def _stored_parts(row: Entry, key: str, files: Mapping[str, TensorFile]) -> Stor
         begin = sizes_of(places)
         if not len(begin) == len(sizes.axes()) == len(shape.axes()):
             entry.fail(f"it has other axes than the array, which has {len(shape.axes())}")
-        place = Place(file, dtype, sizes, digest)
+        place = ArrayPlace(file, dtype, sizes, digest)
         part = stored_array(entry, key_of(key, begin), place, files)
         end = tuple(a + b for a, b in zip(begin, sizes_of(sizes), strict=True))
         found.append(StoredPart(begin, end, part))

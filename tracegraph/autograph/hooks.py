@@ -16,8 +16,8 @@ from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.autograph import conversion, iteration
-from tracegraph.autograph.conversion import converted, take_as_given
+from tracegraph.autograph import function_conversion, iteration
+from tracegraph.autograph.function_conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     chosen,
@@ -29,7 +29,7 @@ from tracegraph.autograph.staging import (
     run_fold,
     run_loop,
 )
-from tracegraph.autograph.values import (
+from tracegraph.autograph.state_values import (
     Undefined,
     UndefinedReturnValue,
     UnfitState,
@@ -439,7 +439,7 @@ def autograph_artifact(function: Any) -> Any:
 # Decisions that Python makes in this file are the user's.
 stand_for_users.add(__file__)
 
-conversion.hooks.cell_contents = SimpleNamespace(
+function_conversion.hooks.cell_contents = SimpleNamespace(
     Undefined=Undefined,
     UndefinedReturnValue=UndefinedReturnValue,
     FunctionScope=FunctionScope,

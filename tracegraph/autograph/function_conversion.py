@@ -32,7 +32,7 @@ class NotConvertible(Exception):
 
 
 #: The name by which converted code refers to the hooks, and the cell that holds them, which
-#: `operators` fills.
+#: `hooks.py` fills.
 HOOKS = "ag__"
 hooks = CellType()
 

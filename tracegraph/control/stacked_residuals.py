@@ -2,86 +2,92 @@
 
 The forward form of a scan stacks what the rules of its body read in each step. Instead it may stack
 a few values, such as the states, and the body of the reverse scan begins by recomputing the others
-from those. A minimum cut through the body chooses them, as for the nodes of a graph. No barrier is
-needed: the two bodies are separate computations, which no compiler merges.
+from those. A memory budget chooses them. No barrier is needed: the two bodies are separate
+computations, which no compiler merges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import Scan
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import (
-    BY_GRADIENT,
-    Flow,
-    Reads,
-    Timeline,
-    made_of_nothing,
-    with_calls_opened,
-)
 from tracegraph.passes.common_subexpressions import live_nodes
 
+#: Chooses the values of a step to stack: from its nodes, including those of its states, the values
+#: that the reverse scan reads, and those that it has anyway.
+Choice = Callable[[Sequence[Node], set[Tensor], set[Tensor]], Sequence[Tensor]]
 
-def with_less_stacked(timeline: Timeline, price: float) -> Graph | None:
-    """The graph with the stacked values of its scans chosen anew, if a unit of work costs `price`
-    bytes; None if nothing is stacked for a gradient, or all of it stays."""
-    scans = {node: _Forward(timeline, node, price) for node in _forward_scans(timeline)}
+
+@dataclass(frozen=True)
+class Uses:
+    """The nodes of a graph that read each value, and the values that gradients read late."""
+
+    users: Mapping[Tensor, Sequence[Node]]
+    late: Container[Tensor]
+
+
+def with_less_stacked(graph: Graph, uses: Uses, choose: Choice) -> Graph | None:
+    """The graph with the stacked values of its scans chosen anew; None if nothing is stacked for a
+    gradient, or all of it stays."""
+    scans = {node: _Forward(uses, node, choose) for node in _forward_scans(graph, uses)}
     scans = {node: scan for node, scan in scans.items() if scan.is_changed}
     if not scans:
         return None
-    old = timeline.graph
     by_output = {y: scan for scan in scans.values() for y in scan.left_out}
-    with Builder(old.name) as builder:
-        env = copy_inputs(old, builder)
-        for node in old.nodes:
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        for node in graph.nodes:
             if node in scans:
                 scans[node].add(builder, env)
             elif any(x in by_output for x in node.inputs):
                 _add_backward(builder, node, by_output, env)
             else:
                 replay([node], env)
-        return builder.finish([env[y] for y in old.outputs])
+        return builder.finish([env[y] for y in graph.outputs])
 
 
-def _forward_scans(timeline: Timeline) -> Iterator[Node]:
-    for node in timeline.nodes:
-        if type(node.op) is Scan and not node.op.cuts_runs and [*_left_out(timeline, node)]:
+def _forward_scans(graph: Graph, uses: Uses) -> Iterator[Node]:
+    for node in graph.nodes:
+        if type(node.op) is Scan and not node.op.cuts_runs and [*_left_out(uses, node)]:
             yield node
 
 
-def _left_out(timeline: Timeline, node: Node) -> Iterator[Tensor]:
+def _left_out(uses: Uses, node: Node) -> Iterator[Tensor]:
     """The values that a scan stacks for the rows of reverse scans, and for nothing else."""
-    for y in node.outputs[node.op.states :]:  # type: ignore[attr-defined]
-        users = timeline.users.get(y, ())
-        if y in timeline.read_late and all(_has_for_rows(user, y, node) for user in users):
+    scan = node.op
+    assert isinstance(scan, Scan)
+    for y in node.outputs[scan.states :]:
+        if y in uses.late and all(_has_for_rows(user, y, scan) for user in uses.users.get(y, ())):
             yield y
 
 
-def _has_for_rows(user: Node, x: Tensor, scan: Node) -> bool:
+def _has_for_rows(user: Node, x: Tensor, scan: Scan) -> bool:
     op = user.op
-    if type(op) is not Scan or op.length != scan.op.length:  # type: ignore[attr-defined]
+    if type(op) is not Scan or op.length != scan.length:
         return False
-    return BY_GRADIENT in user.source.roles and x not in set(user.inputs[: op.rows])
+    return "vjp" in user.source.roles and x not in set(user.inputs[: op.rows])
 
 
 class _Forward:
     """A scan with its residuals: which values of its body are stacked, and which are recomputed."""
 
-    def __init__(self, timeline: Timeline, node: Node, price: float) -> None:
+    def __init__(self, uses: Uses, node: Node, choose: Choice) -> None:
         op = node.op
         assert isinstance(op, Scan)
         self.node, self.op = node, op
         self.body = with_calls_opened(op.body)
-        self.left_out = dict.fromkeys(_left_out(timeline, node))
+        self.left_out = dict.fromkeys(_left_out(uses, node))
         #: For each output that is left out the value in the body.
         self.inner = {
             y: value
             for y, value in zip(node.outputs, self.body.outputs, strict=True)
             if y in self.left_out
         }
-        self.stacked = _stacked(self, price)
+        self.stacked = _stacked(self, choose)
         self.is_changed = set(self.stacked) != set(self.inner.values())
         #: The stacked values, after the new scan.
         self._outside: dict[Tensor, Tensor] = {}
@@ -114,23 +120,16 @@ class _Forward:
         return place >= self.op.rows, env[self.node.inputs[place]]
 
 
-def _stacked(scan: _Forward, price: float) -> list[Tensor]:
+def _stacked(scan: _Forward, choose: Choice) -> Sequence[Tensor]:
     """The values in one step of a scan to stack."""
     body, op = scan.body, scan.op
     states = body.inputs[op.constants : op.rows]
-    users: dict[Tensor, list[Node]] = {}
-    for node in body.nodes:
-        for x in dict.fromkeys(node.inputs):
-            users.setdefault(x, []).append(node)
     # Constants and rows are there anyway, and so is what is stacked for others.
-    free = made_of_nothing(body.nodes)
-    staying = {*body.inputs[: op.constants], *body.inputs[op.rows :], *free}
+    staying = {*body.inputs[: op.constants], *body.inputs[op.rows :]}
     pairs = zip(scan.node.outputs[op.states :], body.outputs[op.states :], strict=True)
     staying.update(value for y, value in pairs if y not in scan.left_out)
     nodes = [*(x.node for x in states if x.node is not None), *body.nodes]
-    flow = Flow(Reads(users, set(scan.inner.values()), staying), nodes, set(), price)
-    # What is made of nothing costs nothing to cut at, and is made again rather than stacked.
-    return list(dict.fromkeys(x for x in map(flow.values.__getitem__, flow.cut()) if x not in free))
+    return choose(nodes, set(scan.inner.values()), staying)
 
 
 def _add_backward(
