@@ -230,7 +230,7 @@ assert_type(norm, tg.Tensor)
 
 
 class State(NamedTuple):
-    count: tg.Tensor
+    steps: tg.Tensor
     value: tg.Tensor
 
 
@@ -255,7 +255,7 @@ assert_type(tg.while_loop(is_small, next_pair, (0, 1.0)), tuple[tg.Tensor, tg.Te
 assert_type(tg.while_loop(is_small, next_pair, [tg.constant(0), row]), list[tg.Tensor])
 assert_type(tg.while_loop(lambda i: i < 3, lambda i: i + 1, tg.constant(0)), tg.Tensor)
 start = (State(tg.constant(0), row),)
-(end,) = tg.while_loop(lambda s: s.count < 2, lambda s: (State(s.count + 1, s.value),), start)
+(end,) = tg.while_loop(lambda s: s.steps < 2, lambda s: (State(s.steps + 1, s.value),), start)
 print(end.value, tg.while_loop(lambda i, s: i < 2, lambda i, s: [i + 1, s], [0, 1.0]))
 assert_type(tg.scan(tg.add, row), tg.Tensor)
 total = tg.scan(lambda total, e: total + e, row, initializer=0.0)
@@ -277,6 +277,7 @@ def powered(e: tg.Tensor, power: float = 2.0) -> tg.Tensor:
 
 assert_type(tg.grad(powered)(row, power=3.0), tg.Tensor)
 assert_type(tg.grad(tg.grad(tg.sin))(1.0), tg.Tensor)
+print(tg.grad(tg.grad(lambda e: e * e))(3.0))
 assert_type(tg.value_and_grad(powered)(row, 3.0), tuple[tg.Tensor, tg.Tensor])
 with tg.autodiff.ForwardAccumulator(row, tg.ones_like(row)) as accumulator:
     assert_type(accumulator.jvp(row * row), tg.Tensor)

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
         ) -> Output: ...
 
     # To type checkers, the parameters of a lambda are tensors, and a function of several tensors
-    # may be called with others by name.
+    # may be called with others by name. A function of one is named twice, for mypy: it does not
+    # see in `grad(grad(lambda x: x))` that the lambda has no other parameters.
     One: TypeAlias = Callable[Concatenate[Tensor, Rest], Output]
     Two: TypeAlias = Callable[[Tensor, Tensor], Output]
     Three: TypeAlias = Callable[[Tensor, Tensor, Tensor], Output]
@@ -156,6 +157,10 @@ def vmap(fn: Two[Output], in_axes: InAxes = ..., out_axes: int = ...) -> OfTenso
 def vmap(
     fn: One[Rest, Output], in_axes: InAxes = ..., out_axes: int = ...
 ) -> OfTensor[Rest, Output]: ...
+@overload
+def vmap(
+    fn: Callable[[Tensor], Output], in_axes: InAxes = ..., out_axes: int = ...
+) -> OfTensor[[], Output]: ...
 @overload
 def vmap(
     fn: Callable[Parameters, Result], in_axes: InAxes = ..., out_axes: int = ...
@@ -320,6 +325,10 @@ def value_and_grad(
 ) -> OfTensor[Rest, tuple[Tensor, Tensor]]: ...
 @overload
 def value_and_grad(
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[[], tuple[Tensor, Tensor]]: ...
+@overload
+def value_and_grad(
     fn: Callable[Parameters, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ...
 ) -> Callable[Parameters, tuple[Any, Any]]: ...
 @api_boundary
@@ -383,6 +392,10 @@ def grad(
 def grad(
     fn: One[Rest, Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
 ) -> OfTensor[Rest, Tensor]: ...
+@overload
+def grad(
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[[], Tensor]: ...
 @overload
 def grad(
     fn: Callable[Parameters, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ...
@@ -450,6 +463,14 @@ def jacobian(
     chunk_size: int | None = ...,
     sparse: Literal[False] = ...,
 ) -> OfTensor[Rest, Tensor]: ...
+@overload
+def jacobian(
+    fn: Callable[[Tensor], Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[[], Tensor]: ...
 @overload
 def jacobian(
     fn: Callable[Parameters, Any],
@@ -540,6 +561,14 @@ def hessian(
     chunk_size: int | None = ...,
     sparse: Literal[False] = ...,
 ) -> OfTensor[Rest, Tensor]: ...
+@overload
+def hessian(
+    fn: Callable[[Tensor], Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[[], Tensor]: ...
 @overload
 def hessian(
     fn: Callable[Parameters, Any],
