@@ -7,10 +7,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import tracegraph as tg
 from tracegraph.ir.methods import TensorMethods
+
+#: What a block tests that only checkers read, or only Python.
+_TESTS = ("TYPE_CHECKING", "not TYPE_CHECKING")
 
 #: Public for users who write classes of their own.
 _SPECIAL = ("__init__", "__call__")
@@ -71,13 +75,14 @@ def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def _declared_for_checkers(cls: type) -> set[str]:
     """The names under `TYPE_CHECKING` in a class, and the methods that tensors share: there stands
-    what checkers see of what is installed later."""
+    what checkers see of what is installed later. Under `not TYPE_CHECKING` stands what they do not
+    see, since they know it by a base class."""
     names = set(vars(TensorMethods)) if cls in (tg.Tensor, tg.Variable) else set[str]()
-    for node in _tree(sys.modules[cls.__module__]).body:
+    for node in _tree(_file(cls)).body:
         if not (isinstance(node, ast.ClassDef) and node.name == cls.__name__):
             continue
         for block in node.body:
-            if not (isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"):
+            if not (isinstance(block, ast.If) and ast.unparse(block.test) in _TESTS):
                 continue
             for inner in ast.walk(block):
                 if isinstance(inner, ast.FunctionDef):
@@ -87,9 +92,18 @@ def _declared_for_checkers(cls: type) -> set[str]:
     return names
 
 
+def _file(cls: type) -> str:
+    """Where a class stands, which its `__module__` may not say."""
+    codes = (getattr(inspect.unwrap(value), "__code__", None) for value in vars(cls).values())
+    files = [
+        code.co_filename for code in codes if code is not None and "tracegraph" in code.co_filename
+    ]
+    return files[0] if files else str(sys.modules[cls.__module__].__file__)
+
+
 @functools.cache
-def _tree(module: types.ModuleType) -> ast.Module:
-    return ast.parse(inspect.getsource(module))
+def _tree(file: str) -> ast.Module:
+    return ast.parse(Path(file).read_text("utf-8"))
 
 
 def _annotations(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:

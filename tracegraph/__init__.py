@@ -45,7 +45,6 @@ from tracegraph.array.creation import *
 from tracegraph.array.grouping import *
 from tracegraph.array.indexing.selection import *
 from tracegraph.array.indexing.slices import *
-from tracegraph.array.indexing.slices import slice_of as slice
 from tracegraph.array.joining import *
 from tracegraph.array.rearranging import *
 from tracegraph.array.shaping import *
@@ -64,15 +63,12 @@ from tracegraph.core.types import (
     TensorType as TensorType,
     as_dtype as as_dtype,
     bfloat16 as bfloat16,
-    bool_ as bool,
     complex64 as complex64,
     complex128 as complex128,
     float8_e4m3fn as float8_e4m3fn,
     float8_e5m2 as float8_e5m2,
     float16 as float16,
-    float16 as half,
     float32 as float32,
-    float64 as double,
     float64 as float64,
     int8 as int8,
     int16 as int16,
@@ -95,7 +91,6 @@ from tracegraph.differentiation.tape import (
     GradientTape as GradientTape,
     UnconnectedGradients as UnconnectedGradients,
 )
-from tracegraph.effects.checks_and_prints import print_tensors as print
 from tracegraph.functions.function import (
     ConcreteFunction as ConcreteFunction,
     Function as Function,
@@ -135,6 +130,19 @@ from tracegraph.tracing.trace import (
     init_scope as init_scope,
 )
 from tracegraph.version import __version__ as __version__
+
+# To a type checker, a name imported `as` another is private.
+if TYPE_CHECKING:
+    from tracegraph.array.indexing import slices as _slices
+    from tracegraph.core import types as _types
+    from tracegraph.effects import checks_and_prints as _prints
+
+    bool, double, half = _types.bool_, _types.float64, _types.float16
+    print, slice = _prints.print_tensors, _slices.slice_of
+else:
+    from tracegraph.array.indexing.slices import slice_of as slice
+    from tracegraph.core.types import bool_ as bool, float16 as half, float64 as double
+    from tracegraph.effects.checks_and_prints import print_tensors as print
 
 if TYPE_CHECKING:  # imported on first use
     from tracegraph import (

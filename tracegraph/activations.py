@@ -341,7 +341,7 @@ _NAMES = (
 )
 
 
-def get(identifier: object) -> Callable[..., Any]:
+def get(identifier: object) -> Callable[[TensorLike], Tensor]:
     """The activation of a name, a function unchanged, or `linear` for None.
 
     Raises ValueError for any other name.
@@ -352,7 +352,7 @@ def get(identifier: object) -> Callable[..., Any]:
     if identifier is None:
         return linear
     if callable(identifier):
-        return identifier
+        return identifier  # type: ignore[return-value]
     if isinstance(identifier, str) and identifier in _NAMES:
         return globals()[identifier]
     fail(

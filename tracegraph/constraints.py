@@ -121,7 +121,7 @@ _BY_NAME: dict[str, type[Constraint]] = {
 }
 
 
-def get(identifier: object) -> Callable[[Any], Any] | None:
+def get(identifier: object) -> Callable[[TensorLike], Tensor] | None:
     """The constraint of a name such as "non_neg", a function unchanged, or None for None.
 
     >>> tg.constraints.get("non_neg")([-1.0, 2.0]).numpy()

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -175,8 +175,8 @@ def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> T
 
 
 def assert_shapes(
-    shapes: Any,
-    data: Any = None,
+    shapes: Sequence[tuple[TensorLike, Sequence[Any] | TensorShape]] | Mapping[Tensor, Any],
+    data: object = None,
     summarize: int | None = None,
     message: str | None = None,
     name: str | None = None,
@@ -244,7 +244,9 @@ def assert_rank_in(
         _refuse_shape(tensor, f"of a rank in {list(wanted)}", message)
 
 
-def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> Any:
+def assert_scalar(
+    tensor: TensorLike, message: str | None = None, name: str | None = None
+) -> Tensor:
     """Returns the tensor, after checking while tracing that it is a scalar. Raises ShapeError."""
     x = as_tensor(tensor)
     if x.ndim:
@@ -285,7 +287,7 @@ def assert_integer(x: TensorLike, message: str | None = None, name: str | None =
         )
 
 
-def assert_proper_iterable(values: Any) -> None:
+def assert_proper_iterable(values: Iterable[Any]) -> None:
     """Checks that `values` is an iterable of several things, such as a list of tensors. Tensors,
     arrays and strings are rejected, though Python can iterate over them. Raises DTypeError (a
     TypeError).
@@ -298,7 +300,9 @@ def assert_proper_iterable(values: Any) -> None:
         refuse_kind("assert_proper_iterable", rule, values, fix="put it in a list")
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: DTypeLike | None = None) -> DType:
+def assert_same_float_dtype(
+    tensors: Iterable[TensorLike] | None = None, dtype: DTypeLike | None = None
+) -> DType:
     """The floating dtype shared by all the tensors and `dtype`; float32 if there are neither.
     Raises DTypeError (a TypeError).
 
@@ -328,7 +332,11 @@ def _refuse_dtype(x: Any, fact: str, wanted: DType | None = None) -> NoReturn:
 
 
 def compare(
-    f: Callable[..., Any], g: Any, *args: Any, rtol: float = 1e-4, atol: float = 1e-6
+    f: Callable[..., Any],
+    g: Callable[..., Any] | DTypeLike,
+    *args: Any,
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
 ) -> RunComparison:
     """Compares two versions of a function on the same arguments, down to the first node at which
     they diverge.

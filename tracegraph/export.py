@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ __all__ = ["stablehlo"]
 
 @api_boundary
 def stablehlo(
-    f: Any,
+    f: Callable[..., Any] | Module,
     *args: Any,
     path: str | os.PathLike[str] | None = None,
     gradient: bool = False,

@@ -339,7 +339,7 @@ _OTHER_NAMES = {
 }
 
 
-def get(identifier: object) -> Callable[..., Any]:
+def get(identifier: object) -> Callable[..., Tensor]:
     """The initializer of a name such as "glorot_uniform", or a function unchanged.
 
     >>> tg.initializers.get("zeros")([2]).numpy()
@@ -352,7 +352,7 @@ def get(identifier: object) -> Callable[..., Any]:
     if isinstance(identifier, type):
         return identifier()
     if callable(identifier):
-        return identifier
+        return identifier  # type: ignore[return-value]
     fail(
         SignatureError,
         f"{shown(identifier)} is not an initializer",

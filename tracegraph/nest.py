@@ -15,7 +15,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.tensorshape import TensorShape
@@ -28,6 +28,9 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+
+if TYPE_CHECKING:
+    from tracegraph.typing import Positional
 
 
 @functools.cache
@@ -603,7 +606,7 @@ def _refuse_depth(around: Sequence[Any] = ()) -> NoReturn:
 # The public functions.
 
 
-def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
+def flatten(structure: object, expand_composites: bool = False) -> list[Any]:
     """The leaves of a nested structure, including None; dicts in the order of their sorted keys.
 
     `expand_composites` has no effect, here or in the other functions: tensors have no parts.
@@ -614,13 +617,13 @@ def flatten(structure: Any, expand_composites: bool = False) -> list[Any]:
     return flatten_structure(structure, none_is_leaf=True)[0]
 
 
-def is_nested(seq: Any) -> bool:
+def is_nested(seq: object) -> bool:
     """Whether `seq` is a container rather than a leaf."""
     return seq is not None and opener_of(seq) is not None
 
 
 def pack_sequence_as(
-    structure: Any, flat_sequence: Sequence[Any], expand_composites: bool = False
+    structure: object, flat_sequence: Sequence[Any], expand_composites: bool = False
 ) -> Any:
     """Packs the leaves `flat_sequence`, in the order of `flatten`, into the structure of
     `structure`, whose dicts keep their key order. Raises ValueError for a wrong number of leaves.
@@ -643,8 +646,8 @@ def pack_sequence_as(
 
 
 def map_structure(
-    func: Callable[..., Any],
-    *structures: Any,
+    func: Positional[Any],
+    *structures: object,
     check_types: bool = True,
     expand_composites: bool = False,
 ) -> Any:
@@ -667,7 +670,7 @@ def map_structure(
 
 
 def assert_same_structure(
-    nest1: Any, nest2: Any, check_types: bool = True, expand_composites: bool = False
+    nest1: object, nest2: object, check_types: bool = True, expand_composites: bool = False
 ) -> None:
     """Raises ValueError if the structures differ, showing both. The order of keys does not matter,
     nor does a subclass of dict or of list; `check_types` is as in `map_structure`."""

@@ -113,7 +113,7 @@ _BY_NAME: dict[str, type[Regularizer]] = {
 }
 
 
-def get(identifier: object) -> Callable[[Any], Any] | None:
+def get(identifier: object) -> Callable[[TensorLike], Tensor] | None:
     """The regularizer of a name such as "l2", a function unchanged, or None for None.
 
     >>> float(tg.regularizers.get("l2")([10.0]))

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import pytest
 import tracegraph as tg
 from tests.public_signatures import positions_of_any
 from tests.untyped_positions import REASONS
+from tracegraph.api import absent
 from tracegraph.ir.methods import TensorMethods
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "tests" / "typing"
+NAMES = ("right.py", "wrong.py", "names.py")
 
 
 def require(module: str) -> None:
@@ -32,11 +35,12 @@ def require(module: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A user's folder with the two files, and beside it what the wheel installs."""
+    """A user's folder with the files, and beside it what the wheel installs."""
     require("hatchling")
     folder = tmp_path_factory.mktemp("user")
     for name in ("right.py", "wrong.py"):
         (folder / name).write_text((FILES / name).read_text("utf-8"), "utf-8")
+    (folder / "names.py").write_text(every_name(), "utf-8")
     settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "include": ["*.py"]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), "utf-8")
     wheels = folder / "wheels"
@@ -45,6 +49,21 @@ def folder(tmp_path_factory):
     (wheel,) = wheels.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder
+
+
+def every_name() -> str:
+    """A file that reads each public name, which checkers take for private if a module imports it
+    from another without saying that it exports it."""
+    homes = [("tg", tg), *((f"tg.{short}", module) for short, module in absent.all_modules())]
+    paths = [
+        f"{path}.{name}"
+        for path, home in homes
+        for name in dir(home)
+        if not name.startswith("_") and not isinstance(getattr(home, name), types.ModuleType)
+    ]
+    assert len(paths) > 1200
+    rows = "".join(f"    {path},\n" for path in paths)
+    return f"import tracegraph as tg\n\nnames: list[object] = [\n{rows}]\n"
 
 
 def checked(folder: Path, *command: str) -> str:
@@ -64,8 +83,8 @@ def checked(folder: Path, *command: str) -> str:
 
 def pyright(folder: Path) -> dict[str, set[tuple[int, str]]]:
     found = json.loads(checked(folder, "pyright", "--outputjson", "--pythonpath", sys.executable))
-    assert found["summary"]["filesAnalyzed"] == 2
-    faults: dict[str, set[tuple[int, str]]] = {"right.py": set(), "wrong.py": set()}
+    assert found["summary"]["filesAnalyzed"] == len(NAMES)
+    faults: dict[str, set[tuple[int, str]]] = {name: set() for name in NAMES}
     for fault in found["generalDiagnostics"]:
         line = fault["range"]["start"]["line"] + 1
         faults[Path(fault["file"]).name].add((line, fault["message"]))
@@ -74,9 +93,9 @@ def pyright(folder: Path) -> dict[str, set[tuple[int, str]]]:
 
 def mypy(folder: Path) -> dict[str, set[tuple[int, str]]]:
     options = ["--strict", "--python-version", "3.11", "--cache-dir", str(folder / "cache")]
-    text = checked(folder, "mypy", *options, "right.py", "wrong.py")
-    assert "checked 2 source files" in text, text
-    faults: dict[str, set[tuple[int, str]]] = {"right.py": set(), "wrong.py": set()}
+    text = checked(folder, "mypy", *options, *NAMES)
+    assert f"checked {len(NAMES)} source files" in text, text
+    faults: dict[str, set[tuple[int, str]]] = {name: set() for name in NAMES}
     for name, line, message in re.findall(r"^(\w+\.py):(\d+): error: (.*)$", text, re.M):
         faults[name].add((int(line), message))
     return faults
@@ -87,6 +106,7 @@ def test_checkers_find_every_fault_and_no_other(folder, checker):
     require(checker.__name__)
     faults = checker(folder)
     assert not faults["right.py"]
+    assert not faults["names.py"]
     lines = (FILES / "wrong.py").read_text("utf-8").splitlines()
     marked = {number for number, line in enumerate(lines, 1) if "# wrong: " in line}
     assert len(marked) > 20

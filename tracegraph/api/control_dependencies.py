@@ -12,7 +12,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
 
-def group(*inputs: Any, name: str | None = None) -> None:
+def group(*inputs: object, name: str | None = None) -> None:
     """Groups operations; does nothing, since they have already been called in order.
 
     >>> v = tg.Variable(1.0)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, overload
 
 import numpy as np
 
@@ -41,7 +41,30 @@ from tracegraph.operands.flags import as_flag
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.state.variable import Variable
-from tracegraph.typing import Nest, TensorLike
+from tracegraph.typing import Leaf, Nest, Positional, Structure, TensorLike
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, Protocol, TypeAlias, TypeVar
+
+    Element = TypeVar("Element")
+    #: An axis, or None; one for all arguments, or one for each.
+    InAxes: TypeAlias = int | Sequence[int | None] | None
+    Rest = ParamSpec("Rest")
+    Output = TypeVar("Output", covariant=True)
+
+    class OfTensor(Protocol[Rest, Output]):
+        """A function of what becomes a tensor, and of more."""
+
+        def __call__(
+            self, x: TensorLike, /, *more: Rest.args, **keywords: Rest.kwargs
+        ) -> Output: ...
+
+    # To type checkers, the parameters of a lambda are tensors, and a function of several tensors
+    # may be called with others by name. A function of one is named twice, for mypy: it does not
+    # see in `grad(grad(lambda x: x))` that the lambda has no other parameters.
+    One: TypeAlias = Callable[Concatenate[Tensor, Rest], Output]
+    Two: TypeAlias = Callable[[Tensor, Tensor], Output]
+    Three: TypeAlias = Callable[[Tensor, Tensor, Tensor], Output]
 
 # Loops.
 
@@ -66,10 +89,31 @@ def pfor(fn: Callable[[Tensor], Result], n: int | Tensor) -> Result:
     return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
 
 
+@overload
+def vectorized_map(
+    fn: Callable[[Tensor], Result],
+    elems: Leaf,
+    fallback_to_while_loop: bool = ...,
+    warn: bool = ...,
+) -> Result: ...
+@overload
+def vectorized_map(
+    fn: Callable[[Element], Result],
+    elems: Element,
+    fallback_to_while_loop: bool = ...,
+    warn: bool = ...,
+) -> Result: ...
+@overload
+def vectorized_map(
+    fn: Callable[[Any], Result],
+    elems: Structure,
+    fallback_to_while_loop: bool = ...,
+    warn: bool = ...,
+) -> Result: ...
 @api_boundary
 def vectorized_map(
     fn: Callable[[Any], Result],
-    elems: Nest,
+    elems: Any,
     fallback_to_while_loop: bool = True,
     warn: bool = True,
 ) -> Result:
@@ -103,10 +147,26 @@ def vectorized_map(
     return parallel_for(iteration, [tensors[k] for k in batched], count, "vectorized_map")
 
 
-@api_boundary
+@overload
 def vmap(
-    fn: Callable[Parameters, Result], in_axes: Any = 0, out_axes: int = 0
-) -> Callable[Parameters, Result]:
+    fn: Three[Output], in_axes: InAxes = ..., out_axes: int = ...
+) -> OfTensor[..., Output]: ...
+@overload
+def vmap(fn: Two[Output], in_axes: InAxes = ..., out_axes: int = ...) -> OfTensor[..., Output]: ...
+@overload
+def vmap(
+    fn: One[Rest, Output], in_axes: InAxes = ..., out_axes: int = ...
+) -> OfTensor[Rest, Output]: ...
+@overload
+def vmap(
+    fn: Callable[[Tensor], Output], in_axes: InAxes = ..., out_axes: int = ...
+) -> OfTensor[[], Output]: ...
+@overload
+def vmap(
+    fn: Callable[Parameters, Result], in_axes: InAxes = ..., out_axes: int = ...
+) -> Callable[Parameters, Result]: ...
+@api_boundary
+def vmap(fn: Callable[..., Any], in_axes: InAxes = 0, out_axes: int = 0) -> Callable[..., Any]:
     """Vectorizes `fn` over an axis of its arguments.
 
     - `in_axes`: the axis of every tensor to map over, or None for arguments shared by all calls:
@@ -245,12 +305,28 @@ class _Accumulator(_Whole, ForwardAccumulator):
 
 @overload
 def value_and_grad(
-    fn: Callable[[Tensor], Tensor],
-) -> Callable[[TensorLike], tuple[Tensor, Tensor]]: ...
+    fn: Three[Tensor], argnums: int = ..., has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, Tensor]]: ...
 @overload
 def value_and_grad(
-    fn: Callable[Concatenate[Tensor, Parameters], Tensor],
-) -> Callable[Concatenate[TensorLike, Parameters], tuple[Tensor, Tensor]]: ...
+    fn: Two[Tensor], argnums: int = ..., has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, Tensor]]: ...
+@overload
+def value_and_grad(
+    fn: Three[Tensor], argnums: Sequence[int], has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, tuple[Tensor, ...]]]: ...
+@overload
+def value_and_grad(
+    fn: Two[Tensor], argnums: Sequence[int], has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, tuple[Tensor, ...]]]: ...
+@overload
+def value_and_grad(
+    fn: One[Rest, Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[Rest, tuple[Tensor, Tensor]]: ...
+@overload
+def value_and_grad(
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[[], tuple[Tensor, Tensor]]: ...
 @overload
 def value_and_grad(
     fn: Callable[Parameters, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ...
@@ -297,11 +373,29 @@ def _value_and_slope(
 
 
 @overload
-def grad(fn: Callable[[Tensor], Tensor]) -> Callable[[TensorLike], Tensor]: ...
+def grad(
+    fn: Three[Tensor], argnums: int = ..., has_aux: Literal[False] = ...
+) -> OfTensor[..., Tensor]: ...
 @overload
 def grad(
-    fn: Callable[Concatenate[Tensor, Parameters], Tensor],
-) -> Callable[Concatenate[TensorLike, Parameters], Tensor]: ...
+    fn: Two[Tensor], argnums: int = ..., has_aux: Literal[False] = ...
+) -> OfTensor[..., Tensor]: ...
+@overload
+def grad(
+    fn: Three[Tensor], argnums: Sequence[int], has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, ...]]: ...
+@overload
+def grad(
+    fn: Two[Tensor], argnums: Sequence[int], has_aux: Literal[False] = ...
+) -> OfTensor[..., tuple[Tensor, ...]]: ...
+@overload
+def grad(
+    fn: One[Rest, Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[Rest, Tensor]: ...
+@overload
+def grad(
+    fn: Callable[[Tensor], Tensor], argnums: Literal[0] = ..., has_aux: Literal[False] = ...
+) -> OfTensor[[], Tensor]: ...
 @overload
 def grad(
     fn: Callable[Parameters, Any], argnums: int | Sequence[int] = ..., has_aux: bool = ...
@@ -330,11 +424,53 @@ def grad(
 
 
 @overload
-def jacobian(fn: Callable[[Tensor], Tensor]) -> Callable[[TensorLike], Tensor]: ...
+def jacobian(
+    fn: Three[Tensor],
+    argnums: int = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., Tensor]: ...
 @overload
 def jacobian(
-    fn: Callable[Concatenate[Tensor, Parameters], Tensor],
-) -> Callable[Concatenate[TensorLike, Parameters], Tensor]: ...
+    fn: Two[Tensor],
+    argnums: int = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., Tensor]: ...
+@overload
+def jacobian(
+    fn: Three[Tensor],
+    argnums: Sequence[int],
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., tuple[Tensor, ...]]: ...
+@overload
+def jacobian(
+    fn: Two[Tensor],
+    argnums: Sequence[int],
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., tuple[Tensor, ...]]: ...
+@overload
+def jacobian(
+    fn: One[Rest, Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[Rest, Tensor]: ...
+@overload
+def jacobian(
+    fn: Callable[[Tensor], Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[[], Tensor]: ...
 @overload
 def jacobian(
     fn: Callable[Parameters, Any],
@@ -386,11 +522,53 @@ def jacobian(
 
 
 @overload
-def hessian(fn: Callable[[Tensor], Tensor]) -> Callable[[TensorLike], Tensor]: ...
+def hessian(
+    fn: Three[Tensor],
+    argnums: int = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., Tensor]: ...
 @overload
 def hessian(
-    fn: Callable[Concatenate[Tensor, Parameters], Tensor],
-) -> Callable[Concatenate[TensorLike, Parameters], Tensor]: ...
+    fn: Two[Tensor],
+    argnums: int = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., Tensor]: ...
+@overload
+def hessian(
+    fn: Three[Tensor],
+    argnums: Sequence[int],
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., tuple[tuple[Tensor, ...], ...]]: ...
+@overload
+def hessian(
+    fn: Two[Tensor],
+    argnums: Sequence[int],
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[..., tuple[tuple[Tensor, ...], ...]]: ...
+@overload
+def hessian(
+    fn: One[Rest, Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[Rest, Tensor]: ...
+@overload
+def hessian(
+    fn: Callable[[Tensor], Tensor],
+    argnums: Literal[0] = ...,
+    mode: str | None = ...,
+    chunk_size: int | None = ...,
+    sparse: Literal[False] = ...,
+) -> OfTensor[[], Tensor]: ...
 @overload
 def hessian(
     fn: Callable[Parameters, Any],
@@ -428,9 +606,7 @@ def hessian(
 
 
 @api_boundary
-def vjp(
-    fn: Callable[..., Result], *primals: Nest
-) -> tuple[Result, Callable[[Any], tuple[Any, ...]]]:
+def vjp(fn: Positional[Result], *primals: Nest) -> tuple[Result, Callable[[Any], tuple[Any, ...]]]:
     """Returns fn(*primals), and a function from a cotangent of the result to those of the primals.
 
     The cotangent has the structure of the result. The function returns a tuple with one entry per
@@ -460,7 +636,7 @@ def vjp(
 
 @api_boundary
 def jvp(
-    fn: Callable[..., Result], primals: Sequence[Nest], tangents: Sequence[Nest]
+    fn: Positional[Result], primals: Sequence[Nest], tangents: Sequence[Nest]
 ) -> tuple[Result, Result]:
     """Returns fn(*primals) and its derivative in the direction `tangents`, in the same structure.
 
@@ -488,7 +664,7 @@ def jvp(
 
 
 @api_boundary
-def linearize(fn: Callable[..., Result], *primals: Nest) -> tuple[Result, Callable[..., Result]]:
+def linearize(fn: Positional[Result], *primals: Nest) -> tuple[Result, Callable[..., Result]]:
     """Returns fn(*primals), and its derivative there as a function of tangents.
 
     Values that the derivative needs from the primals are computed once, however often it is called.
@@ -513,6 +689,14 @@ def linearize(fn: Callable[..., Result], *primals: Nest) -> tuple[Result, Callab
     return value, linear
 
 
+@overload
+def hvp(fn: Positional[Any], primals: Leaf, tangents: TensorLike) -> Tensor: ...
+@overload
+def hvp(
+    fn: Positional[Any], primals: Sequence[Leaf], tangents: Sequence[Any]
+) -> tuple[Tensor, ...]: ...
+@overload
+def hvp(fn: Positional[Any], primals: Nest, tangents: Nest) -> Any: ...
 @api_boundary
 def hvp(fn: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """The Hessian of fn's result, a floating scalar, times `tangents`, in the structure of

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -28,11 +28,42 @@ from tracegraph.ops.effect import HostCall
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace, current_trace
 
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
+    from tracegraph.typing import DTypeLike, Positional, TensorLike
+
+    Declared: TypeAlias = DTypeLike | TensorSpec
+
+
+@overload
 def numpy_function(
-    func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,
+    func: Positional[Any],
+    inp: TensorLike | None,
+    Tout: Declared,
+    stateful: bool = ...,
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def numpy_function(
+    func: Positional[Any],
+    inp: TensorLike | None,
+    Tout: Sequence[Declared],
+    stateful: bool = ...,
+    name: str | None = ...,
+) -> list[Tensor]: ...
+@overload
+def numpy_function(
+    func: Positional[Any],
+    inp: TensorLike | None = ...,
+    Tout: None = ...,
+    stateful: bool = ...,
+    name: str | None = ...,
+) -> None: ...
+def numpy_function(
+    func: Positional[Any] | None = None,
+    inp: TensorLike | None = None,
+    Tout: Declared | Sequence[Declared] | None = None,
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
@@ -51,10 +82,31 @@ def numpy_function(
     return _python_call(ArrayFunction, func, inp, Tout)
 
 
+@overload
 def py_function(
-    func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,
+    func: Positional[Any],
+    inp: TensorLike | None,
+    Tout: Declared,
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def py_function(
+    func: Positional[Any],
+    inp: TensorLike | None,
+    Tout: Sequence[Declared],
+    name: str | None = ...,
+) -> list[Tensor]: ...
+@overload
+def py_function(
+    func: Positional[Any],
+    inp: TensorLike | None = ...,
+    Tout: None = ...,
+    name: str | None = ...,
+) -> None: ...
+def py_function(
+    func: Positional[Any] | None = None,
+    inp: TensorLike | None = None,
+    Tout: Declared | Sequence[Declared] | None = None,
     name: str | None = None,
 ) -> Any:
     """Calls `func` on tensors at every run, computing at top level; differentiable.

@@ -142,7 +142,7 @@ def _put_on_device(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: object) -> bool:
     """Whether x is a tensor or a Variable.
 
     >>> tg.is_tensor(tg.constant(1)), tg.is_tensor(1)

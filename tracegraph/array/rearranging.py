@@ -315,13 +315,14 @@ def parallel_stack(values: TensorLike, name: str | None = None) -> Tensor:
     return stack(values)
 
 
-def type_spec_from_value(value: Any) -> TensorSpec:
+def type_spec_from_value(value: TensorLike) -> TensorSpec:
     """The `tg.TensorSpec` that describes a tensor, or a value convertible to one.
 
     >>> tg.type_spec_from_value([1.0, 2.0])
     TensorSpec(shape=(2,), dtype=tg.float32, name=None)
     """
-    return TensorSpec.from_tensor(value if has_dtype(value) else as_tensor(value))
+    described: Any = value if has_dtype(value) else as_tensor(value)
+    return TensorSpec.from_tensor(described)
 
 
 def broadcast_static_shape(shape_x: ShapeLike, shape_y: ShapeLike) -> TensorShape:

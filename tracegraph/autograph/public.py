@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph.autograph.function_conversion import NotConvertible, converted_text, take_as_given
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from tracegraph.typing import TensorLike
+
+    Converted = TypeVar("Converted", bound=Callable[..., Any])
 
 
 def to_code(
@@ -40,6 +44,10 @@ def to_code(
         )
 
 
+@overload
+def do_not_convert(func: Converted) -> Converted: ...
+@overload
+def do_not_convert(func: None = None) -> Callable[[Converted], Converted]: ...
 def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
     """The function, to be called unconverted even by converted code; also a decorator.
 
@@ -68,7 +76,7 @@ def set_loop_options(
     parallel_iterations: int | None = None,
     swap_memory: bool | None = None,
     maximum_iterations: TensorLike | None = None,
-    shape_invariants: Any = None,
+    shape_invariants: object = None,
 ) -> None:
     """Sets options of the loop whose first statement this is.
 

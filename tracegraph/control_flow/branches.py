@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -43,9 +43,35 @@ from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
 
 if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+    from typing import TypeVar
+
+    from tracegraph.typing import Leaf, TensorLike
+
+    Result = TypeVar("Result")
+    Numbered = (
+        Sequence[Callable[[], Result]]
+        | Sequence[tuple[int, Callable[[], Result]]]
+        | Mapping[int, Callable[[], Result]]
+    )
+    Pairs = (
+        Sequence[tuple[TensorLike, Callable[[], Result]]] | Mapping[Tensor, Callable[[], Result]]
+    )
 
 
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], Leaf],
+    false_fn: Callable[[], Leaf],
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def cond(
+    pred: TensorLike,
+    true_fn: Callable[[], Result],
+    false_fn: Callable[[], Result],
+    name: str | None = ...,
+) -> Result: ...
 @api_boundary
 @makes_effects
 def cond(
@@ -80,11 +106,25 @@ def cond(
     return _chosen("cond", lambda graphs: Cond(*graphs), decider, regions)
 
 
+@overload
+def switch_case(
+    branch_index: TensorLike,
+    branch_fns: Numbered[Leaf],
+    default: Callable[[], Leaf] | None = ...,
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def switch_case(
+    branch_index: TensorLike,
+    branch_fns: Numbered[Result],
+    default: Callable[[], Result] | None = ...,
+    name: str | None = ...,
+) -> Result: ...
 @api_boundary
 @makes_effects
 def switch_case(
     branch_index: TensorLike,
-    branch_fns: Any,
+    branch_fns: Numbered[Any],
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
@@ -119,10 +159,26 @@ def switch_case(
     return _chosen("switch_case", lambda graphs: Switch(tuple(graphs)), place, regions)
 
 
+@overload
+def case(
+    pred_fn_pairs: Pairs[Leaf],
+    default: Callable[[], Leaf] | None = ...,
+    exclusive: bool = ...,
+    strict: bool = ...,
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def case(
+    pred_fn_pairs: Pairs[Result],
+    default: Callable[[], Result] | None = ...,
+    exclusive: bool = ...,
+    strict: bool = ...,
+    name: str | None = ...,
+) -> Result: ...
 @api_boundary
 @makes_effects
 def case(
-    pred_fn_pairs: Any,
+    pred_fn_pairs: Pairs[Any],
     default: Callable[[], Any] | None = None,
     exclusive: bool = False,
     strict: bool = False,

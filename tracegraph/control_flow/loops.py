@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
@@ -43,16 +43,181 @@ from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
-    from tracegraph.typing import TensorLike
+    import typing
+    from typing import TypedDict, TypeVar, TypeVarTuple, Unpack
+
+    from tracegraph.core.tensorshape import TensorShape, TensorSpec
+    from tracegraph.typing import DTypeLike, Leaf, Nest, Structure, TensorLike
+
+    Number = TypeVar("Number", bound=Leaf)
+    State = TypeVar("State")
+    Element = TypeVar("Element")
+    Result = TypeVar("Result")
+    States = TypeVarTuple("States")
+    Shapes = TensorShape | TensorSpec | Nest
+    #: Loop variables in structures, which checkers cannot turn into tensors.
+    Deep = list[Any] | tuple[Structure, *tuple[Any, ...]] | tuple[Leaf, Structure, *tuple[Any, ...]]
+
+    class _Options(TypedDict, total=False):
+        parallel_iterations: int
+        back_prop: bool
+        swap_memory: bool
+        name: str | None
+
+    class _WhileOptions(_Options, total=False):
+        maximum_iterations: TensorLike | None
+        checkpoints: int | None
+
+    #: The types of results, in their structure.
+    Signature = DTypeLike | TensorSpec | Sequence[Any] | Mapping[Any, Any] | None
+
+    class _MapOptions(TypedDict, total=False):
+        parallel_iterations: int | None
+        back_prop: bool
+        swap_memory: bool
+        infer_shape: bool
+        name: str | None
+        fn_output_signature: Signature
+
+    class _FoldOptions(_Options, total=False):
+        infer_shape: bool
+        reverse: bool
 
 
+# To type checkers, numbers and arrays that are loop variables become tensors. Those that stand
+# behind a structure keep their types, and what fits nowhere else has no types at all.
+
+
+@overload
+def while_loop(
+    cond: Callable[[Tensor, Tensor, Tensor, Tensor, *States], TensorLike],
+    body: Callable[
+        [Tensor, Tensor, Tensor, Tensor, *States],
+        tuple[Leaf, Leaf, Leaf, Leaf, *States] | list[Any],
+    ],
+    loop_vars: tuple[Leaf, Leaf, Leaf, Leaf, *States],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, *States]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor, Tensor, Tensor, *States], TensorLike],
+    body: Callable[[Tensor, Tensor, Tensor, *States], tuple[Leaf, Leaf, Leaf, *States] | list[Any]],
+    loop_vars: tuple[Leaf, Leaf, Leaf, *States],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[Tensor, Tensor, Tensor, *States]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor, Tensor, *States], TensorLike],
+    body: Callable[[Tensor, Tensor, *States], tuple[Leaf, Leaf, *States] | list[Any]],
+    loop_vars: tuple[Leaf, Leaf, *States],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[Tensor, Tensor, *States]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor, *States], TensorLike],
+    body: Callable[[Tensor, *States], tuple[Leaf, *States] | list[Any] | Leaf],
+    loop_vars: tuple[Leaf, *States],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[Tensor, *States]: ...
+@overload
+def while_loop(
+    cond: Callable[[State], TensorLike],
+    body: Callable[[State], tuple[State] | list[Any] | State],
+    loop_vars: tuple[State],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[State]: ...
+@overload
+def while_loop(
+    cond: Callable[[*States], TensorLike],
+    body: Callable[[*States], tuple[*States] | list[Any]],
+    loop_vars: tuple[*States],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> tuple[*States]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor], TensorLike],
+    body: Callable[[Tensor], Leaf],
+    loop_vars: Leaf,
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> Tensor: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor], TensorLike],
+    body: Callable[[Tensor], list[Leaf] | tuple[Leaf] | Leaf],
+    loop_vars: list[Number],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> list[Tensor]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor, Tensor], TensorLike],
+    body: Callable[[Tensor, Tensor], list[Leaf] | tuple[Leaf, Leaf]],
+    loop_vars: list[Number],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> list[Tensor]: ...
+@overload
+def while_loop(
+    cond: Callable[[Tensor, Tensor, Tensor], TensorLike],
+    body: Callable[[Tensor, Tensor, Tensor], list[Leaf] | tuple[Leaf, Leaf, Leaf]],
+    loop_vars: list[Number],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> list[Tensor]: ...
+@overload
+def while_loop(
+    cond: Callable[[State], TensorLike],
+    body: Callable[[State], State],
+    loop_vars: State,
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> State: ...
+@overload
+def while_loop(
+    cond: Callable[[Any], TensorLike],
+    body: Callable[[Any], Nest],
+    loop_vars: Deep,
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> Any: ...
+@overload
+def while_loop(
+    cond: Callable[[Any, Any], TensorLike],
+    body: Callable[[Any, Any], Nest],
+    loop_vars: Deep,
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> Any: ...
+@overload
+def while_loop(
+    cond: Callable[[Any, Any, Any], TensorLike],
+    body: Callable[[Any, Any, Any], Nest],
+    loop_vars: Deep,
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> Any: ...
+@overload
+def while_loop(
+    cond: Callable[typing.Concatenate[Any, Any, Any, Any, ...], TensorLike],
+    body: Callable[typing.Concatenate[Any, Any, Any, Any, ...], Nest],
+    loop_vars: list[Any] | tuple[Any, ...],
+    shape_invariants: Shapes = ...,
+    **options: Unpack[_WhileOptions],
+) -> Any: ...
 @api_boundary
 @makes_effects
 def while_loop(
     cond: Callable[..., Any],
     body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    loop_vars: Nest,
+    shape_invariants: Shapes = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -283,12 +448,54 @@ def checkpoint_count(types: Sequence[TensorType], checkpoints: Any, bound: Any) 
     return min(found, bound + 2) if isinstance(bound, int) and bound >= 0 else found
 
 
+@overload
+def scan(
+    fn: Callable[[Tensor, Tensor], Leaf],
+    elems: Leaf,
+    initializer: Leaf | None = ...,
+    **options: Unpack[_FoldOptions],
+) -> Tensor: ...
+@overload
+def scan(
+    fn: Callable[[Tensor, Element], Leaf],
+    elems: Element,
+    initializer: Leaf,
+    **options: Unpack[_FoldOptions],
+) -> Tensor: ...
+@overload
+def scan(
+    fn: Callable[[State, Tensor], Result],
+    elems: Leaf,
+    initializer: State,
+    **options: Unpack[_FoldOptions],
+) -> Result: ...
+@overload
+def scan(
+    fn: Callable[[State, Element], Result],
+    elems: Element,
+    initializer: State,
+    **options: Unpack[_FoldOptions],
+) -> Result: ...
+@overload
+def scan(
+    fn: Callable[[Any, Any], Nest],
+    elems: Nest,
+    initializer: Structure,
+    **options: Unpack[_FoldOptions],
+) -> Any: ...
+@overload
+def scan(
+    fn: Callable[[Any, Any], Nest],
+    elems: Structure,
+    initializer: Nest = ...,
+    **options: Unpack[_FoldOptions],
+) -> Any: ...
 @api_boundary
 @makes_effects
 def scan(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: Nest,
+    initializer: Nest = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -317,12 +524,54 @@ def scan(
     return _accumulated("scan", fn, elems, initializer, reverse, back_prop, True)
 
 
+@overload
+def foldl(
+    fn: Callable[[Tensor, Tensor], Leaf],
+    elems: Leaf,
+    initializer: Leaf | None = ...,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def foldl(
+    fn: Callable[[Tensor, Element], Leaf],
+    elems: Element,
+    initializer: Leaf,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def foldl(
+    fn: Callable[[State, Tensor], Result],
+    elems: Leaf,
+    initializer: State,
+    **options: Unpack[_Options],
+) -> Result: ...
+@overload
+def foldl(
+    fn: Callable[[State, Element], Result],
+    elems: Element,
+    initializer: State,
+    **options: Unpack[_Options],
+) -> Result: ...
+@overload
+def foldl(
+    fn: Callable[[Any, Any], Nest],
+    elems: Nest,
+    initializer: Structure,
+    **options: Unpack[_Options],
+) -> Any: ...
+@overload
+def foldl(
+    fn: Callable[[Any, Any], Nest],
+    elems: Structure,
+    initializer: Nest = ...,
+    **options: Unpack[_Options],
+) -> Any: ...
 @api_boundary
 @makes_effects
 def foldl(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: Nest,
+    initializer: Nest = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -338,12 +587,54 @@ def foldl(
     return _accumulated("foldl", fn, elems, initializer, False, back_prop, False)
 
 
+@overload
+def foldr(
+    fn: Callable[[Tensor, Tensor], Leaf],
+    elems: Leaf,
+    initializer: Leaf | None = ...,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def foldr(
+    fn: Callable[[Tensor, Element], Leaf],
+    elems: Element,
+    initializer: Leaf,
+    **options: Unpack[_Options],
+) -> Tensor: ...
+@overload
+def foldr(
+    fn: Callable[[State, Tensor], Result],
+    elems: Leaf,
+    initializer: State,
+    **options: Unpack[_Options],
+) -> Result: ...
+@overload
+def foldr(
+    fn: Callable[[State, Element], Result],
+    elems: Element,
+    initializer: State,
+    **options: Unpack[_Options],
+) -> Result: ...
+@overload
+def foldr(
+    fn: Callable[[Any, Any], Nest],
+    elems: Nest,
+    initializer: Structure,
+    **options: Unpack[_Options],
+) -> Any: ...
+@overload
+def foldr(
+    fn: Callable[[Any, Any], Nest],
+    elems: Structure,
+    initializer: Nest = ...,
+    **options: Unpack[_Options],
+) -> Any: ...
 @api_boundary
 @makes_effects
 def foldr(
     fn: Callable[[Any, Any], Any],
-    elems: Any,
-    initializer: Any = None,
+    elems: Nest,
+    initializer: Nest = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -385,18 +676,53 @@ def scan_with_results(
     return structure.pack(last), stacked
 
 
+@overload
+def map_fn(
+    fn: Callable[[Tensor], Leaf],
+    elems: Leaf,
+    dtype: Signature = ...,
+    **options: Unpack[_MapOptions],
+) -> Tensor: ...
+@overload
+def map_fn(
+    fn: Callable[[Element], Leaf],
+    elems: Element,
+    dtype: Signature = ...,
+    **options: Unpack[_MapOptions],
+) -> Tensor: ...
+@overload
+def map_fn(
+    fn: Callable[[Tensor], Result],
+    elems: Leaf,
+    dtype: Signature = ...,
+    **options: Unpack[_MapOptions],
+) -> Result: ...
+@overload
+def map_fn(
+    fn: Callable[[Element], Result],
+    elems: Element,
+    dtype: Signature = ...,
+    **options: Unpack[_MapOptions],
+) -> Result: ...
+@overload
+def map_fn(
+    fn: Callable[[Any], Result],
+    elems: Structure,
+    dtype: Signature = ...,
+    **options: Unpack[_MapOptions],
+) -> Result: ...
 @api_boundary
 @makes_effects
 def map_fn(
     fn: Callable[[Any], Any],
-    elems: Any,
-    dtype: Any = None,
+    elems: Nest,
+    dtype: Signature = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
+    fn_output_signature: Signature = None,
 ) -> Any:
     """`fn` applied to each element along the first axis of `elems` in turn, stacked.
 

@@ -505,7 +505,7 @@ class TensorArray:
         return self._declared.is_fully_defined()
 
     @property
-    def capacity(self) -> Any:
+    def capacity(self) -> Size:
         """How many elements the buffer of the array has."""
         base = 0 if self._buffer is None else self._buffer.type.shape[0]
         return base if isinstance(self._size, Tensor) else maximum(base, self._size)

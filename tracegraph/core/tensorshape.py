@@ -15,10 +15,20 @@ from tracegraph.core.types import DType, TensorType, as_dtype, float32
 from tracegraph.errors import ShapeError, fail, shown
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from tracegraph.eager.layouts import Layout
     from tracegraph.ir.tensor import Tensor
     from tracegraph.state.variable import Variable
     from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike
+
+    class Described(Protocol):
+        """A tensor, a Variable or an array."""
+
+        @property
+        def shape(self) -> Any: ...
+        @property
+        def dtype(self) -> Any: ...
 
 
 class TensorShape(tuple[int, ...]):
@@ -464,7 +474,7 @@ class TensorSpec:
         return TensorType(self._dtype, tuple(sizes))
 
     @classmethod
-    def from_tensor(cls, tensor: Any, name: str | None = None) -> TensorSpec:
+    def from_tensor(cls, tensor: Described, name: str | None = None) -> TensorSpec:
         """The spec that describes a tensor, a Variable or an array.
 
         >>> tg.TensorSpec.from_tensor(tg.zeros([2, 3]))

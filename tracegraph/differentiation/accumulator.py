@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import nest
 from tracegraph.differentiation.tape import (
@@ -30,6 +30,9 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.passes.walk import push_forward
 from tracegraph.state.variable import Variable
 
+if TYPE_CHECKING:
+    from tracegraph.typing import Nest, Tensors
+
 
 class ForwardAccumulator:
     """Computes Jacobian-vector products alongside the computation in its `with` block.
@@ -51,7 +54,7 @@ class ForwardAccumulator:
     array([4., 0.], dtype=float32)
     """
 
-    def __init__(self, primals: Any, tangents: Any) -> None:
+    def __init__(self, primals: Tensors, tangents: Nest) -> None:
         if not structure_of(primals).matches(structure_of(tangents)):
             _refuse(
                 f"the primals have the structure {structure_of(primals)}, and the tangents "
@@ -139,9 +142,33 @@ class ForwardAccumulator:
 
     # Called by users.
 
+    @overload
     def jvp(
         self,
-        primals: Any,
+        primals: Tensor | Variable,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> Tensor: ...
+    @overload
+    def jvp(
+        self,
+        primals: list[Tensor] | list[Variable] | list[Tensor | Variable],
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> list[Tensor]: ...
+    @overload
+    def jvp(
+        self,
+        primals: tuple[Tensor | Variable, ...],
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> tuple[Tensor, ...]: ...
+    @overload
+    def jvp(
+        self,
+        primals: Tensors,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> Any: ...
+    def jvp(
+        self,
+        primals: Tensors,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
     ) -> Any:
         """The tangents of `primals`, in the same structure: each Jacobian times the direction.

@@ -26,20 +26,20 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
 if TYPE_CHECKING:
-    from tracegraph.typing import Nest
+    from tracegraph.typing import Nest, Tensors
 
 
 @api_boundary
 def gradients(
-    ys: Nest,
-    xs: Nest,
-    grad_ys: Any = None,
+    ys: Tensors,
+    xs: Tensors,
+    grad_ys: Nest = None,
     name: str | None = None,
     gate_gradients: bool = False,
     aggregation_method: object = None,
-    stop_gradients: Any = None,
+    stop_gradients: Tensors | None = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-) -> list[Any]:
+) -> list[Tensor]:
     """The sum of the derivatives of `ys` with respect to each of `xs`, inside a `tg.function`.
 
     - `ys`, `xs`: a tensor or a Variable, or a list of them.
@@ -71,17 +71,17 @@ def gradients(
     found = _found(nodes, targets, sources, seeds)
     if unconnected is UnconnectedGradients.ZERO:
         return [zeros_like_leaf(x) if g is None else g for g, x in zip(found, _leaves(xs))]
-    return found
+    return found  # type: ignore[return-value]
 
 
 @api_boundary
 def hessians(
-    ys: Nest,
-    xs: Nest,
+    ys: Tensors,
+    xs: Tensors,
     gate_gradients: bool = False,
     aggregation_method: object = None,
     name: str = "hessians",
-) -> list[Any]:
+) -> list[Tensor]:
     """The second derivatives of the sum of `ys` with respect to each of `xs`, in a `tg.function`.
 
     Returns a list with one tensor for each x, of shape `x.shape + x.shape`. Arguments and errors

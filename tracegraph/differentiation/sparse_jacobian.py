@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from tracegraph.ops.elementwise import MUL
 from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.tracing.trace import Trace
+
+if TYPE_CHECKING:
+    from tracegraph.core.types import DType
 
 
 class SparseJacobian:
@@ -69,7 +72,7 @@ class SparseJacobian:
         self._dense_shape = (*target_shape, *source_shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         return self.values.dtype
 
     def to_dense(self) -> Tensor:

@@ -57,8 +57,19 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
 if TYPE_CHECKING:
+    from typing import TypedDict, TypeVar, Unpack
+
+    from tracegraph.differentiation.sparse_jacobian import SparseJacobian
     from tracegraph.explanation.explain import Explanation, TapeRecord
-    from tracegraph.typing import Nest
+    from tracegraph.typing import Nest, Tensors
+
+    Key = TypeVar("Key")
+
+    class _JacobianOptions(TypedDict, total=False):
+        parallel_iterations: int | None
+        experimental_use_pfor: bool
+        chunk_size: int | None
+        mode: str | None
 
 
 class UnconnectedGradients(enum.Enum):
@@ -282,7 +293,7 @@ class GradientTape:
     # Called by users.
 
     @api_boundary
-    def watch(self, tensor: Nest) -> None:
+    def watch(self, tensor: Tensors) -> None:
         """Watches a tensor, a Variable, or a nested structure of them, from now on.
 
         Raises GradientError (a ValueError) for anything else, RuntimeError if the tape was never
@@ -402,6 +413,16 @@ class GradientTape:
         *,
         unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
     ) -> list[Tensor | None]: ...
+    # Those of a model's Variables are often assigned anew, as the list of clipped gradients.
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: tuple[Variable, ...],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> Sequence[Tensor | None]: ...
     @overload
     def gradient(
         self,
@@ -431,6 +452,14 @@ class GradientTape:
     def gradient(
         self,
         target: Nest,
+        sources: tuple[Variable, ...],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> Sequence[Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
         sources: tuple[Tensor | Variable, ...],
         output_gradients: Nest = ...,
         unconnected_gradients: UnconnectedGradients | str = ...,
@@ -439,7 +468,41 @@ class GradientTape:
     def gradient(
         self,
         target: Nest,
-        sources: Nest,
+        sources: dict[Key, Tensor] | dict[Key, Variable],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> dict[Key, Tensor | None]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: dict[Key, Tensor | Variable],
+        output_gradients: Nest = ...,
+        *,
+        unconnected_gradients: Literal["none", UnconnectedGradients.NONE],
+    ) -> dict[Key, Tensor | None]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: dict[Key, Tensor] | dict[Key, Variable],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> dict[Key, Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: dict[Key, Tensor | Variable],
+        output_gradients: Nest = ...,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+    ) -> dict[Key, Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: Nest,
+        sources: Tensors,
         output_gradients: Nest = ...,
         unconnected_gradients: UnconnectedGradients | str = ...,
     ) -> Any: ...
@@ -447,7 +510,7 @@ class GradientTape:
     def gradient(
         self,
         target: Nest,
-        sources: Nest,
+        sources: Tensors,
         output_gradients: Nest = None,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
     ) -> Any:
@@ -500,25 +563,59 @@ class GradientTape:
 
     @overload
     def jacobian(
-        self, target: Tensor | Variable, sources: Tensor | Variable, *, mode: str | None = ...
+        self,
+        target: Tensor | Variable,
+        sources: Tensor | Variable,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+        *,
+        sparse: Literal[True],
+        **options: Unpack[_JacobianOptions],
+    ) -> SparseJacobian: ...
+    @overload
+    def jacobian(
+        self,
+        target: Tensor | Variable,
+        sources: Tensor | Variable,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+        *,
+        sparse: Literal[False] = ...,
+        **options: Unpack[_JacobianOptions],
     ) -> Tensor: ...
     @overload
     def jacobian(
         self,
         target: Tensor | Variable,
-        sources: Nest,
+        sources: list[Tensor] | list[Variable] | list[Tensor | Variable],
         unconnected_gradients: UnconnectedGradients | str = ...,
-        parallel_iterations: int | None = ...,
-        experimental_use_pfor: bool = ...,
-        chunk_size: int | None = ...,
-        mode: str | None = ...,
+        *,
+        sparse: Literal[False] = ...,
+        **options: Unpack[_JacobianOptions],
+    ) -> list[Tensor]: ...
+    @overload
+    def jacobian(
+        self,
+        target: Tensor | Variable,
+        sources: tuple[Tensor | Variable, ...],
+        unconnected_gradients: UnconnectedGradients | str = ...,
+        *,
+        sparse: Literal[False] = ...,
+        **options: Unpack[_JacobianOptions],
+    ) -> tuple[Tensor, ...]: ...
+    @overload
+    def jacobian(
+        self,
+        target: Tensor | Variable,
+        sources: Tensors,
+        unconnected_gradients: UnconnectedGradients | str = ...,
+        *,
         sparse: bool = ...,
+        **options: Unpack[_JacobianOptions],
     ) -> Any: ...
     @api_boundary
     def jacobian(
         self,
         target: Tensor | Variable,
-        sources: Nest,
+        sources: Tensors,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,

@@ -32,7 +32,9 @@ class LogicalDevice(NamedTuple):
     device_type: str
 
 
-def device(device_name: Any) -> Any:
+def device(
+    device_name: str | PhysicalDevice | LogicalDevice | None,
+) -> contextlib.AbstractContextManager[None]:
     """A context that creates values and runs programs on a device, as in TensorFlow.
 
     - `device_name`: "cpu:0", "/GPU:1", "/device:GPU:1" or a full name; the number is 0 by default.

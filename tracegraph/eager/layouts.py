@@ -200,7 +200,7 @@ class Layout:
 
     __slots__ = ("_axes", "_mesh")
 
-    def __init__(self, mesh: Mesh, axes: Sequence[Any]) -> None:
+    def __init__(self, mesh: Mesh, axes: Sequence[str | Sequence[str] | None]) -> None:
         self._mesh = as_mesh(mesh)
         if isinstance(axes, str) or not isinstance(axes, Sequence):
             fail(

@@ -19,7 +19,7 @@ from tracegraph.tracing.trace import current_trace
 
 
 def print_tensors(
-    *inputs: Any,
+    *inputs: object,
     output_stream: object = None,
     summarize: int | None = 3,
     sep: str = " ",

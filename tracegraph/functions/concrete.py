@@ -45,6 +45,7 @@ from tracegraph.tracing.trace import Traced
 
 if TYPE_CHECKING:
     from tracegraph.execution.buckets import Bucketing
+    from tracegraph.memory_budgets.table import MemoryTable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +164,7 @@ class ConcreteFunction:
         return self.request.tensor_keywords
 
     @property
-    def structured_input_signature(self) -> Any:
+    def structured_input_signature(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with a TensorSpec, as declared, for each tensor and Variable."""
         specs = iter(self._specs())
         rows = zip(self.request.keys, self.request.leaves, self.request.names, strict=True)
@@ -505,7 +506,7 @@ class ConcreteFunction:
         """Whether the body tested which Variable an argument is, so that it fits no other."""
         return any(v.is_identified for v in self.traced.variables)
 
-    def memory(self) -> Any:
+    def memory(self) -> MemoryTable:
         """The memory that this trace's program needs; see `Function.memory`. Raises ShapeError for
         open sizes."""
         for type in self.argument_types:

@@ -40,6 +40,10 @@ from tracegraph.signatures.signature import InputSignature, Request, Signature, 
 from tracegraph.tracing.trace import current_trace, tracing
 
 if TYPE_CHECKING:
+    import inspect
+
+    from tracegraph.memory_budgets.table import MemoryTable
+
     #: The parameters of a method without `self`.
     Rest = ParamSpec("Rest")
     Own = TypeVar("Own", bound=Callable[..., Any])
@@ -82,16 +86,16 @@ class Function(Generic[Parameters, Result]):
     def __init__(
         self,
         python_function: Callable[Parameters, Result],
-        input_signature: Any = None,
+        input_signature: Iterable[Any] | None = None,
         autograph: bool = True,
         jit_compile: bool | None = None,
         reduce_retracing: bool = False,
         check_bounds: bool = False,
         check_numerics: bool = False,
-        bucket_sizes: Any = None,
+        bucket_sizes: str | Iterable[int] | None = None,
         locate_numerics: bool = False,
-        memory_budget: Any = None,
-        roll: Any = "auto",
+        memory_budget: str | int | None = None,
+        roll: Roll = "auto",
         name: str | None = None,
     ) -> None:
         self._python_function = python_function
@@ -163,7 +167,7 @@ class Function(Generic[Parameters, Result]):
         return self._python_function
 
     @property
-    def input_signature(self) -> Any:
+    def input_signature(self) -> tuple[Any, ...] | None:
         """The TensorSpecs passed to the decorator, or None."""
         return None if self._input_signature is None else self._input_signature.specs
 
@@ -178,7 +182,7 @@ class Function(Generic[Parameters, Result]):
         return self._buckets is not None
 
     @property
-    def function_spec(self) -> Any:
+    def function_spec(self) -> inspect.Signature:
         """The signature of the Python function."""
         return self._signature.parameters
 
@@ -414,7 +418,7 @@ class Function(Generic[Parameters, Result]):
         return self.get_concrete_function(*args, **kwargs).graph
 
     @api_boundary
-    def memory(self, *args: Any, **kwargs: Any) -> Any:
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryTable:
         """The memory that the program for these arguments or TensorSpecs needs: a `MemoryTable`.
 
         Its `str` shows the bytes of arguments, results and temporaries, as the compiler reports
@@ -540,7 +544,9 @@ class Function(Generic[Parameters, Result]):
         """
         opened("tracegraph.functions.precompile").precompile(self, signatures, path)
 
-    def static_execution(self, who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def static_execution(
+        self, who: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Execution:
         """The execution for arguments with known sizes, which is a single program."""
         if self._input_signature is not None and not args and not kwargs:
             args = self._input_signature.specs

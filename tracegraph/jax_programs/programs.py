@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 import jax
 import numpy as np
@@ -56,6 +56,9 @@ from tracegraph.jax_programs.equations import (
 )
 from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
 
+if TYPE_CHECKING:
+    from tracegraph.typing import Positional
+
 #: Importing a family registers its primitives.
 _FAMILIES = (
     *(contract, control, elementwise, index, linalg, linear_solve),
@@ -73,6 +76,20 @@ class TracedProgram(NamedTuple):
     structure: Any
 
 
+@overload
+def from_jax(
+    fn: Positional[jax.Array],
+    *,
+    static_argnums: int | Iterable[int] = ...,
+    static_argnames: str | Iterable[str] = ...,
+) -> Callable[..., Tensor]: ...
+@overload
+def from_jax(
+    fn: Positional[Any],
+    *,
+    static_argnums: int | Iterable[int] = ...,
+    static_argnames: str | Iterable[str] = ...,
+) -> Callable[..., Any]: ...
 def from_jax(
     fn: Callable[..., Any],
     *,

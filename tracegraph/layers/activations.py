@@ -42,7 +42,7 @@ class Activation(Layer):
         super().__init__(name, dtype)
         self.activation = activation_of(activation)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs if self.activation is None else self.activation(inputs)
 
 

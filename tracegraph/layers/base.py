@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
@@ -30,9 +30,12 @@ from tracegraph.state.module import Module, added_losses, settings_text
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
+    from typing import ParamSpec, Protocol, TypeVar
+
     from numpy.typing import NDArray
 
     from tracegraph.typing import (
+        ActivationLike,
         ConstraintLike,
         DTypeLike,
         InitializerLike,
@@ -40,6 +43,30 @@ if TYPE_CHECKING:
         RegularizerLike,
         TensorLike,
     )
+
+if TYPE_CHECKING:
+    Arguments = ParamSpec("Arguments")
+    Outputs = TypeVar("Outputs", covariant=True)
+
+    # How calls of a layer are typed: as its `call` is, whose first argument is converted.
+
+    class _Open(Protocol):
+        """A layer of which only the base class is known: no `call` of a subclass fits."""
+
+        def call(self, *inputs: object, **arguments: object) -> Any: ...
+
+    class _Exact(Protocol[Arguments, Outputs]):
+        """A layer called with what its `call` takes."""
+
+        def call(self, *inputs: Arguments.args, **arguments: Arguments.kwargs) -> Outputs: ...
+
+    class _Converted(Protocol[Arguments, Outputs]):
+        """A layer called with arrays or numbers, of which it makes tensors."""
+
+        def call(
+            self, inputs: Any, /, *more: Arguments.args, **arguments: Arguments.kwargs
+        ) -> Outputs: ...
+
 
 #: Marks missing inputs; None is a valid value.
 _MISSING: Any = object()
@@ -55,6 +82,9 @@ class Layer(Module):
     - `activity_regularizer`: a function of the layer's output, or its name; see `losses`.
     - `trainable`: True; see the attribute of this name.
     """
+
+    if TYPE_CHECKING:  # any Module has it, but one that is no layer may have its own
+        losses: list[Tensor]
 
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
@@ -92,7 +122,24 @@ class Layer(Module):
         """Computes the layer's outputs."""
         raise NotImplementedError
 
-    def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Tensor:
+    @overload
+    def __call__(self: _Open, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...
+    @overload
+    def __call__(
+        self: _Exact[Arguments, Outputs], *inputs: Arguments.args, **arguments: Arguments.kwargs
+    ) -> Outputs: ...
+    @overload
+    def __call__(
+        self: _Converted[Arguments, Outputs],
+        inputs: Nest,
+        *more: Arguments.args,
+        **arguments: Arguments.kwargs,
+    ) -> Outputs: ...
+    @overload
+    def __call__(
+        self: _Converted[..., Outputs], inputs: Nest, *, training: bool | None
+    ) -> Outputs: ...
+    def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Any:
         """Calls the layer; lists, and all floating inputs, are converted to its dtype. `training`
         is passed on if the layer takes it."""
         if inputs is _MISSING or more:
@@ -342,11 +389,11 @@ class Affine(Layer):
 
     def __init__(
         self,
-        activation: Any,
-        use_bias: Any,
-        activity_regularizer: Any,
+        activation: ActivationLike,
+        use_bias: bool,
+        activity_regularizer: RegularizerLike,
         name: str | None,
-        dtype: Any,
+        dtype: DTypeLike,
     ) -> None:
         super().__init__(name, dtype)
         self.activation = activation_of(activation)

@@ -20,6 +20,8 @@ from tracegraph.typing import (
     ConstraintLike,
     DTypeLike,
     InitializerLike,
+    Nest,
+    Positional,
     RegularizerLike,
     TensorLike,
 )
@@ -182,7 +184,7 @@ class Embedding(Layer):
         embeddings_regularizer: RegularizerLike = None,
         embeddings_constraint: ConstraintLike = None,
         mask_zero: bool = False,
-        weights: Any = None,
+        weights: TensorLike | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -224,8 +226,8 @@ class Lambda(Layer):
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        output_shape: Any = None,
+        function: Positional[Any],
+        output_shape: object = None,
         mask: TensorLike | None = None,
         arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -236,9 +238,10 @@ class Lambda(Layer):
             refuse_kind("Lambda", "function is a function of tensors", function, fix="give one")
         self.function, self.arguments = function, dict(arguments or {})
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
         more = {"training": training} if takes(self.function, "training") else {}
-        return self.function(inputs, **{**more, **self.arguments})
+        function: Callable[..., Any] = self.function
+        return function(inputs, **{**more, **self.arguments})
 
 
 class Identity(Layer):
@@ -248,8 +251,8 @@ class Identity(Layer):
     array([1.], dtype=float32)
     """
 
-    def call(self, inputs: Any) -> Any:
-        return inputs
+    def call(self, inputs: Nest) -> Tensor:
+        return inputs  # type: ignore[return-value]
 
 
 class Rescaling(Layer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tracegraph.array.arguments import as_axis, as_flag, as_size, as_sizes, rank_of, refuse
 from tracegraph.array.joining import concat
@@ -18,7 +18,14 @@ from tracegraph.math.elementwise import arithmetic
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, Nest
+from tracegraph.typing import DTypeLike, TensorLike
+
+
+class _Settings(TypedDict, total=False):
+    """What the layer of a function takes besides."""
+
+    name: str | None
+    dtype: DTypeLike
 
 
 class _Merge(Layer):
@@ -36,7 +43,7 @@ class _Merge(Layer):
             refuse(op, f"it takes {number}, and was given {shown(inputs)}", fix=fix)
         return [super(_Merge, self)._as_inputs(x) for x in inputs]
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return functools.reduce(type(self).combine, self._aligned(inputs))
 
     def _aligned(self, inputs: Any) -> list[Tensor]:
@@ -94,7 +101,7 @@ class Average(_Merge):
 
     combine = staticmethod(arithmetic.add)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return arithmetic.divide(super().call(inputs), float(len(inputs)))
 
 
@@ -136,8 +143,8 @@ class Concatenate(_Merge):
         super().__init__(name, dtype)
         self.axis = as_size("Concatenate", "axis", axis)
 
-    def call(self, inputs: Any) -> Tensor:
-        return concat(inputs, self.axis)
+    def call(self, inputs: Sequence[TensorLike]) -> Tensor:
+        return concat(inputs, self.axis)  # type: ignore[arg-type]
 
 
 class Dot(_Merge):
@@ -170,7 +177,7 @@ class Dot(_Merge):
             refuse("Dot", f"axes is {shown(axes)}", fix="use one int, or two")
         self.normalize = as_flag("Dot", "normalize", normalize)
 
-    def call(self, inputs: Any) -> Tensor:
+    def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         tensors = [as_tensor(x) for x in inputs]
         ranks = [rank_of("Dot", x) for x in tensors]
         rows = zip(self.axes, ranks, tensors)
@@ -198,7 +205,7 @@ def _of_vectors(tensors: list[Tensor]) -> Tensor:
     return expand_dims(einsum("az,az->a", *tensors), 1)
 
 
-def add(inputs: Nest, **settings: Any) -> Tensor:
+def add(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The sum of a list of tensors: `tg.layers.Add(**settings)(inputs)`.
 
     >>> tg.layers.add([[[1.0]], [[2.0]]]).numpy()
@@ -207,7 +214,7 @@ def add(inputs: Nest, **settings: Any) -> Tensor:
     return Add(**settings)(inputs)
 
 
-def subtract(inputs: Nest, **settings: Any) -> Tensor:
+def subtract(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The difference of two tensors: `tg.layers.Subtract(**settings)(inputs)`.
 
     >>> tg.layers.subtract([[[1.0]], [[2.0]]]).numpy()
@@ -216,7 +223,7 @@ def subtract(inputs: Nest, **settings: Any) -> Tensor:
     return Subtract(**settings)(inputs)
 
 
-def multiply(inputs: Nest, **settings: Any) -> Tensor:
+def multiply(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The elementwise product of a list of tensors: `tg.layers.Multiply(...)(inputs)`.
 
     >>> tg.layers.multiply([[[3.0]], [[2.0]]]).numpy()
@@ -225,7 +232,7 @@ def multiply(inputs: Nest, **settings: Any) -> Tensor:
     return Multiply(**settings)(inputs)
 
 
-def average(inputs: Nest, **settings: Any) -> Tensor:
+def average(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The mean of a list of tensors: `tg.layers.Average(**settings)(inputs)`.
 
     >>> tg.layers.average([[[1.0]], [[2.0]]]).numpy()
@@ -234,7 +241,7 @@ def average(inputs: Nest, **settings: Any) -> Tensor:
     return Average(**settings)(inputs)
 
 
-def maximum(inputs: Nest, **settings: Any) -> Tensor:
+def maximum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The elementwise maximum of a list of tensors: `tg.layers.Maximum(...)(inputs)`.
 
     >>> tg.layers.maximum([[[1.0]], [[2.0]]]).numpy()
@@ -243,7 +250,7 @@ def maximum(inputs: Nest, **settings: Any) -> Tensor:
     return Maximum(**settings)(inputs)
 
 
-def minimum(inputs: Nest, **settings: Any) -> Tensor:
+def minimum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     """The elementwise minimum of a list of tensors: `tg.layers.Minimum(...)(inputs)`.
 
     >>> tg.layers.minimum([[[1.0]], [[2.0]]]).numpy()
@@ -252,7 +259,9 @@ def minimum(inputs: Nest, **settings: Any) -> Tensor:
     return Minimum(**settings)(inputs)
 
 
-def concatenate(inputs: Nest, axis: int = -1, **settings: Any) -> Tensor:
+def concatenate(
+    inputs: Sequence[TensorLike], axis: int = -1, **settings: Unpack[_Settings]
+) -> Tensor:
     """Concatenates a list of tensors: `tg.layers.Concatenate(axis, ...)(inputs)`.
 
     >>> tg.layers.concatenate([[[1.0]], [[2.0, 3.0]]]).numpy()
@@ -261,7 +270,9 @@ def concatenate(inputs: Nest, axis: int = -1, **settings: Any) -> Tensor:
     return Concatenate(axis, **settings)(inputs)
 
 
-def dot(inputs: Nest, axes: int | Sequence[int] = -1, **settings: Any) -> Tensor:
+def dot(
+    inputs: Sequence[TensorLike], axes: int | Sequence[int] = -1, **settings: Unpack[_Settings]
+) -> Tensor:
     """The product of two tensors along one axis of each: `tg.layers.Dot(axes, ...)(inputs)`.
 
     >>> tg.layers.dot([[[1.0, 2.0]], [[3.0, 4.0]]]).numpy()

@@ -16,7 +16,7 @@ from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, ShapeLike
+from tracegraph.typing import DTypeLike, Nest, ShapeLike
 
 #: The limit of `selu` at minus infinity.
 _LEAST = -1.6732632423543772 * 1.0507009873554805
@@ -230,5 +230,5 @@ class ActivityRegularization(Layer):
         self.activity_regularizer = regularizers.L1L2(l1, l2)
         self.l1, self.l2 = l1, l2
 
-    def call(self, inputs: Any) -> Any:
-        return inputs
+    def call(self, inputs: Nest) -> Tensor:
+        return inputs  # type: ignore[return-value]

@@ -11,10 +11,11 @@ from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, counted, fail, shown
 from tracegraph.functions.function import function
+from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module, settings_text
-from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike, Nest, ShapeLike
 
 
 class Sequential(Layer):
@@ -28,7 +29,11 @@ class Sequential(Layer):
     TensorShape([3, 2])
     """
 
-    def __init__(self, layers: Iterable[Any] = (), name: str | None = None) -> None:
+    def __init__(
+        self,
+        layers: Iterable[Layer | Callable[[Tensor], Any] | TensorSpec] = (),
+        name: str | None = None,
+    ) -> None:
         if callable(name):
             refuse_kind("Sequential", "layers are one list", name, fix=_LAYERS)
         super().__init__(name)
@@ -42,7 +47,7 @@ class Sequential(Layer):
             self._append(layer)
         self._build_known()
 
-    def add(self, layer: Callable[..., Any] | TensorSpec) -> None:
+    def add(self, layer: Layer | Callable[[Tensor], Any] | TensorSpec) -> None:
         """Appends a layer, any function of tensors, or, as the first item, an `Input`."""
         self._append(layer)
         self._build_known()
@@ -127,8 +132,9 @@ class Sequential(Layer):
         total, trained = map(parameter_count, (self.variables, self.trainable_variables))
         write(f"{counted(total, 'parameter')}, {trained:,} of them trainable")
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        x, shapes = inputs, []
+    def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
+        x: Any = inputs
+        shapes: list[Any] = []
         for layer in self.layers:
             x = layer(x, training=training) if takes(layer, "training") else layer(x)
             if not self._shapes:
@@ -138,11 +144,11 @@ class Sequential(Layer):
 
 
 def Input(
-    shape: Any = None,
+    shape: ShapeLike | None = None,
     batch_size: int | None = None,
     dtype: DTypeLike | None = None,
     *,
-    batch_shape: Any = None,
+    batch_shape: ShapeLike | None = None,
     name: str | None = None,
 ) -> TensorSpec:
     """The type of the inputs of a `Sequential`, given as its first item.
@@ -160,7 +166,7 @@ def Input(
     if given is None or (batch_shape is not None and (shape, batch_size) != (None, None)):
         fact = f"Input: shape is {shape}, batch_size {batch_size}, batch_shape {batch_shape}"
         fail(SignatureError, fact, fix="give either a shape or a batch_shape")
-    sizes = [given] if isinstance(given, int) else [*given]
+    sizes: list[Any] = [given] if isinstance(given, int) else [*given]  # type: ignore[misc]
     whole = [batch_size, *sizes] if batch_shape is None else sizes
     as_shape("Input", [size for size in whole if size is not None])  # rejects invalid sizes
     return TensorSpec(whole, float32 if dtype is None else dtype, name)

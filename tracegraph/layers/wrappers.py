@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from tracegraph import initializers, nest
 from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse, refuse_kind, sizes_of
@@ -16,7 +17,7 @@ from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, positive, takes
-from tracegraph.layers.sequences.recurrent import RNN
+from tracegraph.layers.sequences.recurrent import RNN, Outputs
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.elementwise.logic import equal
 from tracegraph.math.norms import l2_normalize
@@ -27,7 +28,7 @@ from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
-class Bidirectional(Layer):
+class Bidirectional(Layer, Generic[Outputs]):
     """Runs a recurrent layer forwards and a second one backwards (Schuster and Paliwal 1997).
 
     - `layer`: a recurrent layer that has not been called yet.
@@ -45,12 +46,32 @@ class Bidirectional(Layer):
     TensorShape([2, 5, 6])
     """
 
+    @overload
+    def __init__(
+        self: Bidirectional[tuple[Tensor, Tensor]],
+        layer: RNN[Tensor],
+        merge_mode: None,
+        weights: Sequence[TensorLike] | None = ...,
+        backward_layer: RNN[Tensor] | None = ...,
+        name: str | None = ...,
+        dtype: DTypeLike = ...,
+    ) -> None: ...
+    @overload
     def __init__(
         self,
-        layer: RNN,
+        layer: RNN[Outputs],
+        merge_mode: str | None = ...,
+        weights: Sequence[TensorLike] | None = ...,
+        backward_layer: RNN[Outputs] | None = ...,
+        name: str | None = ...,
+        dtype: DTypeLike = ...,
+    ) -> None: ...
+    def __init__(
+        self,
+        layer: RNN[Any],
         merge_mode: str | None = "concat",
-        weights: Any = None,
-        backward_layer: Any = None,
+        weights: Sequence[TensorLike] | None = None,
+        backward_layer: RNN[Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -73,7 +94,7 @@ class Bidirectional(Layer):
         self._initial_weights = weights
 
     @staticmethod
-    def _other_way(layer: RNN) -> RNN:
+    def _other_way(layer: RNN[Any]) -> RNN[Any]:
         if layer.built:
             fact = "Bidirectional: the layer was called before, so it has variables"
             fail(SignatureError, fact, fix="give a new one, or a backward_layer beside it")
@@ -99,22 +120,25 @@ class Bidirectional(Layer):
         if self._initial_weights is not None:
             self.set_weights(self._initial_weights)
 
-    def __call__(self, sequences: Nest, *more: Any, **arguments: Any) -> Any:
-        """The outputs of both directions, and the states; see the class for the arguments."""
-        return self._called(sequences, more, arguments)
+    if not TYPE_CHECKING:  # a type checker sees the call of a Layer
 
-    def call(  # type: ignore[override]
+        def __call__(self, sequences: Nest, *more: Any, **arguments: Any) -> Any:
+            """The outputs of both directions, and the states; see the class for the arguments."""
+            return self._called(sequences, more, arguments)
+
+    def call(
         self,
-        sequences: Any,
-        initial_state: Any = None,
+        sequences: TensorLike,
+        initial_state: Sequence[TensorLike] | None = None,
         mask: TensorLike | None = None,
         training: bool | None = None,
-    ) -> Any:
-        there, back = None, None
+    ) -> Outputs:
+        there: Any = None
+        back: Any = None
         if initial_state is not None:
             half = len(initial_state) // 2
             there, back = initial_state[:half], initial_state[half:]
-        options = {"mask": mask, "training": training}
+        options: dict[str, Any] = {"mask": mask, "training": training}
         y = self.forward_layer(sequences, initial_state=there, **options)
         z = self.backward_layer(sequences, initial_state=back, **options)
         states: list[Any] = []
@@ -126,7 +150,7 @@ class Bidirectional(Layer):
         merged = self._merged(y, z)
         if not states:
             return merged
-        return [*(merged if self.merge_mode is None else [merged]), *states]
+        return [*(merged if self.merge_mode is None else [merged]), *states]  # type: ignore[return-value]
 
     def _merged(self, y: Tensor, z: Tensor) -> Any:
         match self.merge_mode:
@@ -191,7 +215,7 @@ class SpectralNormalization(Layer):
         fact = f"SpectralNormalization: a {kind} makes no kernel and no embeddings"
         fail(SignatureError, fact, fix="give a layer such as tg.layers.Dense or tg.layers.Conv2D")
 
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
+    def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
         if as_flag("SpectralNormalization", "training", training):
             self._normalize(self._kernel())
         return self.layer(inputs, training=training)
@@ -226,8 +250,8 @@ class TimeDistributed(Layer):
         self.layer = layer
 
     def call(
-        self, inputs: Any, training: bool | None = None, mask: TensorLike | None = None
-    ) -> Any:
+        self, inputs: TensorLike, training: bool | None = None, mask: TensorLike | None = None
+    ) -> Tensor:
         x = as_tensor(inputs)
         if rank_of("TimeDistributed", x) < 2:
             fix = "give [examples, steps, ...]"

@@ -196,6 +196,26 @@ def eigvals(tensor: TensorLike, name: str | None = None) -> Tensor:
     return Eig()(matrices("eigvals", tensor))[0]
 
 
+@overload
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: Literal[True] = ...,
+    select: str = ...,
+    select_range: object = ...,
+    tol: TensorLike | None = ...,
+    name: str | None = ...,
+) -> Tensor: ...
+@overload
+def eigh_tridiagonal(
+    alpha: TensorLike,
+    beta: TensorLike,
+    eigvals_only: Literal[False],
+    select: str = ...,
+    select_range: object = ...,
+    tol: TensorLike | None = ...,
+    name: str | None = ...,
+) -> tuple[Tensor, Tensor]: ...
 def eigh_tridiagonal(
     alpha: TensorLike,
     beta: TensorLike,

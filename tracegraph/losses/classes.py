@@ -74,7 +74,7 @@ class Loss:
         mask = self.mask(labels, losses)
         return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)
 
-    def call(self, y_true: Tensor, y_pred: Tensor) -> Any:
+    def call(self, y_true: Tensor, y_pred: Tensor) -> TensorLike:
         """The loss of each row."""
         raise NotImplementedError
 

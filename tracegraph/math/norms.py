@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from tracegraph.ops.broadcast import Sum, full_like, spread, zeros_of
 from tracegraph.ops.elementwise import GREATER, MUL, SELECT, Cast, IsFinite, StopGradient
 from tracegraph.ops.reduce import Max
 from tracegraph.typing import Axis, TensorLike
+
+#: A gradient whose norm counts.
+Clipped: TypeAlias = TensorLike | IndexedSlices | None
 
 
 @overload
@@ -78,7 +81,7 @@ def _top_beside(x: Tensor, axis: Axis, bound: Tensor) -> Tensor:
     return maximum(largest_modulus(x, axis), least)
 
 
-def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
+def global_norm(t_list: Sequence[Clipped], name: str | None = None) -> Tensor:
     """sqrt(sum of |x| ** 2 over all elements of all tensors); skips None, and uses the values of
     `tg.IndexedSlices`.
 
@@ -102,6 +105,27 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     return cast_to(norm, kinds.pop()) if len(kinds) == 1 else norm
 
 
+@overload
+def clip_by_global_norm(
+    t_list: Sequence[TensorLike],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = ...,
+    name: str | None = ...,
+) -> tuple[list[Tensor], Tensor]: ...
+@overload
+def clip_by_global_norm(
+    t_list: Sequence[TensorLike | None],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = ...,
+    name: str | None = ...,
+) -> tuple[list[Tensor | None], Tensor]: ...
+@overload
+def clip_by_global_norm(
+    t_list: Sequence[Clipped],
+    clip_norm: TensorLike,
+    use_norm: TensorLike | None = ...,
+    name: str | None = ...,
+) -> tuple[list[Tensor | IndexedSlices | None], Tensor]: ...
 def clip_by_global_norm(
     t_list: Sequence[Any],
     clip_norm: TensorLike,

@@ -38,7 +38,7 @@ from tracegraph.ops.broadcast import BroadcastTo, Sum, zeros_of
 from tracegraph.ops.contract import MATMUL, adjoint, swap_last
 from tracegraph.ops.elementwise import MUL, SELECT
 from tracegraph.ops.shape import Reshape, Transpose
-from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import AxisPairs, DTypeLike, TensorLike
 
 
 def matmul(
@@ -169,7 +169,7 @@ def _leading(x: Tensor) -> Tensor:
     return Tensor(x.type.with_shape((*x.type.shape[:-2], 1, 1)), None)
 
 
-def tensordot(a: TensorLike, b: TensorLike, axes: Axis, name: str | None = None) -> Tensor:
+def tensordot(a: TensorLike, b: TensorLike, axes: AxisPairs, name: str | None = None) -> Tensor:
     """The sum of products over pairs of axes; the remaining axes of a, then those of b, are kept.
 
     - `axes`: a number n, to pair the last n axes of a with the first n of b; or a pair of lists.

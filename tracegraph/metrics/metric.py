@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import initializers
 from tracegraph.array.arguments import as_function, as_shape, rank_of
@@ -21,6 +21,23 @@ from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, InitializerLike, TensorLike
+
+if TYPE_CHECKING:
+    from typing import ParamSpec, Protocol, TypeVar
+
+    Arguments = ParamSpec("Arguments")
+    Output = TypeVar("Output", covariant=True)
+
+    # How calls of a metric are typed: they take what `update_state` takes, and return `result`.
+
+    class _Open(Protocol):
+        """A metric of which only the base class is known."""
+
+        def update_state(self, *args: object, **kwargs: object) -> Any: ...
+
+    class _Measure(Protocol[Arguments, Output]):
+        def update_state(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Any: ...
+        def result(self) -> Output: ...
 
 
 class Metric(Module):
@@ -114,6 +131,12 @@ class Metric(Module):
         for variable in self.variables:
             variable.assign(zeros_like(variable))
 
+    @overload
+    def __call__(self: _Open, *args: Any, **kwargs: Any) -> Any: ...
+    @overload
+    def __call__(
+        self: _Measure[Arguments, Output], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Output: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Updates the state and returns the result."""
         api_boundary(self.update_state)(*args, **kwargs)

@@ -368,7 +368,7 @@ def dropout(
 def dropped(
     op: str,
     x: TensorLike,
-    rate: Any,
+    rate: TensorLike,
     noise_shape: ShapeLike | None,
     draw: Callable[[Any, Any], Tensor],
 ) -> Tensor:
@@ -383,7 +383,7 @@ def dropped(
     is_kept = draw(noise, x.dtype) >= rate  # type: ignore[operator]
     if broadcast_shape(op, x, is_kept) != sizes:
         refuse(op, f"a noise_shape {shown(noise_shape)} for {x.type}", x, fix=_NOISE)
-    scaled = multiply(x, 1 / (1 - rate))
+    scaled = multiply(x, 1 / (1 - rate))  # type: ignore[operator]
     return SELECT(broadcast(is_kept, sizes), scaled, zeros_of(scaled))
 
 

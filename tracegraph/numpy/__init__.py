@@ -18,26 +18,25 @@ from typing import TYPE_CHECKING, Any
 
 from tracegraph.api.public_modules import publish
 from tracegraph.core.types import (
-    bool_ as bool,
-    complex64,
-    complex128,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
+    complex64 as complex64,
+    complex128 as complex128,
+    float32 as float32,
+    float64 as float64,
+    int8 as int8,
+    int16 as int16,
+    int32 as int32,
+    int64 as int64,
+    uint8 as uint8,
+    uint16 as uint16,
+    uint32 as uint32,
+    uint64 as uint64,
 )
 from tracegraph.numpy import (
     creation,
     data_types,
     elementwise,
-    fft,
-    linalg,
+    fft as fft,
+    linalg as linalg,
     manipulation,
     searching,
     statistics,
@@ -45,11 +44,19 @@ from tracegraph.numpy import (
 from tracegraph.numpy.creation import *
 from tracegraph.numpy.data_types import *
 from tracegraph.numpy.elementwise import *
-from tracegraph.numpy.information import __array_namespace_info__
-from tracegraph.numpy.linalg import matmul, tensordot, vecdot
+from tracegraph.numpy.information import __array_namespace_info__ as __array_namespace_info__
+from tracegraph.numpy.linalg import matmul as matmul, tensordot as tensordot, vecdot as vecdot
 from tracegraph.numpy.manipulation import *
 from tracegraph.numpy.searching import *
 from tracegraph.numpy.statistics import *
+
+# To a type checker, a name imported `as` another is private.
+if TYPE_CHECKING:
+    from tracegraph.core import types as _types
+
+    bool = _types.bool_
+else:
+    from tracegraph.core.types import bool_ as bool
 
 __array_api_version__ = "2024.12"
 

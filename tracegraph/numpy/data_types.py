@@ -37,7 +37,7 @@ def astype(
     return cast_to(as_tensor(x), as_dtype(dtype))
 
 
-def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
+def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> builtins.bool:
     """Whether a dtype is of a kind, or of one of several.
 
     >>> tg.numpy.isdtype(tg.float32, "real floating"), tg.numpy.isdtype(tg.int32, ("bool", tg.int8))

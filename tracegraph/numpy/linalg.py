@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math as python_math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tracegraph import array, linalg, math
 from tracegraph.array.arguments import (
@@ -24,7 +24,7 @@ from tracegraph.numpy.data_types import sum_type
 from tracegraph.numpy.manipulation import matrix_transpose, moveaxis
 from tracegraph.numpy.statistics import sum as sum_of
 from tracegraph.operands.conversion import as_operands, as_tensor, cast_to
-from tracegraph.typing import Axis, DTypeLike, TensorLike
+from tracegraph.typing import Axis, AxisPairs, DTypeLike, TensorLike
 
 det = linalg.det
 
@@ -81,7 +81,7 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1) -> Tensor:
     return math.reduce_sum(products, as_axis("vecdot", axis, rank, x, y))
 
 
-def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2) -> Tensor:
+def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: AxisPairs = 2) -> Tensor:
     """The sum of products over pairs of axes; see `tg.tensordot`."""
     x, y = as_operands("tensordot", x1, x2)
     wide = sum_type(x.dtype)

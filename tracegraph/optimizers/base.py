@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack
 
 import numpy as np
 
@@ -51,6 +51,9 @@ from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import LayoutLike, Rate, TensorLike
+
+#: What users give as a gradient.
+Given: TypeAlias = TensorLike | IndexedSlices | None
 
 
 class Optimizer(Module):
@@ -174,13 +177,15 @@ class Optimizer(Module):
             return "a Variable" if current_trace() is not None else f"{float(rate.numpy()):.6g}"
         return getattr(rate, "__name__", type(rate).__name__)
 
+    # A schedule gives a Tensor, which a checker may take for a Variable: only a rate that is a
+    # number is assigned to.
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Variable:
         """The current learning rate: a Variable, or the result of the schedule or function."""
         return rate_at(self._learning_rate, self.iterations)
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: Rate) -> None:
         if isinstance(self._learning_rate, Variable) and not callable(value):
             self._learning_rate.assign(self._checked_rate(value))
         else:
@@ -234,7 +239,7 @@ class Optimizer(Module):
         return slot
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
+        self, grads_and_vars: Iterable[tuple[Given, Variable]], name: str | None = None
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
@@ -255,7 +260,7 @@ class Optimizer(Module):
         return self.iterations.assign_add(1)
 
     def apply(
-        self, grads: Sequence[Any], trainable_variables: Sequence[Variable] | None = None
+        self, grads: Sequence[Given], trainable_variables: Sequence[Variable] | None = None
     ) -> None:
         """Takes one step: `apply_gradients` with two lists. Without the second one, the variables
         are those of `build`, in their order.

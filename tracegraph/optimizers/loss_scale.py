@@ -15,10 +15,11 @@ from tracegraph.ir.builder import at_top_level
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
-from tracegraph.optimizers.base import Optimizer, connected_pairs, state
+from tracegraph.optimizers.base import Given, Optimizer, connected_pairs, state
 from tracegraph.optimizers.rows import RowGradient
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
+from tracegraph.typing import Rate
 
 
 class LossScaleOptimizer(Optimizer):
@@ -81,12 +82,12 @@ class LossScaleOptimizer(Optimizer):
         return self.inner_optimizer.iterations
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Variable:
         """The learning rate of the inner optimizer."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
+    def learning_rate(self, value: Rate) -> None:
         self.inner_optimizer.learning_rate = value
 
     def build(self, var_list: Iterable[Variable]) -> None:
@@ -109,7 +110,7 @@ class LossScaleOptimizer(Optimizer):
         return self.dynamic_scale
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Variable]], name: str | None = None
+        self, grads_and_vars: Iterable[tuple[Given, Variable]], name: str | None = None
     ) -> Variable:
         """Takes one step if all gradients, which are those of the scaled loss, are finite.
 

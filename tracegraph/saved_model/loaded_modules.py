@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import unicodedata
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph import optimizers
 from tracegraph.archive.manifest import label_problem
@@ -54,6 +54,11 @@ class LoadedModule(Module):
 
     def __init__(self) -> None:
         """Called by `tg.saved_model.load`, which fills the module."""
+
+    if TYPE_CHECKING:  # what is loaded decides whether there is any
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __getitem__(self, key: Any) -> Any: ...
 
     @property
     def signatures(self) -> Mapping[str, SignatureFunction]:

@@ -107,7 +107,7 @@ class SaveOptions:
         save_debug_info: bool = False,
         stablehlo: str | Sequence[str] = (),
         extra: Mapping[str, bytes] = MappingProxyType({}),
-        **elsewhere: Any,
+        **elsewhere: object,
     ) -> None:
         _check_elsewhere(SaveOptions, elsewhere)
         vars(self).update(
@@ -154,7 +154,7 @@ class LoadOptions:
 
     verify: bool
 
-    def __init__(self, *, verify: bool = False, **elsewhere: Any) -> None:
+    def __init__(self, *, verify: bool = False, **elsewhere: object) -> None:
         _check_elsewhere(LoadOptions, elsewhere)
         vars(self).update(verify=as_flag("LoadOptions", "verify", verify))
 

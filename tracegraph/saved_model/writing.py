@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -75,15 +75,18 @@ from tracegraph.text.printer import Names, graph_symbols, module_text
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.version import PRODUCER
 
+#: A function with traces.
+Callee: TypeAlias = Function[..., Any] | ConcreteFunction
+
 #: The size in bytes above which arrays in graphs are stored outside the text.
 _INLINE_BYTES = 1024
 
 
 @api_boundary
 def save(
-    obj: Any,
+    obj: Module | Callee | dict[Any, Any] | list[Any],
     export_dir: str | os.PathLike[str],
-    signatures: Any = None,
+    signatures: Callee | Mapping[str, Callee] | None = None,
     options: SaveOptions | None = None,
 ) -> None:
     """Saves an object to a directory, for `tg.saved_model.load`.

@@ -20,7 +20,13 @@ from tracegraph.state.variable import Variable
 from tracegraph.tracing.name_scopes import has_scopes, module_name_scope, module_scope
 
 if TYPE_CHECKING:
+    import contextlib
+    from typing import ParamSpec, TypeVar
+
     from tracegraph.typing import LayoutLike
+
+    Parameters = ParamSpec("Parameters")
+    Result = TypeVar("Result")
 
 #: The losses that the last call of each module added.
 added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
@@ -127,19 +133,19 @@ class Module:
         return tuple(found.values())
 
     @property
-    def name_scope(self) -> Any:
+    def name_scope(self) -> contextlib.AbstractContextManager[None]:
         """A context that puts the nodes made inside it in a scope named after the module."""
         return module_name_scope(self)
 
     @classmethod
-    def with_name_scope(cls, method: Callable[..., Any]) -> Callable[..., Any]:
+    def with_name_scope(cls, method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         """Wraps a method so that it runs inside the module's name scope."""
 
         @functools.wraps(method)
         def inside(self: Module, *args: Any, **kwargs: Any) -> Any:
             try:
                 with self.name_scope:
-                    return method(self, *args, **kwargs)
+                    return method(self, *args, **kwargs)  # type: ignore[arg-type]
             except Exception as error:
                 leave_out_our_frames(error)
                 raise

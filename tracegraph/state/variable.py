@@ -9,7 +9,7 @@ import enum
 import itertools
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
     from tracegraph.core.tensorshape import IndexedSlices
     from tracegraph.eager.layouts import Layout
+    from tracegraph.ir.builder import Builder
     from tracegraph.ir.methods import TensorMethods
     from tracegraph.typing import DTypeLike, LayoutLike, ShapeLike, TensorLike
 else:
@@ -423,7 +424,7 @@ class Variable(Slot, TensorMethods):
         with state_lock:
             return self.tensor_of(own_content(self))
 
-    def tensor_of(self, content: Any) -> Tensor:
+    def tensor_of(self, content: object) -> Tensor:
         """The content of the variable's slot as a tensor, pending if the content is."""
         if type(content) is Tensor:
             if content.node is not None:
@@ -457,12 +458,12 @@ class Variable(Slot, TensorMethods):
     value = read_value
     __tracegraph_tensor__ = read_value
 
-    def watch_by(self, builder: Any) -> None:
+    def watch_by(self, builder: Builder) -> None:
         """Tells open tapes that the variable is read."""
         for recorder in builder.recorders:
             recorder.access(self)
 
-    def handle_in(self, builder: Any) -> Tensor:
+    def handle_in(self, builder: Builder) -> Tensor:
         """The tensor that stands for the variable in gradients of `builder`."""
         return builder.state(self).handle if isinstance(builder, Trace) else self.handle
 
@@ -486,8 +487,17 @@ class Variable(Slot, TensorMethods):
         value: TensorLike,
         use_locking: bool = ...,
         name: str | None = ...,
+        *,
+        read_value: Literal[False],
+    ) -> None: ...
+    @overload
+    def assign(
+        self,
+        value: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
         read_value: bool = ...,
-    ) -> Any: ...
+    ) -> Variable | None: ...
     def assign(
         self,
         value: TensorLike,
@@ -519,8 +529,17 @@ class Variable(Slot, TensorMethods):
         delta: TensorLike,
         use_locking: bool = ...,
         name: str | None = ...,
+        *,
+        read_value: Literal[False],
+    ) -> None: ...
+    @overload
+    def assign_add(
+        self,
+        delta: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
         read_value: bool = ...,
-    ) -> Any: ...
+    ) -> Variable | None: ...
     def assign_add(
         self,
         delta: TensorLike,
@@ -542,8 +561,17 @@ class Variable(Slot, TensorMethods):
         delta: TensorLike,
         use_locking: bool = ...,
         name: str | None = ...,
+        *,
+        read_value: Literal[False],
+    ) -> None: ...
+    @overload
+    def assign_sub(
+        self,
+        delta: TensorLike,
+        use_locking: bool = ...,
+        name: str | None = ...,
         read_value: bool = ...,
-    ) -> Any: ...
+    ) -> Variable | None: ...
     def assign_sub(
         self,
         delta: TensorLike,
@@ -555,7 +583,9 @@ class Variable(Slot, TensorMethods):
         delta = self._checked(delta)
         return self.update(lambda now: now - delta, read_value)
 
-    def update(self, change: Callable[[Tensor], Tensor], read_value: bool = True) -> Any:
+    def update(
+        self, change: Callable[[Tensor], Tensor], read_value: bool = True
+    ) -> Variable | None:
         """Assigns `change(value)`. The read and the write are atomic with respect to other threads
         and interrupts; tapes do not see the read.
 
@@ -625,12 +655,14 @@ class Variable(Slot, TensorMethods):
         for recorder in current().recorders:
             recorder.assign(self.handle, assignment)
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        fail(
-            VariableError,
-            f"an item of the variable {told_name(self)!r} was assigned with [...] =",
-            fix="use v[1:3].assign(value), or v.scatter_update(...)",
-        )
+    if not TYPE_CHECKING:  # a type checker refuses it too
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            fail(
+                VariableError,
+                f"an item of the variable {told_name(self)!r} was assigned with [...] =",
+                fix="use v[1:3].assign(value), or v.scatter_update(...)",
+            )
 
     __iadd__, __isub__ = _inplace("+=", "assign_add"), _inplace("-=", "assign_sub")
     __imul__, __itruediv__, __ifloordiv__ = _inplace("*="), _inplace("/="), _inplace("//=")

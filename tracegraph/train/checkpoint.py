@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracegraph.archive.directory import as_path, check_file_name
 from tracegraph.boundary.tracebacks import api_boundary
@@ -26,6 +26,10 @@ from tracegraph.train.restoring import (
     InitializationOnlyStatus,
     Restoration,
 )
+
+Container: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
+#: What a checkpoint holds.
+Part: TypeAlias = Module | Group | Variable | Container
 
 
 class Checkpoint(Group):
@@ -55,7 +59,7 @@ class Checkpoint(Group):
     #: Created on first use, once, even if several threads and signal handlers need it.
     _save_counter: Variable | None = None
 
-    def __init__(self, root: Any = None, **objects: Any) -> None:
+    def __init__(self, root: Module | Group | Container | None = None, **objects: Part) -> None:
         if root is not None and not isinstance(root, (Module, Group, list, tuple, dict)):
             _refuse_object("root", root)
         vars(self)["_root"] = root
@@ -63,7 +67,11 @@ class Checkpoint(Group):
             setattr(self, name, value)
         parts(self)  # raises if two parts have the same name
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    if TYPE_CHECKING:  # objects are attributes
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __setattr__(self, name: str, value: Part) -> None:
         if hasattr(Checkpoint, name) or name in ("_root", "_save_counter"):
             fail(
                 SignatureError,

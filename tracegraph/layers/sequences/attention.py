@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from tracegraph import nn, regularizers
 from tracegraph.array.arguments import (
@@ -43,6 +43,21 @@ from tracegraph.typing import (
     SizeLike,
     TensorLike,
 )
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    Cache = tuple[Tensor, Tensor]
+
+    class _Options(TypedDict, total=False):
+        """What a call of MultiHeadAttention takes besides tensors and what decides its results."""
+
+        query_mask: TensorLike | None
+        value_mask: TensorLike | None
+        key_mask: TensorLike | None
+        attention_mask: TensorLike | None
+        training: bool | None
+        use_causal_mask: bool
 
 
 def _both(mask: Any, other: Any) -> Any:
@@ -114,6 +129,29 @@ class Attention(Layer):
             fact = f"it takes [query, value] or [query, value, key], and was given {shown(inputs)}"
             refuse(op, fact, fix=f"call it with a list: tg.layers.{op}()([query, value])")
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(  # type: ignore[override]
+            self,
+            inputs: Sequence[TensorLike],
+            mask: Sequence[TensorLike | None] | None = ...,
+            training: bool | None = ...,
+            return_attention_scores: Literal[False] = ...,
+            use_causal_mask: bool = ...,
+        ) -> Tensor: ...
+        @overload
+        def __call__(
+            self,
+            inputs: Sequence[TensorLike],
+            mask: Sequence[TensorLike | None] | None = ...,
+            training: bool | None = ...,
+            *,
+            return_attention_scores: Literal[True],
+            use_causal_mask: bool = ...,
+        ) -> tuple[Tensor, Tensor]: ...
+        def __call__(self, inputs: Sequence[TensorLike], *more: Any, **arguments: Any) -> Any: ...
+
     def call(
         self,
         inputs: Sequence[Tensor],
@@ -121,7 +159,7 @@ class Attention(Layer):
         training: bool | None = False,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         op = type(self).__name__
         query, value = inputs[:2]
         scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
@@ -253,6 +291,50 @@ class MultiHeadAttention(Layer):
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
         self.seed = seed
 
+    @overload
+    def __call__(  # type: ignore[override]
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike | None = ...,
+        *,
+        return_attention_scores: Literal[False] = ...,
+        **arguments: Unpack[_Options],
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike | None = ...,
+        *,
+        return_attention_scores: Literal[True],
+        **arguments: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def __call__(
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike | None = ...,
+        *,
+        return_attention_scores: Literal[False] = ...,
+        cache: Cache,
+        cache_update_index: TensorLike,
+        **arguments: Unpack[_Options],
+    ) -> tuple[Tensor, Cache]: ...
+    @overload
+    def __call__(
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike | None = ...,
+        *,
+        return_attention_scores: Literal[True],
+        cache: Cache,
+        cache_update_index: TensorLike,
+        **arguments: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor, Cache]: ...
     def __call__(self, query: Nest, value: Nest = None, key: Nest = None, **arguments: Any) -> Any:
         """Attention from the query to the value; see the class for the other arguments."""
         if value is None:
@@ -294,7 +376,7 @@ class MultiHeadAttention(Layer):
         bias_axes = axes if self.use_bias else None
         return EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=self.dtype, **options)
 
-    def make_cache(self, batch_size: SizeLike, max_length: Any) -> tuple[Tensor, Tensor]:
+    def make_cache(self, batch_size: SizeLike, max_length: SizeLike) -> tuple[Tensor, Tensor]:
         """Allocates keys and values for `max_length` positions: zeros of shapes [examples,
         positions, heads, key_dim] and [examples, positions, heads, value_dim]. The cache can be a
         state of loops like any other."""
@@ -308,19 +390,19 @@ class MultiHeadAttention(Layer):
 
     def call(  # type: ignore[override]
         self,
-        query: Any,
+        query: Tensor,
         value: TensorLike,
-        key: Any = None,
-        query_mask: Any = None,
-        value_mask: Any = None,
-        key_mask: Any = None,
-        attention_mask: Any = None,
+        key: TensorLike | None = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: TensorLike | None = None,
         return_attention_scores: bool = False,
         training: bool | None = None,
         use_causal_mask: bool = False,
-        cache: Any = None,
-        cache_update_index: Any = None,
-    ) -> Any:
+        cache: Cache | None = None,
+        cache_update_index: TensorLike | None = None,
+    ) -> Tensor | tuple[Any, ...]:
         op = "MultiHeadAttention"
         queries = self.query_dense(query)
         keys = self.key_dense(value if key is None else key)
@@ -342,7 +424,7 @@ class MultiHeadAttention(Layer):
         weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)
         kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
         y = self.output_dense(einsum("bnts,bsnh->btnh", kept, values))
-        results = [y]
+        results: list[Any] = [y]
         if as_flag(op, "return_attention_scores", return_attention_scores):
             results.append(weights)
         if cache is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, overload
 
 from tracegraph import nest, nn, regularizers
 from tracegraph.array.arguments import (
@@ -37,6 +37,19 @@ from tracegraph.typing import (
     SizeLike,
     TensorLike,
 )
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    #: What a recurrent layer returns: a Tensor, or with `return_state` a list of them.
+    Outputs = TypeVarWithDefault("Outputs", default=Any)
+
+    #: Dropout factors for the inputs of one step, and for the state.
+    Masks = tuple[Tensor | None, Tensor | None]
+else:  # defaults come with Python 3.13
+    Outputs = TypeVar("Outputs")
 
 
 class _Cell(Layer):
@@ -82,7 +95,7 @@ class _Cell(Layer):
         self.recurrent_dropout, self.seed = rate, seed
 
     @property
-    def state_size(self) -> Any:
+    def state_size(self) -> int | list[int]:
         """The size of the state, or a list of sizes."""
         return self.units if self.states == 1 else [self.units] * self.states
 
@@ -105,20 +118,24 @@ class _Cell(Layer):
         """The state before the first step: zeros."""
         return [zeros([batch_size, self.units], self.dtype) for _ in range(self.states)]
 
-    def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
-        """The output of one step, and the list of new states."""
-        if states is None:
-            name = type(self).__name__
-            fix = "call it as cell(inputs, states), with cell.get_initial_state(batch_size) first"
-            refuse(name, "it was called without states", fix=fix)
-        return self._called(inputs, [states], arguments)
+    if not TYPE_CHECKING:  # a type checker sees the call of a Layer
 
-    def call(self, inputs: Tensor, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
+        def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
+            """The output of one step, and the list of new states."""
+            if states is None:
+                name = type(self).__name__
+                fix = "call it as cell(inputs, states), with cell.get_initial_state(batch_size)"
+                refuse(name, "it was called without states", fix=f"{fix} first")
+            return self._called(inputs, [states], arguments)
+
+    def call(
+        self, inputs: Tensor, states: Nest, training: bool | None = False
+    ) -> tuple[Tensor, list[Tensor]]:
         before = _as_list(states)
         masks = self.masks(inputs, before, training)
         return self.advance(self.project(inputs, masks), before, masks)
 
-    def masks(self, inputs: Tensor, states: Sequence[Any], training: Any) -> tuple[Any, Any]:
+    def masks(self, inputs: Tensor, states: Sequence[Tensor], training: bool | None) -> Masks:
         """Dropout factors for the inputs of one step, and for the state, shared by all steps of a
         sequence (Gal and Ghahramani 2015); None for no dropout."""
         is_training = as_flag(type(self).__name__, "training", training)
@@ -129,7 +146,7 @@ class _Cell(Layer):
         )
         return of_inputs, of_state
 
-    def project(self, inputs: Tensor, masks: tuple[Any, Any]) -> Tensor:
+    def project(self, inputs: Tensor, masks: Masks) -> Tensor:
         """inputs @ kernel + bias, for one step or for a whole sequence with steps first."""
         x = inputs if masks[0] is None else multiply(inputs, masks[0])
         y = self._of_inputs(x)
@@ -144,11 +161,13 @@ class _Cell(Layer):
     def _input_bias(self) -> Any:
         return self.bias
 
-    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+    def advance(
+        self, projected: Tensor, states: Sequence[Tensor], masks: Masks
+    ) -> tuple[Tensor, list[Tensor]]:
         """The output and the new states, given projected inputs."""
         raise NotImplementedError
 
-    def _recurrent(self, state: Any, masks: tuple[Any, Any]) -> Any:
+    def _recurrent(self, state: Tensor, masks: Masks) -> Tensor:
         return state if masks[1] is None else multiply(state, masks[1])
 
 
@@ -168,7 +187,9 @@ class SimpleRNNCell(_Cell):
     TensorShape([2, 3])
     """
 
-    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+    def advance(
+        self, projected: Tensor, states: Sequence[Tensor], masks: Masks
+    ) -> tuple[Tensor, list[Tensor]]:
         h = self._recurrent(states[0], masks)
         y = self.activation(add(projected, matmul(h, self.recurrent_kernel)))
         return y, [y]
@@ -241,7 +262,9 @@ class LSTMCell(_Cell):
         ones = zeros([n], dtype) + 1  # type: ignore[operator]
         return concat([own([n], dtype), ones, own([2 * n], dtype)], 0)
 
-    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+    def advance(
+        self, projected: Tensor, states: Sequence[Tensor], masks: Masks
+    ) -> tuple[Tensor, list[Tensor]]:
         h, c = states
         product = self._of_state(self._recurrent(h, masks))
         i, f, g, o = split(add(projected, product), 4, self.gate_axis)
@@ -312,7 +335,9 @@ class GRUCell(_Cell):
     def _input_bias(self) -> Any:
         return unstack(self.bias)[0] if self.reset_after else self.bias
 
-    def advance(self, projected: Any, states: Sequence[Any], masks: tuple[Any, Any]) -> Any:
+    def advance(
+        self, projected: Tensor, states: Sequence[Tensor], masks: Masks
+    ) -> tuple[Tensor, list[Tensor]]:
         h = states[0]
         seen = self._recurrent(h, masks)
         n = self.units
@@ -373,11 +398,15 @@ class StackedRNNCells(Layer):
             _build_cell(cell, shape)
             shape = [shape[0], _first_size(getattr(cell, "output_size", cell.state_size))]
 
-    def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
-        """The output of the last cell, and the list of new states."""
-        return self._called(inputs, [states], arguments)
+    if not TYPE_CHECKING:  # a type checker sees the call of a Layer
 
-    def call(self, inputs: Any, states: Any, training: bool | None = False) -> Any:  # type: ignore[override]
+        def __call__(self, inputs: Nest, states: Nest = None, **arguments: Any) -> Any:
+            """The output of the last cell, and the list of new states."""
+            return self._called(inputs, [states], arguments)
+
+    def call(
+        self, inputs: Tensor, states: Sequence[Nest], training: bool | None = False
+    ) -> tuple[Tensor, list[Any]]:
         found: list[Any] = []
         for cell, before in zip(self.cells, states, strict=True):
             inputs, after = _stepped(cell, inputs, before, training)
@@ -385,7 +414,7 @@ class StackedRNNCells(Layer):
         return inputs, found
 
 
-class RNN(Layer):
+class RNN(Layer, Generic[Outputs]):
     """Runs a cell along the steps of [examples, steps, features].
 
     - `cell`: a cell, a list of cells, or any layer that can be called as cell(inputs, states) and
@@ -417,6 +446,46 @@ class RNN(Layer):
     axes = 3
     _right_inputs = "give [examples, steps, features]"
 
+    @overload
+    def __init__(
+        self: RNN[Tensor],
+        cell: Layer | Sequence[Layer],
+        return_sequences: bool = ...,
+        return_state: Literal[False] = ...,
+        go_backwards: bool = ...,
+        stateful: bool = ...,
+        unroll: bool = ...,
+        zero_output_for_mask: bool = ...,
+        name: str | None = ...,
+        dtype: DTypeLike = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: RNN[list[Tensor]],
+        cell: Layer | Sequence[Layer],
+        return_sequences: bool = ...,
+        *,
+        return_state: Literal[True],
+        go_backwards: bool = ...,
+        stateful: bool = ...,
+        unroll: bool = ...,
+        zero_output_for_mask: bool = ...,
+        name: str | None = ...,
+        dtype: DTypeLike = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        cell: Layer | Sequence[Layer],
+        return_sequences: bool = ...,
+        return_state: bool = ...,
+        go_backwards: bool = ...,
+        stateful: bool = ...,
+        unroll: bool = ...,
+        zero_output_for_mask: bool = ...,
+        name: str | None = ...,
+        dtype: DTypeLike = ...,
+    ) -> None: ...
     def __init__(
         self,
         cell: Layer | Sequence[Layer],
@@ -443,9 +512,11 @@ class RNN(Layer):
             fail(SignatureError, f"{op}: layers keep no state between calls", fix=fix)
         self.unroll = as_flag(op, "unroll", unroll)
 
-    def __call__(self, sequences: Nest, *more: Any, **arguments: Any) -> Any:
-        """The outputs, and the states; see the class for the arguments."""
-        return self._called(sequences, more, arguments)
+    if not TYPE_CHECKING:  # a type checker sees the call of a Layer
+
+        def __call__(self, sequences: Nest, *more: Any, **arguments: Any) -> Any:
+            """The outputs, and the states; see the class for the arguments."""
+            return self._called(sequences, more, arguments)
 
     def build(self, input_shape: Any) -> None:
         if isinstance(input_shape, dict) or len(input_shape) != self.axes:
@@ -453,17 +524,17 @@ class RNN(Layer):
             refuse(type(self).__name__, fact, fix=self._right_inputs)
         _build_cell(self.cell, [input_shape[0], *input_shape[2:]])
 
-    def get_initial_state(self, batch_size: SizeLike) -> Any:
+    def get_initial_state(self, batch_size: SizeLike) -> list[Any]:
         """The state before the first step."""
         return _initial_state(self.cell, batch_size, self.dtype)
 
-    def call(  # type: ignore[override]
+    def call(
         self,
-        sequences: Any,
-        initial_state: Any = None,
+        sequences: TensorLike,
+        initial_state: Nest = None,
         mask: TensorLike | None = None,
         training: bool | None = False,
-    ) -> Any:
+    ) -> Outputs:
         x = as_tensor(sequences)
         op = type(self).__name__
         if rank_of(op, x) != self.axes:
@@ -476,7 +547,7 @@ class RNN(Layer):
         start = self._start(initial_state, x)
         last, final, outputs = self._run(x, start, kept, training)
         y = last if outputs is None else transpose(outputs, [1, 0, *range(2, outputs.ndim)])
-        return [y, *_as_list(final)] if self.return_state else y
+        return [y, *_as_list(final)] if self.return_state else y  # type: ignore[return-value]
 
     def _first_state(self, x: Tensor) -> Any:
         return self.get_initial_state(sizes_of(type(self).__name__, x)[1])
@@ -589,7 +660,7 @@ def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, A
     return output, nest.pack_sequence_as(states, nest.flatten(after))
 
 
-class OwnRNN(RNN):
+class OwnRNN(RNN[Outputs]):
     """A layer with one of our cells, to which most arguments go."""
 
     cell_type: type[_Cell]
@@ -613,7 +684,43 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
 
 
-class SimpleRNN(OwnRNN):
+if TYPE_CHECKING:
+
+    class Settings(TypedDict, total=False):
+        """What all recurrent layers take, besides `return_state`."""
+
+        kernel_initializer: InitializerLike
+        recurrent_initializer: InitializerLike
+        bias_initializer: InitializerLike
+        kernel_regularizer: RegularizerLike
+        recurrent_regularizer: RegularizerLike
+        bias_regularizer: RegularizerLike
+        activity_regularizer: RegularizerLike
+        kernel_constraint: ConstraintLike
+        recurrent_constraint: ConstraintLike
+        bias_constraint: ConstraintLike
+        dropout: float
+        recurrent_dropout: float
+        return_sequences: bool
+        go_backwards: bool
+        stateful: bool
+        seed: int | None
+        name: str | None
+        dtype: DTypeLike
+
+    class _Settings(Settings, total=False):
+        unroll: bool
+
+    class _LSTMSettings(_Settings, total=False):
+        unit_forget_bias: bool
+        use_cudnn: bool | str
+
+    class _GRUSettings(_Settings, total=False):
+        reset_after: bool
+        use_cudnn: bool | str
+
+
+class SimpleRNN(OwnRNN[Outputs]):
     """`SimpleRNNCell` along the steps of [examples, steps, features]. The arguments are those of
     the cell and of `RNN`; so are those of the call.
 
@@ -623,6 +730,36 @@ class SimpleRNN(OwnRNN):
 
     cell_type = SimpleRNNCell
 
+    @overload
+    def __init__(
+        self: SimpleRNN[list[Tensor]],
+        units: int,
+        activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[True],
+        **settings: Unpack[_Settings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SimpleRNN[Tensor],
+        units: int,
+        activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[False] = ...,
+        **settings: Unpack[_Settings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: bool,
+        **settings: Unpack[_Settings],
+    ) -> None: ...
     def __init__(
         self,
         units: int,
@@ -652,7 +789,7 @@ class SimpleRNN(OwnRNN):
         self._begin(given(locals()))
 
 
-class LSTM(OwnRNN):
+class LSTM(OwnRNN[Outputs]):
     """`LSTMCell` along the steps of [examples, steps, features]. The arguments are those of the
     cell and of `RNN`; so are those of the call. The state is [h, c].
 
@@ -663,6 +800,39 @@ class LSTM(OwnRNN):
 
     cell_type = LSTMCell
 
+    @overload
+    def __init__(
+        self: LSTM[list[Tensor]],
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[True],
+        **settings: Unpack[_LSTMSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: LSTM[Tensor],
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[False] = ...,
+        **settings: Unpack[_LSTMSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: bool,
+        **settings: Unpack[_LSTMSettings],
+    ) -> None: ...
     def __init__(
         self,
         units: int,
@@ -695,7 +865,7 @@ class LSTM(OwnRNN):
         self._begin(given(locals()))
 
 
-class GRU(OwnRNN):
+class GRU(OwnRNN[Outputs]):
     """`GRUCell` along the steps of [examples, steps, features]. The arguments are those of the cell
     and of `RNN`; so are those of the call.
 
@@ -705,6 +875,39 @@ class GRU(OwnRNN):
 
     cell_type = GRUCell
 
+    @overload
+    def __init__(
+        self: GRU[list[Tensor]],
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[True],
+        **settings: Unpack[_GRUSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: GRU[Tensor],
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: Literal[False] = ...,
+        **settings: Unpack[_GRUSettings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        units: int,
+        activation: ActivationLike = ...,
+        recurrent_activation: ActivationLike = ...,
+        use_bias: bool = ...,
+        *,
+        return_state: bool,
+        **settings: Unpack[_GRUSettings],
+    ) -> None: ...
     def __init__(
         self,
         units: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tracegraph.array.arguments import refuse
 from tracegraph.array.creation import zeros_like
@@ -10,10 +10,13 @@ from tracegraph.array.joining import split
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
-from tracegraph.layers.sequences.recurrent import LSTMCell, OwnRNN, given
+from tracegraph.layers.sequences.recurrent import LSTMCell, Outputs, OwnRNN, given
 from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from tracegraph.layers.sequences.recurrent import Settings
     from tracegraph.typing import (
         ActivationLike,
         ConstraintLike,
@@ -22,6 +25,16 @@ if TYPE_CHECKING:
         RegularizerLike,
         Window,
     )
+
+    class _Settings(Settings, total=False):
+        """What the constructors take besides what the overloads name."""
+
+        data_format: str | None
+        dilation_rate: Window
+        activation: ActivationLike
+        recurrent_activation: ActivationLike
+        use_bias: bool
+        unit_forget_bias: bool
 
 
 class ConvLSTM1DCell(LSTMCell, WindowedLayer):
@@ -81,7 +94,7 @@ class ConvLSTM3DCell(ConvLSTM1DCell):
     rank = 3
 
 
-class ConvLSTM1D(OwnRNN):
+class ConvLSTM1D(OwnRNN[Outputs]):
     """`LSTM` along the steps of [examples, steps, rows, channels]; see `ConvLSTM2D`.
 
     >>> tg.layers.ConvLSTM1D(3, 2)(tg.ones([2, 4, 5, 1])).shape
@@ -92,6 +105,39 @@ class ConvLSTM1D(OwnRNN):
     axes = 4
     _right_inputs = "give [examples, steps, rows, channels]"
 
+    @overload
+    def __init__(
+        self: ConvLSTM1D[list[Tensor]],
+        filters: int,
+        kernel_size: Window,
+        strides: Window = ...,
+        padding: str = ...,
+        *,
+        return_state: Literal[True],
+        **settings: Unpack[_Settings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ConvLSTM1D[Tensor],
+        filters: int,
+        kernel_size: Window,
+        strides: Window = ...,
+        padding: str = ...,
+        *,
+        return_state: Literal[False] = ...,
+        **settings: Unpack[_Settings],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Window,
+        strides: Window = ...,
+        padding: str = ...,
+        *,
+        return_state: bool,
+        **settings: Unpack[_Settings],
+    ) -> None: ...
     def __init__(
         self,
         filters: int,
@@ -130,7 +176,7 @@ class ConvLSTM1D(OwnRNN):
         return self.cell.state_before(x[0])  # type: ignore[index]
 
 
-class ConvLSTM2D(ConvLSTM1D):
+class ConvLSTM2D(ConvLSTM1D[Outputs]):
     """`LSTM` along the steps of [examples, steps, height, width, channels], with convolutions in
     place of products (Shi and others 2015).
 
@@ -151,7 +197,7 @@ class ConvLSTM2D(ConvLSTM1D):
     _right_inputs = "give [examples, steps, height, width, channels]"
 
 
-class ConvLSTM3D(ConvLSTM1D):
+class ConvLSTM3D(ConvLSTM1D[Outputs]):
     """`LSTM` along the steps of [examples, steps, depth, height, width, channels]; see
     `ConvLSTM2D`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tracegraph.array.arguments import refuse
@@ -148,7 +149,7 @@ class LinearOperatorTridiag(LinearOperator):
 
     def __init__(
         self,
-        diagonals: Any,
+        diagonals: TensorLike | Sequence[TensorLike],
         diagonals_format: str = "compact",
         is_non_singular: bool | None = None,
         is_self_adjoint: bool | None = None,
@@ -159,7 +160,7 @@ class LinearOperatorTridiag(LinearOperator):
         arguments = given(locals())
         self._diagonals_format = diagonals_format
         if diagonals_format == "sequence":
-            self._diagonals = [parameter(name, x, 1, "a diagonal") for x in diagonals]
+            self._diagonals = [parameter(name, x, 1, "a diagonal") for x in diagonals]  # type: ignore[union-attr]
         else:
             self._diagonals = parameter(name, diagonals, 2, "the tensor of diagonals")
         compact = self._compact()
@@ -168,7 +169,7 @@ class LinearOperatorTridiag(LinearOperator):
         self._sizes = compact.type.shape
 
     @property
-    def diagonals(self) -> Any:
+    def diagonals(self) -> Tensor | list[Tensor]:
         """The diagonals, as given."""
         return self._diagonals
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class LinearOperator(Module):
         return as_tensor(self.tensor_rank, int32)
 
     @property
-    def domain_dimension(self) -> Any:
+    def domain_dimension(self) -> int:
         """The number of columns."""
         return self.shape[-1]
 
@@ -182,7 +182,7 @@ class LinearOperator(Module):
         return as_tensor(self.domain_dimension, int32)
 
     @property
-    def range_dimension(self) -> Any:
+    def range_dimension(self) -> int:
         """The number of rows."""
         return self.shape[-2]
 
@@ -257,8 +257,20 @@ class LinearOperator(Module):
     def _inner_size(self, is_adjoint: bool) -> Any:
         return self.range_dimension if is_adjoint else self.domain_dimension
 
+    @overload
     def matmul(
-        self, x: TensorLike, adjoint: bool = False, adjoint_arg: bool = False, name: str = "matmul"
+        self,
+        x: LinearOperator,
+        adjoint: bool = ...,
+        adjoint_arg: bool = ...,
+        name: str = ...,
+    ) -> LinearOperator: ...
+    @overload
+    def matmul(
+        self, x: TensorLike, adjoint: bool = ..., adjoint_arg: bool = ..., name: str = ...
+    ) -> Tensor: ...
+    def matmul(
+        self, x: Any, adjoint: bool = False, adjoint_arg: bool = False, name: str = "matmul"
     ) -> Any:
         """The product of the matrices [..., m, n] and x[..., n, k]; the leading axes broadcast.
 
@@ -280,6 +292,10 @@ class LinearOperator(Module):
         x = self._argument("matmul", x, self._inner_size(adjoint), adjoint_arg)
         return self._matmul(x, adjoint=adjoint, adjoint_arg=adjoint_arg)
 
+    @overload
+    def __matmul__(self, other: LinearOperator) -> LinearOperator: ...
+    @overload
+    def __matmul__(self, other: TensorLike) -> Tensor: ...
     def __matmul__(self, other: Any) -> Any:
         return self.matmul(other)
 
@@ -300,6 +316,18 @@ class LinearOperator(Module):
 
     # Solutions.
 
+    @overload
+    def solve(
+        self,
+        rhs: LinearOperator,
+        adjoint: bool = ...,
+        adjoint_arg: bool = ...,
+        name: str = ...,
+    ) -> LinearOperator: ...
+    @overload
+    def solve(
+        self, rhs: TensorLike, adjoint: bool = ..., adjoint_arg: bool = ..., name: str = ...
+    ) -> Tensor: ...
     def solve(
         self, rhs: Any, adjoint: bool = False, adjoint_arg: bool = False, name: str = "solve"
     ) -> Any:

@@ -57,7 +57,7 @@ class Circular(LinearOperator):
         )
 
     @property
-    def spectrum(self) -> Any:
+    def spectrum(self) -> Tensor:
         """The eigenvalues, along the axes of the convolution."""
         return self._spectrum
 

@@ -226,7 +226,7 @@ class LinearOperatorBlockLowerTriangular(_Blocks):
         self._promise(dtype, arguments, is_non_singular=(is_regular, reason), is_square=square)
 
     @property
-    def operators(self) -> Any:
+    def operators(self) -> list[list[LinearOperator]]:
         """The rows of blocks that the operator was created from."""
         return [list(row) for row in self._rows]
 
