@@ -207,6 +207,8 @@ class Trace(Builder):
         #: Whether unknown indices and divisors are checked in every run; at top level, where all
         #: values are known, they are.
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
+        #: Whether Python's control flow in the user's functions becomes nodes.
+        self.converts: bool = getattr(outer, "converts", True)
         #: Sizes that Python was told differ while they were unknown, and where.
         self.apart: dict[tuple[Any, Any], Source] = {}
         #: The user's names for the objects that the function reaches.
