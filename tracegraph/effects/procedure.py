@@ -377,8 +377,10 @@ class Run:
                 raise_mismatch(op.name, node.inputs, mismatch, node.source)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
-        for sized in node.op.outputs_sized_by_run(node.outputs):
-            self._sizes.update(bind_sizes([sized.type], [type_of_array(self.env[sized])]))
+        sized = node.op.outputs_sized_by_run(node.outputs)
+        if sized:
+            found = [type_of_array(self.env[y]) for y in sized]
+            self._sizes.update(bind_sizes([y.type for y in sized], found))
         if piece is not None and piece.is_silent:
             return
         self._count += 1
