@@ -177,7 +177,9 @@ def chosen(
 
         return complete
 
-    tensors = choice(lambda graphs: Cond(*graphs), pred, regions, [*map(completion, found)])
+    tensors = choice(
+        lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
+    )
     rest = iter(tensors)
     return measured(tuple(own.value(rest) for own in joined))
 

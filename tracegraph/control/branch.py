@@ -78,25 +78,28 @@ class Branch(Op, abstract=True):
     if TYPE_CHECKING:
         # A field of the one class, a property of the other.
         branches: Any = dataclasses.field(init=False)
-        #: Whether the branch that is taken runs by itself: the others may not fit the sizes that
-        #: only this run knows.
-        alone: Any = dataclasses.field(init=False)
 
     def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Branch:
         """The same choice between other graphs."""
         raise NotImplementedError
 
     @property
+    def runs_alone(self) -> bool:
+        """Whether the branch that is taken runs by itself: the others may not fit the sizes that
+        only this run knows."""
+        raise NotImplementedError
+
+    @property
     def cuts_runs(self) -> bool:
-        return self.alone or super().cuts_runs
+        return self.runs_alone or super().cuts_runs
 
     @property
     def _sized(self) -> list[int]:
         """The outputs with sizes that only the run of the branch knows."""
         one = self.branches[0]
-        given = names_in(one.input_types)
-        types = enumerate(one.output_types)
-        return [i for i, type in types if not type.is_static and names_in(type) - given]
+        opened = [(i, type) for i, type in enumerate(one.output_types) if not type.is_static]
+        given = names_in(one.input_types) if opened else set[str]()
+        return [i for i, type in opened if names_in(type) - given]
 
     def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return [outputs[i] for i in self._sized]
@@ -135,7 +138,7 @@ class Branch(Op, abstract=True):
 
     def infer(self, decider: TensorType, *types: TensorType) -> tuple[TensorType, ...]:
         self.check_decider(decider)
-        result_types = _unchecked_result_types if self.alone else _result_types
+        result_types = _unchecked_result_types if self.runs_alone else _result_types
         first, *others = [result_types(branch, types) for branch in self.branches]
         for number, other in enumerate(others, 1):
             if len(first) != len(other):
@@ -310,8 +313,12 @@ class Cond(Branch):
     def branches(self) -> tuple[Graph, ...]:
         return self.true, self.false
 
+    @property
+    def runs_alone(self) -> bool:
+        return self.alone
+
     def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Cond:
-        return Cond(*branches, alone or self.alone)
+        return Cond(branches[0], branches[1], alone or self.alone)
 
     def check_decider(self, decider: TensorType) -> None:
         if decider.dtype is not bool_ or decider.shape != ():
@@ -337,6 +344,10 @@ class Switch(Branch):
 
     branches: tuple[Graph, ...]
     alone: bool = False
+
+    @property
+    def runs_alone(self) -> bool:
+        return self.alone
 
     def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Switch:
         return Switch(tuple(branches), alone or self.alone)

@@ -79,7 +79,7 @@ def cond(
     if isinstance(pred, (bool, np.bool_)):
         return named[not pred][1]()
     decider = _scalar("cond", "the predicate", pred, bool_, "tg.reduce_all(x > 0)")
-    return _chosen("cond", lambda graphs: Cond(*graphs), decider, named)
+    return _chosen("cond", lambda graphs: Cond(graphs[0], graphs[1]), decider, named)
 
 
 @api_boundary

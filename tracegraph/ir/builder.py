@@ -58,7 +58,7 @@ class Builder:
     def new_size_name(self) -> str:
         """A fresh name for a size known only at run time, distinct from those of the enclosing
         graphs and of all that was built inside them: a branch hands its sizes on."""
-        around = [self]
+        around: list[Builder] = [self]
         while around[-1].outers and not around[-1].outers[-1].is_top_level:
             around.append(around[-1].outers[-1])
         number = max(builder._size_count for builder in around)
