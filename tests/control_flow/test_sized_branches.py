@@ -161,7 +161,7 @@ def test_derivatives(name, n):
 
 
 def kept_or_all(x, n):
-    return x[x > 0] ** 3 if n > 0 else x
+    return (x[x > 0] ** 3 if n > 0 else x) * 1.0
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -207,6 +207,11 @@ def test_cond_switch_and_case(n):
         assert int(first["count"]) == (n > 0)
         assert_near(second, seconds[min(n, 2)])
         assert_near(third, x0[x0 < 0] if n > 1 else x0 if n == 1 else x0[x0 > 1])
+
+
+def test_a_summary_names_the_branch_as_a_cut():
+    (cut,) = tg.function(kept_or_all, input_signature=SPECS).graph().summary().cuts
+    assert cut.line == kept_or_all.__code__.co_firstlineno + 1 and cut.found.startswith("?")
 
 
 def test_shapes_that_follow_from_no_value_are_refused():
