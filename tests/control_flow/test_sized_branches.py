@@ -245,6 +245,23 @@ def test_effects_of_sized_branches(capfd):
     assert_near(total, 7.1)
 
 
+def test_a_variable_of_open_shape_in_a_branch():
+    kept = tg.Variable(VECTORS[0], shape=tg.TensorShape([None]))
+
+    def step(n):
+        def narrowed():
+            kept.assign(kept[kept > 0])
+            return n
+
+        return tg.cond(n > 0, narrowed, lambda: n)
+
+    for run in (step, tg.function(step)):
+        for n, expected in ((0, VECTORS[0]), (1, VECTORS[0][VECTORS[0] > 0])):
+            kept.assign(VECTORS[0])
+            run(tg.constant(n))
+            assert_near(kept, expected)
+
+
 @pytest.mark.parametrize("n", [0, 1])
 def test_loops_around_and_behind_sized_branches(n):
     def rows(x, n):

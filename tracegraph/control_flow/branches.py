@@ -230,7 +230,8 @@ def choice(
     branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
     count = branches[0][1]
     reads_values = any(region.reads_values for region in regions)
-    graphs = _of_one_type([graph for graph, _ in branches], count, reads_values)
+    sized = count + len(shared.assigned)  # a Variable of open shape may get another size
+    graphs = _of_one_type([graph for graph, _ in branches], sized, reads_values)
     given = [*shared.reads(shared.read_only), *shared.captures, *shared.states_before()]
     outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
     take_on(shared, outputs[count:])
