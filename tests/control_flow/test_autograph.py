@@ -1174,7 +1174,7 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
         return k
 
     for function, words in (
-        (f, "f runs as Python, since it has what is not converted, generators"),
+        (f, "f runs as Python, since it has a `yield` in line"),
         (g, "g runs as Python, since it has a `for ... else` in line"),
     ):
         with pytest.raises(tg.errors.TraceError, match=words):
