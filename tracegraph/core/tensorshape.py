@@ -288,7 +288,7 @@ class AskedSize(Dim):
     #: Records two sizes that were assumed to differ; tracing installs it.
     note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
     #: What is being traced, with all that it calls; None outside. Tracing installs it.
-    home: ClassVar[Callable[[], Any]] = lambda: None
+    home: ClassVar[Any] = staticmethod(lambda: None)
 
     __hash__ = Dim.__hash__
 

@@ -483,8 +483,13 @@ def _note_apart(left: Any, right: Any) -> None:
             return
 
 
+def _root() -> Any:
+    """What the current trace has in common with those around it and inside it; None outside."""
+    return getattr(current(), "root", None)
+
+
 AskedSize.note_apart = _note_apart
-AskedSize.home = lambda: getattr(current(), "root", None)
+AskedSize.home = staticmethod(_root)
 
 
 def executing_eagerly() -> bool:
