@@ -17,6 +17,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
+from tracegraph.autograph.scope import as_traced
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.shapes import same_size
 from tracegraph.core.type_variables import Parameters, Result
@@ -85,8 +86,9 @@ def pfor(fn: Callable[[Tensor], Result], n: int | Tensor) -> Result:
     array([0, 1, 4, 9], dtype=int32)
     """
     _check_callable("pfor", fn)
+    function = as_traced(fn)
     count = as_count("pfor", "the number of iterations", n)
-    return parallel_for(lambda elements: fn(elements[0]), [Iota(count, int32)()], count)
+    return parallel_for(lambda elements: function(elements[0]), [Iota(count, int32)()], count)
 
 
 @overload
@@ -133,6 +135,7 @@ def vectorized_map(
     array([ 5., 25.], dtype=float32)
     """
     _check_callable("vectorized_map", fn)
+    function = as_traced(fn)
     leaves = nest.flatten(elems)
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
@@ -142,7 +145,7 @@ def vectorized_map(
     def iteration(elements: list[Tensor]) -> Any:
         own = {**shared, **dict(zip(batched, elements, strict=True))}
         values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
-        return fn(nest.pack_sequence_as(elems, values))
+        return function(nest.pack_sequence_as(elems, values))
 
     return parallel_for(iteration, [tensors[k] for k in batched], count, "vectorized_map")
 
@@ -186,6 +189,7 @@ def vmap(fn: Callable[..., Any], in_axes: InAxes = 0, out_axes: int = 0) -> Call
     @api_boundary
     @functools.wraps(fn)
     def mapped(*args: Any, **keywords: Any) -> Any:
+        function = as_traced(fn)
         given = [*args, keywords]
         axes = [*_argument_axes(in_axes, args), 0]
         leaves = nest.flatten(given)
@@ -201,7 +205,7 @@ def vmap(fn: Callable[..., Any], in_axes: InAxes = 0, out_axes: int = 0) -> Call
             own = dict(zip(moved, elements, strict=True))
             values = [own.get(k, leaf) for k, leaf in enumerate(leaves)]
             *positional, named = nest.pack_sequence_as(given, values)
-            return fn(*positional, **named)  # type: ignore[call-arg]
+            return function(*positional, **named)
 
         found = parallel_for(iteration, list(moved.values()), count, "vmap")
         return nest.map_structure(

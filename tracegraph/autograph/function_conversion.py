@@ -5,6 +5,7 @@ malt is imported when the first function is converted; only this module opens th
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import functools
 import importlib
@@ -215,17 +216,55 @@ def is_straight(function: Any, arguments: Iterable[Any]) -> bool:
 def _values_used(function: FunctionType, code: CodeType) -> Iterator[Any]:
     """The values of the global and free names in the code; a function of ours stands for
     a branch, and for anything unknown."""
+    names = _names_used(code)
+    if names is None:
+        yield converted
+        return
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+    for name in names.of_globals:
+        yield function.__globals__.get(name, dis)
+    for name in names.of_cells:
+        if name in cells:
+            yield _content(cells[name])
+    for inner in names.inner:
+        yield from _values_used(function, inner)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Names:
+    """What a code object uses: names of the module and of functions around, and inner code."""
+
+    of_globals: tuple[str, ...]
+    of_cells: tuple[str, ...]
+    inner: tuple[CodeType, ...]
+
+
+def _names_used(code: CodeType) -> _Names | None:
+    """The names that the code uses, read once; None if it has a branch or does anything unknown."""
+    found = _names.get(id(code), code)
+    if found is code:
+        found = _names[id(code)] = _read_names(code)
+        weakref.finalize(code, _names.pop, id(code), None).atexit = False
+    return found  # type: ignore[return-value]
+
+
+#: By the id of the code, as above.
+_names: dict[int, _Names | CodeType | None] = {}
+
+
+def _read_names(code: CodeType) -> _Names | None:
+    of_globals, of_cells, inner = dict[str, None](), dict[str, None](), list[CodeType]()
     for instruction in dis.get_instructions(code):
         name, value = instruction.opname, instruction.argval
         if name.startswith(_BRANCHES) or name in _UNKNOWN or value in _HOOKED:
-            yield converted
-        elif name == "LOAD_GLOBAL":
-            yield function.__globals__.get(value, dis)
-        elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF") and value in cells:
-            yield _content(cells[value])
+            return None
+        if name == "LOAD_GLOBAL":
+            of_globals[value] = None
+        elif name in ("LOAD_DEREF", "LOAD_CLASSDEREF"):
+            of_cells[value] = None
         elif isinstance(value, CodeType):
-            yield from _values_used(function, value)
+            inner.append(value)
+    return _Names(tuple(of_globals), tuple(of_cells), tuple(inner))
 
 
 def _content(cell: CellType) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph.autograph.function_conversion import NotConvertible, converted_text, take_as_given
+from tracegraph.autograph.scope import not_converting
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def do_not_convert(func: Callable[..., Any] | None = None) -> Any:
     # This wrapper is in our file, so it is never converted.
     @functools.wraps(func)
     def unconverted(*args: Any, **kwargs: Any) -> Any:
-        return func(*args, **kwargs)
+        with not_converting():
+            return func(*args, **kwargs)
 
     return unconverted
 

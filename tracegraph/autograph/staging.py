@@ -38,7 +38,7 @@ from tracegraph.control_flow.array_states import (
     measured,
     supplied,
 )
-from tracegraph.control_flow.branches import choice
+from tracegraph.control_flow.branches import choice, may_differ
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
 from tracegraph.control_flow.tensor_array import TensorArray, TensorList
@@ -160,9 +160,12 @@ def chosen(
             traced("false_fn", second, False, lacking[1]),
         ]
     columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
+    reads_values = any(region.reads_values for region in regions)
     joined = [
         # An array that neither branch writes to is unchanged.
-        _Joined(None, (), x) if x is y and isinstance(x, TensorArray) else _join(one, other, name)
+        _Joined(None, (), x)
+        if x is y and isinstance(x, TensorArray)
+        else _join(one, other, name, reads_values)
         for x, y, one, other, name in columns
     ]
 
@@ -174,7 +177,9 @@ def chosen(
 
         return complete
 
-    tensors = choice(lambda graphs: Cond(*graphs), pred, regions, [*map(completion, found)])
+    tensors = choice(
+        lambda graphs: Cond(graphs[0], graphs[1]), pred, regions, [*map(completion, found)]
+    )
     rest = iter(tensors)
     return measured(tuple(own.value(rest) for own in joined))
 
@@ -198,7 +203,7 @@ def _known(value: Any, pred: Tensor, holds: bool) -> Any:
     return value
 
 
-def _join(one: Any, other: Any, name: str) -> _Joined:
+def _join(one: Any, other: Any, name: str, reads_values: bool) -> _Joined:
     place = StatePlace(
         name, "in the main branch", "in the else branch", "make both branches give one type"
     )
@@ -208,16 +213,21 @@ def _join(one: Any, other: Any, name: str) -> _Joined:
     if not structure.matches(other_structure):
         place.refuse(SignatureError, one, other, "give both the same structure")
     pairs = zip(leaves, others, strict=True)
-    return _Joined(structure, tuple(_join_leaves(a, b, place) for a, b in pairs))
+    return _Joined(structure, tuple(_join_leaves(a, b, place, reads_values) for a, b in pairs))
 
 
-def _join_leaves(one: Any, other: Any, place: StatePlace) -> _StateLeaf:
+def _join_leaves(one: Any, other: Any, place: StatePlace, reads_values: bool) -> _StateLeaf:
     if is_same(one, other):
         return _StateLeaf(None, one)
     if not is_carried(one) or not is_carried(other):
         place.refuse(
             SignatureError, one, other, "choose between tensors, or decide by a Python value"
         )
+    types = [type_of(x) for x in (one, other) if not is_number(x)]
+    shapes = [type.shape for type in types]
+    is_sized = len(shapes) > 1 and may_differ(shapes, reads_values)
+    if is_sized and types[0].dtype is types[1].dtype:
+        return _StateLeaf(types[0])
     return _StateLeaf(common_type(one, other, place))
 
 

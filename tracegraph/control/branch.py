@@ -2,6 +2,10 @@
 
 Derivatives branch on the same value. The forward form returns the residuals of all branches;
 those of a branch not taken are zeros, which nothing reads.
+
+A branch may compute a size that only its run knows. Outputs may have such a size: the branch that
+computes it names it, every other branch says that it is 0 there, or states its own size under that
+name. Such a branch runs by itself, and its derivatives do, since the others do not fit its sizes.
 """
 
 from __future__ import annotations
@@ -24,16 +28,10 @@ from tracegraph.calls.call import (
     residual_plan,
     tangent_graph,
 )
-from tracegraph.calls.recompute import recomputed
-from tracegraph.control.without_prints import (
-    keeps_no_results,
-    prints_or_calls,
-    without_prints,
-    without_tokens,
-)
-from tracegraph.core.shapes import Size, same_shape
+from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.core.shapes import Dim, Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.core.types import TensorType, bool_, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -50,12 +48,20 @@ from tracegraph.ir.op import (
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
-from tracegraph.ops.constant import constant
+from tracegraph.ops.constant import DimSize, RuntimeSize, constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, LogicalNot, StopGradient
 from tracegraph.ops.index import Gather
 from tracegraph.ops.reduce import Any as AnyOf, ArgMax
+from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
-from tracegraph.passes.specialise import names_in
+from tracegraph.passes.specialise import (
+    bind_sizes,
+    names_chosen,
+    names_in,
+    renamed,
+    unbound_names,
+    with_sizes,
+)
 from tracegraph.passes.vectorise import vectorise
 
 #: The suffix in the name of a graph that stands for a branch which no row takes.
@@ -74,7 +80,7 @@ class Branch(Op, abstract=True):
         # A field of the one class, a property of the other.
         branches: Any = dataclasses.field(init=False)
 
-    def with_branches(self, branches: Sequence[Graph]) -> Branch:
+    def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Branch:
         """The same choice between other graphs."""
         raise NotImplementedError
 
@@ -85,6 +91,31 @@ class Branch(Op, abstract=True):
 
     def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Branch:
         return self.with_branches(graphs)
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether the branch that is taken runs by itself: the others may not fit the sizes that
+        only this run knows."""
+        raise NotImplementedError
+
+    @property
+    def cuts_runs(self) -> bool:
+        return self.runs_alone or super().cuts_runs
+
+    @property
+    def _sized(self) -> list[int]:
+        """The outputs with sizes that only the run of the branch knows."""
+        one = self.branches[0]
+        opened = [(i, type) for i, type in enumerate(one.output_types) if not type.is_static]
+        given = names_in(one.input_types) if opened else set[str]()
+        return [i for i, type in opened if names_in(type) - given]
+
+    def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [outputs[i] for i in self._sized]
+
+    def _derived(self, branches: Sequence[Graph]) -> Branch:
+        """The choice between derivatives of the branches."""
+        return self.with_branches(branches, alone=bool(self._sized))
 
     def check_decider(self, decider: TensorType) -> None:
         """Raises Mismatch for a type that cannot choose."""
@@ -118,7 +149,8 @@ class Branch(Op, abstract=True):
 
     def infer(self, decider: TensorType, *types: TensorType) -> tuple[TensorType, ...]:
         self.check_decider(decider)
-        first, *others = [_result_types(branch, types) for branch in self.branches]
+        result_types = _unchecked_result_types if self.runs_alone else _result_types
+        first, *others = [result_types(branch, types) for branch in self.branches]
         for number, other in enumerate(others, 1):
             if len(first) != len(other):
                 raise Mismatch(
@@ -130,20 +162,19 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self) -> Branch:
-        if any(map(_keeps_nothing, self.branches)):
+        if any(map(keeps_no_results, self.branches)):
             return self
-        branches = [*map(_with_fixed_residuals, self.branches)]
-        plans = [residual_plan(branch) for branch in branches]
+        plans = [residual_plan(branch) for branch in self.branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
             return self
-        return self.with_branches(_with_shared_residuals(branches, plans))
+        return self.with_branches(_with_shared_residuals(self.branches, plans))
 
     def vjp(self, *values: Any) -> Derivative:
         count = len(self.branches[0].outputs)
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or any(map(_keeps_nothing, self.branches)):
+        if recorded is not self or any(map(keeps_no_results, self.branches)):
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(decider, *xs))
@@ -154,7 +185,7 @@ class Branch(Op, abstract=True):
             return (None,) * (1 + len(xs))
         given = [ys[i] if kind == "output" else xs[i] for kind, i in operands]
         given += [g for g in gs if g is not None]
-        found = applied(self.with_branches(branches), (decider, *given))
+        found = applied(recorded._derived(branches), (decider, *given))
         cotangents = dict(zip(places, found, strict=True))
         return (None, *(cotangents.get(i) for i in range(len(xs))))
 
@@ -196,8 +227,9 @@ class Branch(Op, abstract=True):
         printless = self._without_prints().branches
         found = [tangent_graph(branch, given) for branch in printless]
         places = sorted({place for _, of_one, _ in found for place in of_one})
-        # What the branches have found already; each of them takes what is its own.
-        known = sorted({place for *_, of_one in found for place in of_one})
+        # What the branches have found already; each of them takes what is its own. The others may
+        # need the sizes.
+        known = sorted({*self._sized, *(place for *_, of_one in found for place in of_one)})
         graphs: list[Graph] = []
         for (graph, of_one, takes), branch in zip(found, self.branches, strict=True):
             with Builder(graph.name) as builder:
@@ -212,7 +244,7 @@ class Branch(Op, abstract=True):
         if places:
             ts = [t for t in tangents if t is not None]
             ys = [values[i] for i in known]
-            pushed = applied(self.with_branches(graphs), (decider, *xs, *ts, *ys))
+            pushed = applied(self._derived(graphs), (decider, *xs, *ts, *ys))
             for place, t in zip(places, pushed, strict=True):
                 results[place] = t
         return tuple(results)
@@ -265,10 +297,20 @@ class Branch(Op, abstract=True):
         return tuple(map(any, zip(*found, strict=True)))
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
+        if self._sized:
+            used = self._with_sizes(used)
         branches, keep = narrowed(self.branches, used)
         if all(new is old for new, old in zip(branches, self.branches, strict=True)):
             return self, (True,) * (1 + len(keep)), used
         return self.with_branches(branches), (True, *keep), used
+
+    def _with_sizes(self, used: tuple[bool, ...]) -> tuple[bool, ...]:
+        """What is used, and the outputs that give the sizes of that their names."""
+        inputs, outputs = self.branches[0].inputs, self.branches[0].outputs
+        kept = [y for y, is_used in zip(outputs, used, strict=True) if is_used]
+        needed = names_in(tuple(y.type for y in kept))
+        more = [y for y in naming(outputs, [*inputs, *kept]) if needed & names_in(y.type)]
+        return tuple(y in {*kept, *more} for y in outputs)
 
 
 class Cond(Branch):
@@ -276,13 +318,18 @@ class Cond(Branch):
 
     true: Graph
     false: Graph
+    alone: bool = False
 
     @property
     def branches(self) -> tuple[Graph, ...]:
         return self.true, self.false
 
-    def with_branches(self, branches: Sequence[Graph]) -> Cond:
-        return Cond(*branches)
+    @property
+    def runs_alone(self) -> bool:
+        return self.alone
+
+    def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Cond:
+        return Cond(branches[0], branches[1], alone or self.alone)
 
     def check_decider(self, decider: TensorType) -> None:
         if decider.dtype is not bool_ or decider.shape != ():
@@ -307,9 +354,14 @@ class Switch(Branch):
     """The outputs of the branch whose number is the first input; of the last where none is."""
 
     branches: tuple[Graph, ...]
+    alone: bool = False
 
-    def with_branches(self, branches: Sequence[Graph]) -> Switch:
-        return Switch(tuple(branches))
+    @property
+    def runs_alone(self) -> bool:
+        return self.alone
+
+    def with_branches(self, branches: Sequence[Graph], alone: bool = False) -> Switch:
+        return Switch(tuple(branches), alone or self.alone)
 
     def check_decider(self, decider: TensorType) -> None:
         if decider.dtype is not int32 or decider.shape != ():
@@ -340,6 +392,12 @@ def _result_types(branch: Graph, types: Sequence[TensorType]) -> tuple[TensorTyp
     return Call(branch).infer(*types)
 
 
+def _unchecked_result_types(branch: Graph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """The types of the results, where the branch need not fit: another one runs."""
+    sizes = bind_sizes(branch.input_types, types, assumes=True)
+    return tuple(with_sizes(type, sizes) for type in branch.output_types)
+
+
 def _joined(first: TensorType, other: TensorType, number: int) -> TensorType:
     shape = same_shape(first.shape, other.shape)
     if first.dtype is not other.dtype or shape is None:
@@ -363,36 +421,6 @@ def _filled(
     """The outputs of one branch at all `places`, with zeros where it has none."""
     found = dict(zip(of_one, outputs, strict=True))
     return [found[i] if i in found else full(0, like[i].type) for i in places]
-
-
-def _keeps_nothing(branch: Graph) -> bool:
-    """Whether derivatives compute a branch again, without its prints, from its inputs alone."""
-    return keeps_no_results(branch) or (
-        prints_or_calls(branch) and not _has_fixed_residuals(branch)
-    )
-
-
-def _has_fixed_residuals(branch: Graph) -> bool:
-    made = residual_plan(branch).forward.output_types
-    return names_in(made) <= names_in(branch.input_types)
-
-
-def _with_fixed_residuals(branch: Graph) -> Graph:
-    """The branch, whose residuals have no size that only its own run knows: the other branches
-    could not stand for them. Where one has, what derivatives read is computed again."""
-    return branch if _has_fixed_residuals(branch) else _recomputed(branch)
-
-
-def _recomputed(branch: Graph) -> Graph:
-    """A branch that computes again for derivatives what it computes."""
-
-    def made() -> Graph:
-        with Builder(branch.name) as builder:
-            env = copy_inputs(branch, builder)
-            op = recomputed(branch, len(branch.outputs))
-            return builder.finish(applied(op, [env[x] for x in branch.inputs]))
-
-    return branch.cached("recomputed", made)
 
 
 def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPlan]) -> list[Graph]:
@@ -424,6 +452,7 @@ def _with_slots(
     moved = {count + k: count + place for k, place in enumerate(mine)}
     with Builder(forward.name) as builder:
         env = copy_inputs(forward, builder)
+        state_no_sizes(names_in(tuple(slots)) - names_in(forward.input_types), forward)
         replay(forward.nodes, env)
         outputs = [env[y] for y in forward.outputs[:count]]
         extras = {moved[count + k]: env[y] for k, y in enumerate(forward.outputs[count:])}
@@ -438,6 +467,53 @@ def _with_slots(
     graph.cache["residuals"] = ResidualPlan(graph, places, residuals, again)
     passed("forward", graph)
     return graph
+
+
+def state_no_sizes(names: Iterable[str], branch: Graph) -> None:
+    """States that sizes which only other branches compute are 0, for the zeros that stand for their
+    values."""
+    chosen = set[str]().union(*map(names_chosen, branch.nodes))
+    for name in sorted(set(names) - chosen):
+        RuntimeSize(Dim.named(name))(constant(0, int64))
+
+
+def with_sizes_stated(branch: Graph, types: Sequence[TensorType]) -> Graph:
+    """The branch whose first outputs have these types: where a size has another name there, the
+    branch states its own under that name."""
+    branch = renamed(branch, _new_names(branch, types), {})
+    missing = [x for x in unbound_names(branch.inputs, branch.nodes) if x.startswith("?")]
+    if not missing and all(own is new for own, new in zip(branch.output_types, types)):
+        return branch
+    with Builder(branch.name) as builder:
+        env = copy_inputs(branch, builder)
+        state_no_sizes(missing, branch)
+        replay(branch.nodes, env)
+        stated: set[Size] = set()
+        outputs = [env[y] for y in branch.outputs]
+        outputs[: len(types)] = [_as_sized(y, new, stated) for y, new in zip(outputs, types)]
+        return builder.finish(outputs)
+
+
+def _new_names(branch: Graph, types: Sequence[TensorType]) -> dict[str, Size]:
+    """The names in these types for sizes that the branch itself finds, by the names so far."""
+    found: dict[str, Size] = {}
+    chosen = set[str]().union(*map(names_chosen, branch.nodes))
+    for own, new in zip(branch.output_types, types):
+        for size, wanted in zip(own.shape, new.shape, strict=True) if own is not new else ():
+            if size != wanted and isinstance(size, Dim) and size.name in chosen:
+                found.setdefault(size.name, wanted)
+    return found
+
+
+def _as_sized(y: Tensor, type: TensorType, stated: set[Size]) -> Tensor:
+    if y.type is type:
+        return y
+    for own, new in zip(y.type.shape, type.shape, strict=True):
+        if own != new and isinstance(new, Dim) and new not in stated:
+            n = constant(own, int64) if isinstance(own, int) else Cast(int64)(DimSize(own)())
+            RuntimeSize(new)(n)
+            stated.add(new)
+    return Reshape(type.shape)(y)
 
 
 # Rows of a loop, each of which takes its own branch.

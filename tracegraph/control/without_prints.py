@@ -22,12 +22,6 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
-def prints_or_calls(graph: Graph) -> bool:
-    """Whether it prints or calls Python."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes) if graph.cuts_runs else ()
-    return any(isinstance(node.op, HostCall) for node in nodes)
-
-
 def keeps_no_results(graph: Graph) -> bool:
     """Whether reverse mode, through an enclosing branch or loop, cannot keep the results of its
     Python functions: they have derivatives, or a loop of unknown length calls them."""

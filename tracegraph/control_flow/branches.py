@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.branch import Cond, Switch
+from tracegraph.control.branch import Cond, Switch, with_sizes_stated
 from tracegraph.control_flow.array_states import chosen_alike, common_needs, measured, supplied
 from tracegraph.control_flow.regions import (
     SharedValues,
     TracedRegion,
     appended,
-    check_callable,
+    as_region,
     finished,
     makes_effects,
     take_on,
     traced_region,
 )
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, same_shape
 from tracegraph.core.source import here
-from tracegraph.core.types import bool_, int32
+from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.checks_and_prints import check
 from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import (
@@ -34,13 +35,14 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import Builder, operand_text
+from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
+from tracegraph.passes.specialise import names_in
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -85,7 +87,8 @@ def cond(
     - `pred`: a bool of shape (). For a tensor both functions are traced, and one node computes
       one of them when it runs; for a Python bool only that function is called.
     - `true_fn`, `false_fn`: functions without arguments that return the same structure of tensors,
-      of the same types. They may use tensors and Variables, and assign Variables.
+      of the same types. They may use tensors and Variables, and assign Variables. Sizes may differ
+      if they follow from values, as those of `tg.boolean_mask` do.
 
     Every derivative exists: with respect to values that only the other branch uses it is 0. In
     `tg.vectorized_map` with a `pred` for each element, a branch that any element takes is computed
@@ -97,13 +100,12 @@ def cond(
     >>> int(tg.cond(tg.constant(2.0) > 1.0, lambda: tg.constant(1), lambda: tg.constant(0)))
     1
     """
-    for which, function in (("true_fn", true_fn), ("false_fn", false_fn)):
-        check_callable("cond", which, function)
+    given = [("true_fn", true_fn), ("false_fn", false_fn)]
+    named = [(which, as_region("cond", which, function)) for which, function in given]
     if isinstance(pred, (bool, np.bool_)):
-        return true_fn() if pred else false_fn()  # type: ignore[misc]
+        return named[not pred][1]()
     decider = _scalar("cond", "the predicate", pred, bool_, "tg.reduce_all(x > 0)")
-    regions = _traced([("true_fn", true_fn), ("false_fn", false_fn)])
-    return _chosen("cond", lambda graphs: Cond(*graphs), decider, regions)
+    return _chosen("cond", lambda graphs: Cond(graphs[0], graphs[1]), decider, named)
 
 
 @overload
@@ -144,7 +146,7 @@ def switch_case(
     """
     functions = _numbered(branch_fns)
     if default is not None:
-        check_callable("switch_case", "default", default)
+        default = as_region("switch_case", "default", default)
     if isinstance(branch_index, (int, np.integer)) and not isinstance(branch_index, bool):
         last = default or functions[max(functions)]
         return functions.get(int(branch_index), last)()
@@ -155,8 +157,8 @@ def switch_case(
     for k, number in enumerate(numbers):
         place = SELECT(Equal()(index, constant(number, int32)), constant(k, int32), place)
     names = [f"branch_{number}" for number in numbers] + (["default"] if default else [])
-    regions = _traced([*zip(names, ordered, strict=True)])
-    return _chosen("switch_case", lambda graphs: Switch(tuple(graphs)), place, regions)
+    named = [*zip(names, ordered, strict=True)]
+    return _chosen("switch_case", lambda graphs: Switch(tuple(graphs)), place, named)
 
 
 @overload
@@ -211,9 +213,8 @@ def case(
             rule = "the pairs have a predicate and a function each"
             refuse_kind("case", rule, pair, fix="give pairs such as (x > 0.0, lambda: x)")
     deciders = [_scalar("case", "a predicate", p, bool_, "tg.reduce_all(x > 0)") for p, _ in pairs]
-    functions = [function for _, function in pairs]
-    for function in (*functions, *([default] if default else [])):
-        check_callable("case", "a function", function)
+    ordered = [function for _, function in pairs] + ([default] if default else [])
+    ordered = [as_region("case", "a function", function) for function in ordered]
     one = constant(1, int32)
     count = add_all([Cast(int32)(decider) for decider in deciders])
     assert count is not None, pairs
@@ -224,12 +225,11 @@ def case(
         fact = "case: several predicates hold, and exclusive=True"
         fix = "make the predicates exclude each other, or leave out exclusive=True"
         check(LessEqual()(count, one), fact, deciders, fix)
-    place = constant(len(functions) - (default is None), int32)
+    place = constant(len(ordered) - 1, int32)
     for k, decider in reversed([*enumerate(deciders)]):
         place = SELECT(decider, constant(k, int32), place)
-    ordered = [*functions, *([default] if default else [])]
-    regions = _traced([(f"case_{k}", function) for k, function in enumerate(ordered)])
-    return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, regions)
+    named = [(f"case_{k}", function) for k, function in enumerate(ordered)]
+    return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, named)
 
 
 def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
@@ -252,11 +252,23 @@ def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
 
 
 def _chosen(
-    name: str, op: Callable[[Sequence[Graph]], Op], decider: Tensor, regions: Sequence[TracedRegion]
+    name: str,
+    op: Callable[[Sequence[Graph]], Op],
+    decider: Tensor,
+    functions: Sequence[tuple[str, Callable[[], Any]]],
 ) -> Any:
-    """The result of the region that the decider selects, as one node."""
+    """The result of the function that the decider selects, as one node. At top level Python calls
+    it where the functions return sizes that follow from values, and differ."""
+    regions = _traced(functions)
+    reads_values = any(region.reads_values for region in regions)
     for other in regions[1:]:
-        _check_alike(name, regions[0], other)
+        _check_alike(name, regions[0], other, reads_values)
+    if current().is_top_level:
+        columns = zip(*(region.result_types for region in regions), strict=True)
+        if any(may_differ([x.shape for x in types], reads_values) for types in columns):
+            known = host_array(decider)
+            place = int(not known) if decider.dtype.is_bool else int(known)
+            return functions[place][1]()
     outputs = choice(op, decider, regions)
     return measured(regions[0].results.pack(outputs))
 
@@ -272,10 +284,12 @@ def choice(
     shared = SharedValues(regions)
     made = completions or [list] * len(regions)
     branches = [_branch(shared, *pair) for pair in zip(regions, made, strict=True)]
-    graphs = [graph for graph, _ in branches]
+    count = branches[0][1]
+    reads_values = any(region.reads_values for region in regions)
+    sized = count + len(shared.assigned)  # a Variable of open shape may get another size
+    graphs = _of_one_type([graph for graph, _ in branches], sized, reads_values)
     given = [*shared.reads(shared.read_only), *shared.captures, *shared.states_before()]
     outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
-    count = branches[0][1]
     take_on(shared, outputs[count:])
     return outputs[:count]
 
@@ -294,7 +308,37 @@ def _branch(
     return finished(builder, [*results, *new, *checks]), len(results)
 
 
-def _check_alike(name: str, first: TracedRegion, other: TracedRegion) -> None:
+def may_differ(shapes: Sequence[Shape], reads_values: bool) -> bool:
+    """Whether branches may return these different shapes: a size in them is one that only the run
+    knows; or it is known, but follows from values, which a branch `reads_values` of."""
+    if len(set(shapes)) == 1 or any(isinstance(shape, ShapeVariable) for shape in shapes):
+        return False
+    of_runs = (name for shape in shapes for name in names_in(shape) if name.startswith("?"))
+    return len(set(map(len, shapes))) == 1 and (reads_values or any(of_runs))
+
+
+def _of_one_type(graphs: Sequence[Graph], count: int, reads_values: bool) -> list[Graph]:
+    """The branches with the same types for the first `count` outputs: where these may differ, the
+    size is a new one, that of the branch which runs."""
+    new: dict[tuple[Size, ...], Size] = {}
+
+    def common(*sizes: Size) -> Size:
+        if len(set(sizes)) > 1 and sizes not in new:
+            new[sizes] = Dim.named(current().new_size_name())
+        return new.get(sizes, sizes[0])
+
+    rows: list[tuple[TensorType, ...]] = []
+    for types in zip(*(graph.output_types[:count] for graph in graphs), strict=True):
+        shapes = [type.shape for type in types]
+        if may_differ(shapes, reads_values):
+            shape = tuple(map(common, *shapes))
+            types = tuple(type.with_shape(shape) for type in types)
+        rows.append(types)
+    columns = [*zip(*rows, strict=True)] or [()] * len(graphs)
+    return [with_sizes_stated(*pair) for pair in zip(graphs, columns, strict=True)]
+
+
+def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_values: bool) -> None:
     """Raises TraceError for two branches that return different structures or dtypes, and ShapeError
     for different shapes."""
     one, two = first.results, other.results
@@ -314,7 +358,9 @@ def _check_alike(name: str, first: TracedRegion, other: TracedRegion) -> None:
                 source=here(),
                 fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
             )
-        if same_shape(x.shape, y.shape) is None:
+        if same_shape(x.shape, y.shape) is None and not may_differ(
+            [x.shape, y.shape], reads_values
+        ):
             fail(
                 ShapeError,
                 f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
@@ -343,8 +389,7 @@ def _numbered(functions: Any) -> dict[int, Callable[[], Any]]:
                 f"switch_case: two branches have the number {number}",
                 fix="give each branch a number of its own",
             )
-        check_callable("switch_case", f"branch {number}", function)
-        found[int(number)] = function
+        found[int(number)] = as_region("switch_case", f"branch {number}", function)
     if not found:
         fail(SignatureError, "switch_case: there are no branches", fix="give a list of functions")
     return found

@@ -18,7 +18,7 @@ from tracegraph.control_flow.regions import (
     SharedValues,
     TracedRegion,
     appended,
-    check_callable,
+    as_region,
     check_invariants,
     finished,
     makes_effects,
@@ -252,8 +252,7 @@ def while_loop(
     >>> int(total)
     10
     """
-    check_callable("while_loop", "cond", cond)
-    check_callable("while_loop", "body", body)
+    cond, body = as_region("while_loop", "cond", cond), as_region("while_loop", "body", body)
     if shape_invariants is not None:
         check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
@@ -516,7 +515,6 @@ def scan(
     Returns the structure of `initializer` with a new first axis, which has one entry per element.
     Derivatives of any order exist in both modes. Raises what `tg.while_loop` raises, and ShapeError
     (a ValueError) for first sizes that differ, or that are 0 if there is no initializer.
-    no initializer.
 
     >>> tg.scan(lambda total, x: total + x, tg.constant([1, 2, 3, 4])).numpy()
     array([ 1,  3,  6, 10], dtype=int32)
@@ -740,7 +738,7 @@ def map_fn(
     >>> tg.map_fn(lambda x: x * x, tg.constant([1.0, 2.0, 3.0])).numpy()
     array([1., 4., 9.], dtype=float32)
     """
-    check_callable("map_fn", "fn", fn)
+    fn = as_region("map_fn", "fn", fn)
     rows, structure, length = _rows("map_fn", elems)
     names = names_of_parameters(fn, [len(rows)])
     loop = _ScanLoop("map_fn", [], rows, length, False, names)
@@ -762,7 +760,7 @@ def _accumulated(
     back_prop: bool,
     is_stacked: bool,
 ) -> Any:
-    check_callable(name, "fn", fn)
+    fn = as_region(name, "fn", fn)
     as_flag(name, "reverse", is_reverse)
     rows, row_structure, length = _rows(name, elems)
     ends: list[Tensor] = []

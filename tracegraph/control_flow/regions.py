@@ -31,7 +31,6 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import Load, Read, Store
 from tracegraph.passes.simplify import simplify
-from tracegraph.passes.specialise import names_in
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.call_trace import CallTrace
@@ -55,6 +54,8 @@ class TracedRegion:
     name: str
     traced: Traced
     results: Results
+    #: Whether sizes in it may follow from values that it captured.
+    reads_values: bool = False
 
     @property
     def result_types(self) -> tuple[TensorType, ...]:
@@ -94,8 +95,11 @@ def traced_region(
             traced = trace.traced([y for y in leaves if y is not None])
         if trace.created and outer.is_top_level:  # again, now that the Variables exist
             return run(begins_anew, False)
-        _refuse_sizes(traced.graph, is_repeated)
-        return TracedRegion(name, traced, Results(structure, leaves))
+        if is_repeated:
+            _refuse_sizes(traced.graph)
+        if trace.reads_values and not outer.is_top_level:
+            outer.reads_values = True
+        return TracedRegion(name, traced, Results(structure, leaves), trace.reads_values)
 
     def run_as_often_as_needed() -> TracedRegion:
         region = run(False, True)
@@ -110,30 +114,17 @@ class SizeOfStepError(TraceError):
     """A TraceError because the steps of a loop may have different sizes."""
 
 
-def _refuse_sizes(graph: Graph, is_repeated: bool) -> None:
-    """Refuses sizes that only the run knows in a step, which is part of one program, and in a
-    branch if a result has one: its size would be open."""
+def _refuse_sizes(graph: Graph) -> None:
+    """Refuses sizes that only the run knows in a step of a loop, which is part of one program."""
     nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    sized = [node for node in nodes if isinstance(node.op, RuntimeSize)]
-    if not sized:
-        return
-    rule = "a size that only the run knows, and what branches and loops of a graph compute has the "
-    rule += "same shape in every run"
-    if is_repeated:
+    sized = next((node for node in nodes if isinstance(node.op, RuntimeSize)), None)
+    if sized is not None:
         fail(
             SizeOfStepError,
-            f"a step of a loop computes {rule}",
-            source=sized[0].source,
+            "a step of a loop computes a size that only the run knows, and what loops of a graph "
+            "compute has the same shape in every step",
+            source=sized.source,
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
-        )
-    if names_in(graph.output_types) - names_in(graph.input_types):
-        fail(
-            TraceError,
-            f"a branch returns a tensor of {rule}; the rest of a function behind an early `return` "
-            "is a branch too",
-            source=sized[0].source,
-            fix="compute the tensor before the branch, or keep all elements and a mask: "
-            "tg.where(mask, x, 0)",
         )
 
 
@@ -198,14 +189,25 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def check_callable(name: str, what: str, function: Any) -> None:
-    """Raises TraceError for an argument that is not a function."""
+#: Converts Python's control flow in a function that is traced; `autograph.scope` sets it.
+_converters: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = []
+
+
+def set_converter(convert: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Called once, by the converter."""
+    _converters[:] = [convert]
+
+
+def as_region(name: str, what: str, function: Any) -> Callable[..., Any]:
+    """A function that the user gives for a region, as it is traced. Raises TraceError for an
+    argument that is not a function."""
     if not callable(function):
         fail(
             TraceError,
             f"{name}: {what} is {kind_of(function)}: {shown(function)}",
             fix="give a function, such as lambda: x for a branch and lambda x: x + 1 for a body",
         )
+    return _converters[0](function)
 
 
 def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TOKEN, TensorType, int32
+from tracegraph.errors import TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Iota, RuntimeSize
@@ -120,7 +121,24 @@ def _split(graph: Graph) -> SplitGraph:
         _part(names[i], loads[i], members[i], wanted[i], sizes[i], effects[i], returned)
         for i in range(stage_count)
     ]
+    _check_sizes(opened, parts)
     return SplitGraph(opened, tuple(parts))
+
+
+def _check_sizes(graph: Graph, parts: Sequence[Part]) -> None:
+    """Raises TraceError where a size is used that only a branch or a loop knows: Python code kept
+    it while that was traced."""
+    read = _sizes_read(graph)
+    unknown = {name for part in parts for name in part.names} - read.keys()
+    if unknown:
+        users = (node for node in graph.nodes if not unknown.isdisjoint(names_used(node)))
+        name = min(unknown)
+        fail(
+            TraceError,
+            f"the size {name} is known only inside of a branch or a loop, and is used outside",
+            source=next(users).source,
+            fix="return the tensor that has it, and take the size from that",
+        )
 
 
 def _of_known_size(node: Node) -> Node:

@@ -12,7 +12,7 @@ import numpy as np
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, bounds, element_count, plain
 from tracegraph.core.source import is_ours, stand_for_users
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
-from tracegraph.errors import ShapeError, fail, shown
+from tracegraph.errors import ShapeError, TraceError, fail, shown
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -293,12 +293,32 @@ class AskedSize(Dim):
     that answer, so it is recorded, and such a run is refused or traced separately.
     """
 
-    __slots__ = ()
+    __slots__ = ("_home",)
 
     #: Records two sizes that were assumed to differ; tracing installs it.
     note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
+    #: What is being traced, with all that it calls; None outside. Tracing installs it.
+    home: ClassVar[Any] = staticmethod(lambda: None)
 
     __hash__ = Dim.__hash__
+
+    def __init__(self, terms: Any) -> None:
+        super().__init__(terms)
+        self._home = AskedSize.home()
+
+    def plain(self) -> Dim:
+        """The Dim, for use in a graph. Raises TraceError for a size that a run of another graph
+        finds: the name means another size in this one."""
+        home = AskedSize.home()
+        is_elsewhere = home is not None and self._home is not home
+        if is_elsewhere and any(name.startswith("?") for name in self.names()):
+            fail(
+                TraceError,
+                f"the size {self} belongs to a function traced before, and only its runs know it",
+                fix="take the size from a tensor of this function, or return the tensor that has "
+                "it",
+            )
+        return Dim(self.terms)
 
     def __eq__(self, other: object) -> bool:
         if Dim.__eq__(self, other):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.autograph.scope import as_traced
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call, as_tuple
 from tracegraph.calls.custom_call import CustomCall
@@ -90,7 +91,7 @@ class TracedAtCalls:
         pairs = zip(arguments.tensors, arguments.tensor_names, strict=True)
         given = [trace.argument(x.type, name) for x, name in pairs]
         trace.actual = arguments.tensors
-        return arguments.called(self._function, given)
+        return arguments.called(as_traced(self._function, given), given)
 
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:
         """The body, the structure of its results, and the op that computes them. A body with

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracegraph.padding.padded import Padded
 
 #: How many programs to keep per part: one for each of the latest sizes.
-_MOST_PROGRAMS = 128
+MOST_PROGRAMS = 128
 
 
 class DoesNotFit(Exception):
@@ -47,7 +47,7 @@ class PartProgram:
         self._part = part
         self._make = make
         self._is_first = is_first
-        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(_MOST_PROGRAMS)
+        self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(MOST_PROGRAMS)
         #: Whether some of its sizes are known only when it begins.
         self._has_sizes = bool(part.names) or not part.graph.is_static
         #: The sizes that are read when it ends, by name.

@@ -15,6 +15,7 @@ from tracegraph.control_passes.split_at_cuts import (
     split_at_cuts,
     variable_input,
 )
+from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import static_shape, substitute_shape
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
@@ -29,6 +30,7 @@ from tracegraph.eager.slots import (
     store_together_if_same,
 )
 from tracegraph.effects.pieces import (
+    MOST_PROGRAMS,
     DoesNotFit,
     PartProgram,
     Piece,
@@ -43,7 +45,7 @@ from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
-from tracegraph.passes.specialise import bind_sizes, specialise
+from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 from tracegraph.tracing.trace import CheckReport
 
 #: The operands of a range check: the smallest and the largest number, and the two bounds.
@@ -377,8 +379,10 @@ class ProcedureRun:
                 raise_mismatch(op.name, node.inputs, mismatch, node.source)
         pairs = zip(node.outputs, results, strict=True)
         self.env.update((y, value if y.type is TOKEN else _on_device(value)) for y, value in pairs)
-        for sized in node.op.outputs_sized_by_run(node.outputs):
-            self._sizes.update(bind_sizes([sized.type], [type_of_array(self.env[sized])]))
+        sized = node.op.outputs_sized_by_run(node.outputs)
+        if sized:
+            found = [type_of_array(self.env[y]) for y in sized]
+            self._sizes.update(bind_sizes([y.type for y in sized], found))
         if piece is not None and piece.is_silent:
             return
         self._count += 1
@@ -409,17 +413,21 @@ def _run_region(
     graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: Piece | None
 ) -> Sequence[Any]:
     types = types_known(graph.input_types, values)
-    known = specialise(graph, types)
-    program = known.cached("region", lambda: _region_program(known))
+    programs = graph.cached("region programs", lambda: LRUCache(MOST_PROGRAMS))
+    program = programs.get(types)
+    if program is None:
+        program = _region_program(graph, types)
+        programs.put(types, program)
     if not isinstance(program, Procedure):
         return run_program(program, values)
     given = zip(graph.inputs, program.split.graph.inputs, strict=True)
     return program.run_region(values, {y: slots[x] for x, y in given if x in slots}, piece)
 
 
-def _region_program(graph: Graph) -> Any:
+def _region_program(graph: Graph, types: tuple[TensorType, ...]) -> Any:
     with backend.compiling:
-        return program_of(graph)
+        known = graph if graph.input_types == types else with_known_sizes(graph, types, {})
+        return program_of(known)
 
 
 def _on_device(value: Any) -> Any:

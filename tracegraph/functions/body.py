@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from tracegraph import nest
-from tracegraph.autograph.scope import converted_for, converting
+from tracegraph.autograph.scope import as_traced
 from tracegraph.core.shapes import Dim, ShapeVariable, axis_count, element_count
 from tracegraph.core.source import unsourced
 from tracegraph.core.types import TensorType
@@ -62,6 +62,7 @@ class Body:
         trace = Trace(_graph_name(self._name))
         trace.may_create = may_create
         trace.checks_bounds = self._check_bounds
+        trace.converts = self._converts
         trace.actual = request.actual_tensors()
         trace.paths = Paths(self._function)
         own = _own_sizes(request.types, trace.sizes_around())
@@ -69,8 +70,7 @@ class Body:
             leaves, stand_ins = _placeholders(trace, request, _renaming(own))
             args, kwargs = request.structure.pack(leaves)
             self.tracing_count += 1
-            with converting(self._converts):
-                result = converted_for(self._function, leaves)(*args, **kwargs)
+            result = as_traced(self._function, leaves)(*args, **kwargs)
             self._check_untouched((args, kwargs), leaves, request.structure)
             found, structure = result_leaves(result, self._name, self._signature.place)
             tensors = [y for y in found if y is not None]

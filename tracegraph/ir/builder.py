@@ -40,6 +40,8 @@ class Builder:
     worker: int | None = None
     #: The least number of our frames, `here` included, below the user's frame in `add`.
     frames = 1
+    #: Whether a value from outside it decided about the graph, such as about a size.
+    reads_values = False
     #: The length at which the list is cut; only the top level sets it.
     _next_cut = sys.maxsize
     #: Keeps other threads out of the list; a graph under construction is known to one thread only.
@@ -54,13 +56,14 @@ class Builder:
         self._size_count = 0
 
     def new_size_name(self) -> str:
-        """A fresh name for a size known only at run time, distinct from those of enclosing
-        graphs."""
-        number, around = 0, self
-        while around is not None:
-            number = max(number, around._size_count)
-            around = around.outers[-1] if around.outers and not around.is_top_level else None
-        self._size_count = number + 1
+        """A fresh name for a size known only at run time, distinct from those of the enclosing
+        graphs and of all that was built inside them: a branch hands its sizes on."""
+        around: list[Builder] = [self]
+        while around[-1].outers and not around[-1].outers[-1].is_top_level:
+            around.append(around[-1].outers[-1])
+        number = max(builder._size_count for builder in around)
+        for builder in around:
+            builder._size_count = number + 1
         return f"?{number}"
 
     def add(

@@ -669,8 +669,14 @@ def static_value(x: Tensor) -> Any:
     """The value of a tensor if it is known now: an array, or ints and Dims; otherwise None."""
     node = x.node
     if node is None or (node.builder is not None and node.builder.is_top_level):
-        return np.asarray(x.numpy())
+        return _read(x)
     return known_value(x)
+
+
+def _read(x: Tensor) -> np.ndarray:
+    """The value of a tensor from outside; the graph being built notes that it follows from one."""
+    current().reads_values = True
+    return np.asarray(x.numpy())
 
 
 def captured_value(x: Tensor) -> Any:
@@ -725,7 +731,7 @@ def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
     """The value of one tensor, given those of its node's inputs; None if it is unknown now."""
     node = tensor.node
     if node is None:
-        return np.asarray(tensor.numpy())
+        return _read(tensor)
     op = node.op
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)

@@ -207,6 +207,10 @@ class Trace(Builder):
         #: Whether unknown indices and divisors are checked in every run; at top level, where all
         #: values are known, they are.
         self.checks_bounds: bool = outer.is_top_level or getattr(outer, "checks_bounds", False)
+        #: One object for a trace and all traces inside it.
+        self.root: Any = outer.root if isinstance(outer, Trace) else object()
+        #: Whether Python's control flow in the user's functions becomes nodes.
+        self.converts: bool = getattr(outer, "converts", True)
         #: Sizes that Python was told differ while they were unknown, and where.
         self.apart: dict[tuple[Any, Any], Source] = {}
         #: The user's names for the objects that the function reaches.
@@ -479,7 +483,13 @@ def _note_apart(left: Any, right: Any) -> None:
             return
 
 
+def _root() -> Any:
+    """What the current trace has in common with those around it and inside it; None outside."""
+    return getattr(current(), "root", None)
+
+
 AskedSize.note_apart = _note_apart
+AskedSize.home = staticmethod(_root)
 
 
 def executing_eagerly() -> bool:

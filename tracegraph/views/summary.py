@@ -16,7 +16,7 @@ from tracegraph.errors import TraceError, counted, fail
 from tracegraph.ir.tensor import DEVICE_COSTS, NOTES, Graph, Node, Tensor
 from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall, Read
-from tracegraph.passes.specialise import bind_sizes, with_sizes
+from tracegraph.passes.specialise import bind_sizes, bound_names, with_sizes
 from tracegraph.text.printer import graph_symbols, value_names
 from tracegraph.views.device_costs import DeviceCosts, aligned
 from tracegraph.views.outline import shortened
@@ -135,13 +135,21 @@ def cuts_of(graph: Graph) -> list[Cut]:
     return [
         Cut(_found_at(node), node.source.file, node.source.line, node.source.text)
         for node in between
-        if isinstance(node.op, (RuntimeSize, HostCall))
+        if isinstance(node.op, (RuntimeSize, HostCall)) or _sizes_found(node)
     ]
 
 
 def _found_at(node: Node) -> str:
     op = node.op
-    return f"results of {op.called}" if isinstance(op, HostCall) else str(op.attributes[0])
+    if isinstance(op, RuntimeSize):
+        return str(op.size)
+    return f"results of {op.called}" if isinstance(op, HostCall) else ", ".join(_sizes_found(node))
+
+
+def _sizes_found(node: Node) -> list[str]:
+    """The sizes that the run of a branch or a loop tells."""
+    sized = node.op.outputs_sized_by_run(node.outputs)
+    return sorted(set[str]().union(*(bound_names(y.type) for y in sized)))
 
 
 class Summary(str):

@@ -220,6 +220,8 @@ _REFUSED = {
     ),
     "TryStar": ("an `except*`", "use `except`"),
     "TypeAlias": ("a `type` statement", "move it out of the function"),
+    "Yield": ("a `yield`", "append to a list, and return it"),
+    "YieldFrom": ("a `yield from`", "append to a list, and return it"),
 }
 
 
