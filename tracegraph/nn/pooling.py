@@ -1,37 +1,37 @@
-"""Pooling: the maximum or the mean of each window over the spatial axes.
-
-Windows are combined from strided slices, one for each position in the window; long windows that do
-not overlap, by combining neighbours until one element is left of each.
-"""
+"""Pooling: the maximum or the mean of each window over the spatial axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracegraph.array.arguments import as_choice, as_flag, refuse
 from tracegraph.array.creation import ones
-from tracegraph.array.joining import concat
-from tracegraph.array.shaping import cut, reshape
+from tracegraph.array.shaping import reshape
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply
 from tracegraph.math.reduction import summable
-from tracegraph.nn.windows import Windows, padded, ranked, slices, windows_over
+from tracegraph.nn.combining import Elements, combined
+from tracegraph.nn.windows import Windows, ranked, windows_over
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import ADD, GREATER, MAXIMUM, SELECT, Maximum
+from tracegraph.ops.elementwise import (
+    ADD,
+    AND,
+    EQUAL,
+    GREATER,
+    MAXIMUM,
+    SELECT,
+    LogicalOr,
+    Maximum,
+    NotEqual,
+)
 from tracegraph.typing import DTypeLike, TensorLike, Window
-
-#: Larger windows are combined axis by axis.
-_LARGEST_WINDOW_AT_ONCE = 4
-#: Longer windows that do not overlap are combined by neighbours: a slice for each position would
-#: make graphs that grow with the window.
-_LONGEST_IN_SLICES = 16
 
 
 def max_pool(
@@ -65,7 +65,8 @@ def _max_pool(
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     larger = Maximum(keeps_nan=True) if x.dtype.is_floating else MAXIMUM
     x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
-    return windows.outward(_pooled(x, windows, larger, low))
+    (largest,) = combined((x,), windows, lambda a, b: (larger(a[0], b[0]),), (low,))
+    return windows.outward(largest)
 
 
 def avg_pool(
@@ -92,12 +93,17 @@ def _avg_pool(
         is_short = x.dtype.is_integer and x.dtype.size < 4
         return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
     x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
-    total = _pooled(x, windows, ADD, 0)
+    total = _total(x, windows)
     if windows.is_padded:
         one = ones((1, *x.type.shape[1:-1], 1), x.dtype)
-        return windows.outward(divide(total, _pooled(one, windows, ADD, 0)))
+        return windows.outward(divide(total, _total(one, windows)))
     count = full(math.prod(windows.sizes), TensorType(x.dtype))
     return windows.outward(divide(total, count))
+
+
+def _total(x: Tensor, windows: Windows) -> Tensor:
+    """The sum of each window."""
+    return combined((x,), windows, lambda a, b: (ADD(a[0], b[0]),), (0,))[0]
 
 
 def pool(
@@ -261,16 +267,15 @@ def max_pool_with_argmax(
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     inner, windows = windows_over(op, x, ksize, strides, padding, data_format)
     places = broadcast(_positions(x, kind, counts_examples), x.type.shape)
-    parts = (padded(part, windows, fill) for part, fill in ((inner, low), (places, 0)))
-    best, at = None, None
-    for value, place in zip(*(slices(part, windows) for part in parts)):
-        if best is None or at is None:
-            best, at = value, place
-        else:
-            is_larger = GREATER(value, best)
-            best, at = SELECT(is_larger, value, best), SELECT(is_larger, place, at)
-    assert at is not None
+    _, at = combined((inner, places), windows, _larger_with_position, (low, 0))
     return OutputAndArgmax(output, at)
+
+
+def _larger_with_position(a: Elements, b: Elements) -> Elements:
+    """The larger of two values, and its position; a nan counts as the largest."""
+    is_nan = AND(NotEqual()(b[0], b[0]), EQUAL(a[0], a[0]))
+    is_later = LogicalOr()(GREATER(b[0], a[0]), is_nan)
+    return tuple(SELECT(is_later, late, early) for early, late in zip(a, b, strict=True))
 
 
 def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
@@ -283,52 +288,6 @@ def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
         rest = [1] * (x.ndim - axis - 1)
         total = add(multiply(total, cast_to(as_tensor(size), kind)), reshape(own, [size, *rest]))
     return total
-
-
-def _pooled(
-    x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor], neutral: Any
-) -> Tensor:
-    x = padded(x, windows, neutral)
-    rank = x.ndim - 2
-    if math.prod(windows.sizes) <= _LARGEST_WINDOW_AT_ONCE:
-        return _combined(slices(x, windows), combine)
-    # The last axis first, so that the first of equal elements in row-major order stays first.
-    for axis in reversed(range(1, rank + 1)):
-        size, step, gap = (
-            numbers[axis - 1] for numbers in (windows.sizes, windows.steps, windows.gaps)
-        )
-        count = (x.type.shape[axis] - (size - 1) * gap - 1) // step + 1
-        are_apart = gap == 1 and (step == size or count == 1) and count != 0
-        if are_apart and size > _LONGEST_IN_SLICES:
-            x = _combined_by_neighbours(x, axis, count, size, combine)
-        else:
-            x = _combined(slices(x, windows, (axis,)), combine)
-    return x
-
-
-def _combined_by_neighbours(
-    x: Tensor, axis: int, count: Any, size: int, combine: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Combines each of the `count` windows of `size` elements that follow one another along an
-    axis. The earlier neighbour comes first, so the first of equal elements stays first."""
-    before, after = x.type.shape[:axis], x.type.shape[axis + 1 :]
-    x = reshape(cut(x, axis, 0, count * size), [*before, count, size, *after])
-    inner = axis + 1
-    while size > 1:
-        pairs, rest = divmod(size, 2)
-        first, second = (cut(x, inner, start, 2 * pairs, 2) for start in (0, 1))
-        last = [cut(x, inner, size - 1, size)] if rest else []
-        x = concat([combine(first, second), *last], inner)
-        size = pairs + rest
-    return reshape(x, [*before, count, *after])
-
-
-def _combined(parts: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    result = None
-    for part in parts:
-        result = part if result is None else combine(result, part)
-    assert result is not None
-    return result
 
 
 __all__ = [

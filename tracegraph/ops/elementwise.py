@@ -683,7 +683,7 @@ class Sigmoid(Elementwise):
     """1 / (1 + e ** -x)"""
 
     def partials(self, y: Tensor, x: Tensor) -> Factors:
-        return (y * (1 - y),)
+        return (y * self(-x),)  # near 1, 1 - y would have few digits left
 
     def numpy(self, x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
