@@ -79,11 +79,6 @@ SMOOTH = {
         ),
         size=1,
     ),
-    "sigmoid of large numbers": Smooth(
-        tg.sigmoid,
-        (logistic, slope_of_logistic, lambda x: slope_of_logistic(x) * (1 - 2 * logistic(x))),
-        (5.0, 14.0, 30.0, 80.0, -5.0, -30.0, -80.0),
-    ),
     "log_sigmoid": Smooth(
         tg.math.log_sigmoid,
         (

@@ -683,7 +683,8 @@ class Sigmoid(Elementwise):
     """1 / (1 + e ** -x)"""
 
     def partials(self, y: Tensor, x: Tensor) -> Factors:
-        return (y * self(-x),)  # near 1, 1 - y would have few digits left
+        # Near 1, y * self(-x) would keep more digits, but it makes steps of an LSTM a fifth slower.
+        return (y * (1 - y),)
 
     def numpy(self, x: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-x))
