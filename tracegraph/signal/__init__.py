@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from tracegraph.api.public_modules import publish
-from tracegraph.signal import frames, transforms, windows
+from tracegraph.signal import any_axes, frames, transforms, windows
+from tracegraph.signal.any_axes import *
 from tracegraph.signal.frames import *
 from tracegraph.signal.transforms import *
 from tracegraph.signal.windows import *
 
 if not TYPE_CHECKING:  # mypy cannot read sums of lists, and treats starred names as public
-    __all__ = [*transforms.__all__, *frames.__all__, *windows.__all__]
+    __all__ = [*any_axes.__all__, *transforms.__all__, *frames.__all__, *windows.__all__]
 
 publish(__name__)
