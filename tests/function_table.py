@@ -134,6 +134,7 @@ UNARY = [
     Row("nn", 1, lambda x: tg.nn.gelu(x), lambda x: jax.nn.gelu(x, approximate=False)),
     Row("nn", 1, lambda x: tg.nn.gelu(x, approximate=True), lambda x: jax.nn.gelu(x)),
     Row("nn", 1, lambda x: tg.nn.leaky_relu(x, 0.3), lambda x: jax.nn.leaky_relu(x, 0.3)),
+    Row("nn", 1, lambda x: tg.nn.relu6(6 * x) * 0.3, lambda x: jax.nn.relu6(6 * x) * 0.3),
     Row(
         "math",
         1,
@@ -792,8 +793,8 @@ def their_conv(
     )
 
 
-def their_long_pool(x: Any, start: float, function: Any) -> Any:
-    windows = jax.lax.reduce_window(x, start, function, (1, 19, 1), (1, 2, 1), "SAME")
+def their_signal_pool(x: Any, size: int, start: float, function: Any) -> Any:
+    windows = jax.lax.reduce_window(x, start, function, (1, size, 1), (1, 2, 1), "SAME")
     return flat(jnp, windows)
 
 
@@ -893,22 +894,33 @@ NN = [
     Row(
         "nn",
         1,
-        lambda x: flat(tg, tg.nn.max_pool2d(tg.reshape(x, [1, 1, 4, 4]), 2, 1, "SAME", "NCHW")),
+        lambda x: flat(
+            tg,
+            tg.nn.max_pool2d(
+                tg.reshape(x, [1, 1, 4, 4]), [1, 1, 2, 2], [1, 1, 1, 1], "SAME", "NCHW"
+            ),
+        ),
         lambda x: their_pool(x, -jnp.inf, jax.lax.max),
     ),
     Row(
         "nn",
         2,
+        lambda x, y: flat(tg, tg.nn.max_pool1d(signal(tg, x, y), 3, 2, "SAME")),
+        lambda x, y: their_signal_pool(signal(jnp, x, y), 3, -jnp.inf, jax.lax.max),
+    ),
+    Row(
+        "nn",
+        2,
         lambda x, y: flat(tg, tg.nn.max_pool1d(signal(tg, x, y), 19, 2, "SAME")),
-        lambda x, y: their_long_pool(signal(jnp, x, y), -jnp.inf, jax.lax.max),
+        lambda x, y: their_signal_pool(signal(jnp, x, y), 19, -jnp.inf, jax.lax.max),
     ),
     Row(
         "nn",
         2,
         lambda x, y: flat(tg, tg.nn.avg_pool1d(signal(tg, x, y), 19, 2, "SAME")),
         lambda x, y: (
-            their_long_pool(signal(jnp, x, y), 0.0, jax.lax.add)
-            / their_long_pool(jnp.ones((1, 2 * SIZE * SIZE, 1)), 0.0, jax.lax.add)
+            their_signal_pool(signal(jnp, x, y), 19, 0.0, jax.lax.add)
+            / their_signal_pool(jnp.ones((1, 2 * SIZE * SIZE, 1)), 19, 0.0, jax.lax.add)
         ),
     ),
     Row(
