@@ -888,7 +888,7 @@ NN = [
     Row(
         "nn",
         1,
-        lambda x: flat(tg, tg.nn.avg_pool2d(image(tg, x), 2, 1, "SAME")),
+        lambda x: flat(tg, tg.nn.avg_pool2d(image(tg, x), [1, 2, 2, 1], [1, 1, 1, 1], "SAME")),
         lambda x: their_pool(x, 0.0, jax.lax.add) / their_counts(),
     ),
     Row(
