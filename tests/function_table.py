@@ -84,6 +84,11 @@ def resized(
     return tg.cast(tg.image.resize(part, sizes, method, **options), tg.float64)
 
 
+def signal(library: Any, x: Any, y: Any) -> Any:
+    """One signal of 32 steps and one channel."""
+    return library.reshape(library.stack([x, y]), (1, 2 * SIZE * SIZE, 1))
+
+
 def flat(library: Any, x: Any) -> Any:
     return library.reshape(x, (SIZE, SIZE))
 
@@ -129,6 +134,7 @@ UNARY = [
     Row("nn", 1, lambda x: tg.nn.gelu(x), lambda x: jax.nn.gelu(x, approximate=False)),
     Row("nn", 1, lambda x: tg.nn.gelu(x, approximate=True), lambda x: jax.nn.gelu(x)),
     Row("nn", 1, lambda x: tg.nn.leaky_relu(x, 0.3), lambda x: jax.nn.leaky_relu(x, 0.3)),
+    Row("nn", 1, lambda x: tg.nn.relu6(6 * x) * 0.3, lambda x: jax.nn.relu6(6 * x) * 0.3),
     Row(
         "math",
         1,
@@ -210,6 +216,12 @@ BINARY = [
         2,
         lambda x, y: tg.tensordot(x, y, [[0], [1]]) * 0.3,
         lambda x, y: jnp.tensordot(x, y, [[0], [1]]) * 0.3,
+    ),
+    Row(
+        "math",
+        2,
+        lambda x, y: tg.tensordot(x, y, 1) * 0.3,
+        lambda x, y: jnp.tensordot(x, y, 1) * 0.3,
     ),
     Row(
         "math",
@@ -542,6 +554,12 @@ MOVEMENTS = [
         lambda x: tg.one_hot(tg.argmin(x, 0), 4, dtype=tg.float64) * x,
         lambda x: jax.nn.one_hot(jnp.argmin(x, 0), 4) * x,
     ),
+    Row(
+        "sort",
+        1,
+        lambda x: tg.one_hot(tg.argmin(x, 1), 4, dtype=tg.float64) * x,
+        lambda x: jax.nn.one_hot(jnp.argmin(x, 1), 4) * x,
+    ),
 ]
 
 LINALG = [
@@ -775,6 +793,11 @@ def their_conv(
     )
 
 
+def their_signal_pool(x: Any, size: int, start: float, function: Any) -> Any:
+    windows = jax.lax.reduce_window(x, start, function, (1, size, 1), (1, 2, 1), "SAME")
+    return flat(jnp, windows)
+
+
 def their_pool(x: Any, start: float, function: Any) -> Any:
     return flat(
         jnp,
@@ -865,8 +888,40 @@ NN = [
     Row(
         "nn",
         1,
-        lambda x: flat(tg, tg.nn.avg_pool2d(image(tg, x), 2, 1, "SAME")),
+        lambda x: flat(tg, tg.nn.avg_pool2d(image(tg, x), [1, 2, 2, 1], [1, 1, 1, 1], "SAME")),
         lambda x: their_pool(x, 0.0, jax.lax.add) / their_counts(),
+    ),
+    Row(
+        "nn",
+        1,
+        lambda x: flat(
+            tg,
+            tg.nn.max_pool2d(
+                tg.reshape(x, [1, 1, 4, 4]), [1, 1, 2, 2], [1, 1, 1, 1], "SAME", "NCHW"
+            ),
+        ),
+        lambda x: their_pool(x, -jnp.inf, jax.lax.max),
+    ),
+    Row(
+        "nn",
+        2,
+        lambda x, y: flat(tg, tg.nn.max_pool1d(signal(tg, x, y), 3, 2, "SAME")),
+        lambda x, y: their_signal_pool(signal(jnp, x, y), 3, -jnp.inf, jax.lax.max),
+    ),
+    Row(
+        "nn",
+        2,
+        lambda x, y: flat(tg, tg.nn.max_pool1d(signal(tg, x, y), 19, 2, "SAME")),
+        lambda x, y: their_signal_pool(signal(jnp, x, y), 19, -jnp.inf, jax.lax.max),
+    ),
+    Row(
+        "nn",
+        2,
+        lambda x, y: flat(tg, tg.nn.avg_pool1d(signal(tg, x, y), 19, 2, "SAME")),
+        lambda x, y: (
+            their_signal_pool(signal(jnp, x, y), 19, 0.0, jax.lax.add)
+            / their_signal_pool(jnp.ones((1, 2 * SIZE * SIZE, 1)), 19, 0.0, jax.lax.add)
+        ),
     ),
     Row(
         "nn",

@@ -69,6 +69,15 @@ CALLS = {
         for n, end in enumerate(("", "2d", "3d"), 1)
         for k, dtype in ((f"rfft{end}", tg.float32), (f"irfft{end}", tg.complex64))
     },
+    **{
+        f"signal.{k}nd": call(tg.cast(tg.ones([2, 4]), dtype), [4, 4], [0, 1])
+        for k, dtype in (
+            *(("fft", tg.complex64), ("ifft", tg.complex64)),
+            *(("rfft", tg.float32), ("irfft", tg.complex64)),
+        )
+    },
+    "signal.mdct": call(tg.ones([16]), 8),
+    "signal.inverse_mdct": call(tg.ones([2, 4])),
     "signal.fftshift": call(X, axes=[0]),
     "signal.ifftshift": call(X, axes=[0]),
     "signal.frame": call(tg.ones([8]), 4, 2, pad_value=0.0, axis=-1),

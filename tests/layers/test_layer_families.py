@@ -731,6 +731,21 @@ def test_constraints_stand_at_the_variables():
 # ---------------------------------------------------------------- errors
 
 
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "lanczos3", "lanczos5"])
+def test_pixels_between_pixels(method):
+    x = sample(2, 4, 3, 2)
+    theirs = {"bilinear": "linear", "bicubic": "cubic"}.get(method, method)
+    with jax.enable_x64(True):
+        expected = np.asarray(jax.image.resize(x, (2, 8, 9, 2), theirs))
+    found = L.UpSampling2D((2, 3), None, method, dtype=tg.float64)(x)
+    assert found.dtype == tg.float64
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
+    first = L.UpSampling2D((2, 3), "channels_first", method, dtype=tg.float64)(
+        np.moveaxis(x, -1, 1)
+    )
+    np.testing.assert_array_equal(first.numpy(), np.moveaxis(found.numpy(), -1, 1))
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [

@@ -290,10 +290,14 @@ def test_pools_of_every_rank_and_format(rank, window, padding):
             close(own(first(x), [size], [strides], padding, FIRST[rank]), first(wanted))
 
 
-@pytest.mark.parametrize(
-    ("length", "size", "step", "padding"), [(101, 17, 17, "SAME"), (40, 33, 40, "VALID")]
-)
-def test_long_windows_that_do_not_overlap(length, size, step, padding):
+LONG_WINDOWS = [
+    *[(101, 17, 17, "SAME"), (40, 33, 40, "VALID"), (75, 18, 25, "VALID")],  # apart
+    *[(37, 23, 1, "SAME"), (70, 31, 4, "VALID"), (41, 32, 20, "SAME")],  # with common elements
+]
+
+
+@pytest.mark.parametrize(("length", "size", "step", "padding"), LONG_WINDOWS)
+def test_long_windows(length, size, step, padding):
     x = np.random.default_rng(0).integers(0, 5, (2, length, 3)).astype(np.float32)  # with ties
 
     def by_jax(x, start, combine):
@@ -313,21 +317,44 @@ def test_long_windows_that_do_not_overlap(length, size, step, padding):
         close(found(tg.constant(x)), slope, 1e-6)
 
 
-@pytest.mark.parametrize("pool", [tg.nn.max_pool1d, tg.nn.avg_pool1d])
-def test_the_graph_of_a_pool_hardly_grows_with_its_window(pool):
+@pytest.mark.parametrize("dilations", [2, 3])
+def test_long_windows_with_gaps(dilations):
+    x = sample(2, 70, 3)
+    for kind, expected in (("MAX", maxima), ("AVG", means)):
+        for strides in (1, 2):
+            found = tg.nn.pool(x, 19, kind, strides, "VALID", dilations=dilations)
+            close(found, expected(x, 19, strides, dilations, "VALID"))
+
+
+@pytest.mark.parametrize("step", [1, 5, 4096])
+@pytest.mark.parametrize("pool", [tg.nn.max_pool2d, tg.nn.avg_pool2d, tg.nn.max_pool_with_argmax])
+def test_the_graph_of_a_pool_hardly_grows_with_its_window(pool, step):
     def count(size):
-        f = tg.function(lambda x: pool(x, size, size, "VALID"))
-        return len(f.get_concrete_function(tg.TensorSpec([1, size, 1])).graph.nodes)
+        f = tg.function(lambda x: pool(x, [size, 1], min(step, size), "VALID"))
+        return len(f.get_concrete_function(tg.TensorSpec([1, 5000, 1, 1])).graph.nodes)
 
-    assert count(4096) < 2 * count(64)
+    assert count(4096) < 3 * count(64)
 
 
-def test_nan_in_one_long_window_stays_in_it():
-    x = tg.Variable(np.where(np.arange(60) == 5, np.nan, 1.0).reshape(1, 60, 1))
+@pytest.mark.parametrize(("step", "reached"), [(20, 20), (10, 20), (9, 20), (1, 26)])
+def test_nan_in_one_long_window_stays_in_it(step, reached):
+    x = tg.Variable(np.where(np.arange(60) == 6, np.nan, 1.0).reshape(1, 60, 1))
     with tg.GradientTape() as tape:
-        y = tg.nn.max_pool1d(x, 20, 20, "VALID")
-    slope = tape.gradient(y, x).numpy().reshape(3, 20)
-    assert np.isnan(slope[0]).all() and slope[1:].sum() == 2.0
+        y = tg.nn.max_pool1d(x, 20, step, "VALID")
+    slope = tape.gradient(y, x).numpy().ravel()
+    np.testing.assert_array_equal(np.isnan(slope), np.arange(60) < reached)
+    assert np.nansum(slope[reached:]) == np.nansum(slope)
+
+
+@pytest.mark.parametrize(("size", "step"), [(19, 1), (19, 4), (20, 20)])
+def test_where_the_maxima_of_long_windows_stand(size, step):
+    x = np.random.default_rng(1).integers(0, 4, 60).astype(np.float32)  # with equal elements
+    x[41] = np.nan
+    found = tg.nn.max_pool_with_argmax(x.reshape(1, 60, 1, 1), [size, 1], step, "VALID")
+    windows = np.lib.stride_tricks.sliding_window_view(x, size)[::step]
+    expected = np.argmax(windows, 1) + np.arange(len(windows)) * step
+    np.testing.assert_array_equal(found.argmax.numpy().ravel(), expected)
+    np.testing.assert_array_equal(found.output.numpy().ravel(), windows.max(1))
 
 
 def test_pools_of_padding_that_is_given():

@@ -53,15 +53,36 @@ def test_losses_of_nearly_sure_predictions_keep_their_digits():
     def derivatives(x):
         along = tg.constant([[1.0, 0.0]] * 3)
         found = [dense(x), sparse(x), of_sigmoid(x)]
-        for loss in (sparse, of_sigmoid):
+        for loss in (sparse, of_sigmoid, dense):
             first = tg.grad(lambda x, loss=loss: tg.reduce_sum(loss(x)))
             found += [tg.transpose(y)[0] for y in tg.jvp(first, (x,), (along,))]
         return found
 
     found = derivatives(logits)
-    expected = [wanted] * 3 + [slopes, bends] * 2
+    expected = [wanted] * 3 + [slopes, bends] * 3
     for own, exact in zip(found, expected, strict=True):
         np.testing.assert_allclose(own.numpy(), exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("row", [[0.0, 30.0, 2.0], [5.0, 5.0, -30.0], [4.0, 4.0, 4.0]])
+def test_derivatives_of_log_softmax_keep_their_digits(row):
+    """The one largest logit, two that share its place, and none that stands out."""
+    row = np.float32(row)
+    with mpmath.workdps(50):
+        powers = [mpmath.exp(mpmath.mpf(float(x))) for x in row]
+        shares = [p / sum(powers) for p in powers]
+        others = [sum(p for p in powers if p is not own) / sum(powers) for own in powers]
+        n = range(3)
+        slopes = [[float(others[i] if i == k else -shares[k]) for k in n] for i in n]
+        bends = [[float(shares[i] * (-others[i] if i == k else shares[k])) for k in n] for i in n]
+
+    @tg.function
+    def derivatives(x):
+        first = tg.jacobian(tg.nn.log_softmax)(x)
+        return first, tg.hessian(lambda x: tg.nn.log_softmax(x)[1])(x)
+
+    for found, expected in zip(derivatives(row), (slopes, bends), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=2e-6)
 
 
 def test_infinite_logits_that_are_right_have_no_loss():

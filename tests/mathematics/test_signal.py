@@ -74,6 +74,24 @@ def test_real_transforms(run, dtype, count):
         close(back(expected, lengths), np.fft.irfftn(expected, lengths, axes))
 
 
+@pytest.mark.parametrize("norm", [None, "backward", "ortho", "forward"])
+def test_transforms_along_any_axes(norm):
+    x, z = sample(3, 4, 5), sample(3, 4, 5, dtype=np.complex128)
+    for sizes, axes in ((None, None), ([2, 6], [2, 0]), (None, [1])):
+        given = {"fft_length": sizes, "axes": axes, "norm": norm}
+        theirs = (sizes, axes, norm)
+        close(tg.signal.fftnd(z, **given), np.fft.fftn(z, *theirs))
+        close(tg.signal.ifftnd(z, **given), np.fft.ifftn(z, *theirs))
+        close(tg.signal.rfftnd(x, **given), np.fft.rfftn(x, *theirs))
+        close(tg.signal.irfftnd(z, **given), np.fft.irfftn(z, *theirs))
+
+
+def test_transforms_along_any_axes_refuse_lengths_that_do_not_fit():
+    for length in ([0, 4], [4]):
+        with pytest.raises(ValueError, match="fft_length is"):
+            tg.signal.rfftnd(tg.ones([3, 4]), length, axes=[0, 1])
+
+
 def test_zero_in_the_middle(run):
     x = sample(3, 4, 5)
     for axes in (None, 1, [0, -1]):
@@ -303,3 +321,27 @@ def test_a_rate_may_be_a_tensor():
     for rate in (tg.constant(8000), tg.constant(8000.0), np.float32(8000)):
         found = tg.signal.linear_to_mel_weight_matrix(sample_rate=rate)
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("norm", [None, "ortho"])
+@pytest.mark.parametrize("window", [None, tg.signal.vorbis_window])
+def test_modified_cosine_transform(window, norm):
+    x, half = sample(2, 30), 6
+    n, k = np.arange(2 * half), np.arange(half)
+    cosines = np.cos(np.pi / half * np.outer(n + (1 + half) / 2, k + 0.5))
+    weights = np.full(12, 0.5**0.5) if window is None else window(12, dtype=tg.float64).numpy()
+    frames = np.stack([x[:, start : start + 12] for start in (0, 6, 12, 18)], 1)
+    scale = 2 if norm is None else (2 / half) ** 0.5
+    found = tg.signal.mdct(x, 12, window, norm=norm)
+    close(found, scale * (frames * weights) @ cosines)
+    close(tg.signal.inverse_mdct(found, window, norm)[:, 6:-6], x[:, 6:-6])
+    assert tg.signal.mdct(x, 12, window, pad_end=True).shape == [2, 5, 6]
+
+
+def test_modified_cosine_transforms_refuse_lengths_that_cannot_be_halved():
+    with pytest.raises(ValueError, match="frame_length is 6"):
+        tg.signal.mdct(tg.ones([12]), 6)
+    with pytest.raises(ValueError, match="3 elements in a frame"):
+        tg.signal.inverse_mdct(tg.ones([2, 3]))
+    with pytest.raises(ValueError, match="no frames"):
+        tg.signal.inverse_mdct(tg.ones([4]))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.special
+import scipy.stats
 
 import tracegraph as tg
 from tracegraph.testing import check_gradients
@@ -191,6 +192,25 @@ def test_the_incomplete_beta_function():
     near(tg.math.betainc(a, b, x), expected, 1e-10, np.maximum(expected, 1e-290))
     found = tg.math.betainc(tg.constant(2.0), [1.0, 2.0], [[0.5], [0.25]])
     assert found.shape == (2, 2)
+
+
+def test_gamma_and_beta_of_large_parameters_in_float32():
+    a, x = np.float32([1e3, 1e5, 1e5]), np.float32([990.0, 1e5, 1.005e5])
+    wide = a.astype(np.float64), x.astype(np.float64)
+    density = scipy.stats.gamma.pdf(wide[1], wide[0])
+    for fn, exact, sign in (
+        (tg.math.igamma, scipy.special.gammainc, 1),
+        (tg.math.igammac, scipy.special.gammaincc, -1),
+    ):
+        np.testing.assert_allclose(fn(a, x).numpy(), exact(*wide), rtol=1e-6)
+        slope = tg.grad(lambda a, x, fn=fn: tg.reduce_sum(fn(a, x)), argnums=1)(a, x)
+        np.testing.assert_allclose(slope.numpy(), sign * density, rtol=1e-6)
+    z = np.float32([0.49, 0.5, 0.501])
+    exact = scipy.special.betainc(wide[0], wide[0], z.astype(np.float64))
+    np.testing.assert_allclose(tg.math.betainc(a, a, z).numpy(), exact, rtol=1e-6)
+    slope = tg.grad(lambda z: tg.reduce_sum(tg.math.betainc(a, a, z)))(tg.constant(z))
+    density = scipy.stats.beta.pdf(z.astype(np.float64), wide[0], wide[0])
+    np.testing.assert_allclose(slope.numpy(), density, rtol=1e-6)
 
 
 def steps(fn, a, order):

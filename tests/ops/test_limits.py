@@ -162,10 +162,19 @@ SMOOTH = {
         ),
         size=1,
     ),
-    "logsumexp beside a larger number": Smooth(
+    "logsumexp beside another number": Smooth(
         lambda x: tg.reduce_logsumexp(tg.stack([x, tg.zeros_like(x)]), 0),
         (lambda x: mp.log1p(mp.exp(x)), logistic, slope_of_logistic),
-        (-1.0, -3.0, -20.0, -30.0, -70.0),
+        (-1.0, -3.0, -20.0, -30.0, -70.0, 1.0, 3.0, 20.0, 30.0, 70.0),
+    ),
+    "log_cosh": Smooth(
+        lambda x: tg.losses.log_cosh(tg.zeros_like(x)[:, None], x[:, None]),
+        (
+            lambda x: mp.log1p(2 * mp.sinh(x / 2) ** 2) if abs(x) < 9 else abs(x) - mp.log(2),
+            mp.tanh,
+            lambda x: sech(x) ** 2,
+        ),
+        (1e-12, 1e-4, 0.3, 0.99, 1.01, 3.0, 12.0, 1e4, -1e-4, -0.6, -2.0, -12.0, -1e4),
     ),
 }
 

@@ -181,14 +181,9 @@ _RULES: list[tuple[str, str, str]] = [
     (r"errors\.OperatorNotAllowedInGraphError", _ERRORS, "catch tg.errors.TraceError"),
     # Mathematics.
     (
-        r"(signal\.)?i?r?fftnd|(signal\.)?irfftnd",
-        "transforms have up to three axes",
-        "use tg.signal.fft3d, or tg.signal.fft along one axis after another",
-    ),
-    (
-        r"signal\.(inverse_)?mdct",
-        "there is no modified cosine transform",
-        "use tg.signal.frame and tg.signal.dct",
+        r"i?r?fftnd",
+        "transforms are in tg.signal",
+        "use tg.signal.fftnd, or ifftnd, rfftnd or irfftnd there",
     ),
     (r"matrix_square_root", "it is a name of an op", "use tg.linalg.sqrtm"),
     (r"approx_top_k", "it is a name of an op", "use tg.approx_max_k"),

@@ -11,10 +11,11 @@ from tracegraph.array.shaping import cut, expand_dims, pad, reshape, transpose
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.image.resizing import resize
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, positive, window
-from tracegraph.nn.windows import channels_last, ranked
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.nn.windows import channels_first, channels_last, ranked
+from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import DTypeLike, Window
 
 
@@ -269,11 +270,16 @@ class Cropping3D(Cropping2D):
         super().__init__(cropping, data_format, name, dtype)
 
 
+#: "nearest" repeats; the others are methods of `tg.image.resize`.
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos3", "lanczos5")
+
+
 class UpSampling2D(Layer):
-    """Repeats each pixel along height and width.
+    """Repeats each pixel along height and width, or fills in pixels between them.
 
     - `size`: the number of repeats: one int, or one each for height and width.
-    - `interpolation`: "nearest".
+    - `interpolation`: "nearest", or "bilinear", "bicubic", "lanczos3" or "lanczos5", which
+      `tg.image.resize` computes, in float32.
 
     >>> tg.layers.UpSampling2D(2)(tg.reshape([1.0, 2.0], [1, 1, 2, 1]))[0, ..., 0].numpy()
     array([[1., 1., 2., 2.],
@@ -295,13 +301,22 @@ class UpSampling2D(Layer):
         self.size = window(op, "size", size, self.rank)
         self._first = 2 if is_channels_first(op, data_format) else 1
         self.data_format = data_format
-        self.interpolation = as_choice(op, "interpolation", interpolation, ("nearest",))
+        self.interpolation = as_choice(op, "interpolation", interpolation, _INTERPOLATIONS)
 
     def call(self, inputs: Tensor) -> Tensor:
         x = ranked(type(self).__name__, inputs, self.rank + 2)
+        if self.interpolation != "nearest":
+            return self._resized(x)
         for axis, count in enumerate(self.size, self._first):
             x = repeat(x, count, axis)
         return x
+
+    def _resized(self, x: Tensor) -> Tensor:
+        is_first = self._first == 2
+        y = channels_last(x) if is_first else x
+        sizes = [size * count for size, count in zip(y.type.shape[1:], self.size)]
+        y = cast_to(resize(y, sizes, self.interpolation), x.dtype)
+        return channels_first(y) if is_first else y
 
 
 class UpSampling1D(UpSampling2D):

@@ -30,6 +30,7 @@ from tracegraph.math.elementwise.unary import (
     log1p,
     negative,
     sigmoid,
+    sinh,
     softplus,
     square,
 )
@@ -124,8 +125,12 @@ def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     """
     y, x = labels_and_predictions("log_cosh", y_true, y_pred)
     error = subtract(x, y)
-    doubled = softplus(multiply(error, -2.0))
-    return reduce_mean(subtract(add(error, doubled), math.log(2.0)), -1)
+    is_small = less_equal(abs(error), 1.0)
+    # cosh(e) - 1 = 2 sinh(e / 2) ** 2, of which even tiny errors keep their digits.
+    half = sinh(multiply(where(is_small, error, 0.0), 0.5))
+    small = log1p(multiply(square(half), 2.0))
+    large = subtract(add(error, softplus(multiply(error, -2.0))), math.log(2.0))
+    return reduce_mean(where(is_small, small, large), -1)
 
 
 def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:

@@ -8,12 +8,15 @@ from typing import Any
 
 from tracegraph.array.arguments import rank_of, refuse, refuse_kind
 from tracegraph.array.joining import together
+from tracegraph.core.types import float64
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide_no_nan
 from tracegraph.operands.conversion import (
     as_tensor,
     broadcast,
     broadcast_shape,
+    cast_to,
     elementwise_operands,
 )
 from tracegraph.ops import elementwise as ops
@@ -30,7 +33,7 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.igamma(1.0, [0.0, 1.0]).numpy().round(4)
     array([0.    , 0.6321], dtype=float32)
     """
-    return Igamma()(*elementwise_operands("igamma", a, x))
+    return _in_double(Igamma(), *elementwise_operands("igamma", a, x))
 
 
 def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -41,7 +44,7 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.igammac(1.0, [0.0, 1.0]).numpy().round(4)
     array([1.    , 0.3679], dtype=float32)
     """
-    return Igammac()(*elementwise_operands("igammac", a, x))
+    return _in_double(Igammac(), *elementwise_operands("igammac", a, x))
 
 
 def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
@@ -55,7 +58,16 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
     """
     operands = together("betainc", [a, b, x])
     shape = broadcast_shape("betainc", *operands)
-    return Betainc()(*(broadcast(operand, shape) for operand in operands))
+    return _in_double(Betainc(), *(broadcast(operand, shape) for operand in operands))
+
+
+def _in_double(op: Op, *xs: Tensor) -> Tensor:
+    """The op computed in float64, with its derivatives: the differences of large logarithms in it
+    leave float32 few digits, and for parameters near 1e5 hardly one."""
+    dtype = xs[0].dtype
+    if not dtype.is_floating or dtype is float64:
+        return op(*xs)
+    return cast_to(op(*(cast_to(x, float64) for x in xs)), dtype)
 
 
 def lbeta(x: TensorLike, name: str | None = None) -> Tensor:

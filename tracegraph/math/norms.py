@@ -17,6 +17,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.elementwise.unary import rsqrt, sqrt
 from tracegraph.math.reduction import (
+    beside_top,
     keeps_axes,
     largest_modulus,
     log_of_sum,
@@ -207,7 +208,7 @@ def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) 
     array([-0.6931, -0.6931], dtype=float32)
     """
     x, axes = _classes("log_softmax", logits, axis)
-    below = _shifted(x, axes)
+    _, below = beside_top(x, axes)
     return ops.SUB(below, spread(log_of_sum(below, Sum(axes)), x.type, axes))
 
 

@@ -42,7 +42,7 @@ from tracegraph.math.elementwise.arithmetic import (
 from tracegraph.math.elementwise.logic import truth
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops import elementwise as ops, reduce as reductions
-from tracegraph.ops.broadcast import Sum, full, full_like, zeros_of
+from tracegraph.ops.broadcast import Sum, full, full_like, spread, zeros_of
 from tracegraph.ops.decomposition import SINGULAR_VALUES
 from tracegraph.ops.shape import Concatenate, Reshape, Transpose
 from tracegraph.ops.special import ReducePrecision
@@ -195,11 +195,35 @@ def reduce_logsumexp(
     np.float32(1000.6932)
     """
     x = as_tensor(input_tensor)
-    top = finite_top(x, axis)
-    below = ops.SUB(x, broadcast(top, x.type.shape))
-    total = log_of_sum(below, lambda z: reduce_sum(z, axis, keepdims))
-    is_kept = total.type.rank == top.type.rank
-    return ops.ADD(total, top if is_kept else Reshape(total.type.shape)(top))
+
+    def over_axes(axes: Any) -> Callable[[Tensor], Tensor]:
+        return functools.partial(_log_of_powers, axes)
+
+    return _reduced(over_axes, "reduce_logsumexp", x, axis, keepdims)
+
+
+def _log_of_powers(axes: tuple[int, ...] | None, x: Tensor) -> Tensor:
+    """log(sum(e ** x)) along `axes`, which are dropped."""
+    top, below = beside_top(x, axes)
+    return ops.ADD(log_of_sum(below, Sum(axes)), top)
+
+
+def beside_top(x: Tensor, axes: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+    """The largest element along `axes`, which are dropped, or 0 where it is not finite; and x
+    minus it.
+
+    Where one element is larger than all others, its own difference has no derivative: it is
+    always 0. So what the differences of the others contribute is not added to a number near 1,
+    which would round it away."""
+    top = reductions.Max(axes)(x)
+    is_finite = ops.IsFinite()(top)
+    top = ops.SELECT(is_finite, top, zeros_of(top))
+    is_top = reductions.IsExtreme(axes, True)(x)
+    count = Sum(axes)(ops.Cast(x.dtype)(is_top))
+    is_alone = ops.AND(is_finite, ops.LESS_EQUAL(count, full_like(count, 1)))
+    below = ops.SUB(x, spread(top, x.type, axes))
+    is_constant = ops.AND(is_top, spread(is_alone, is_top.type, axes))
+    return top, ops.SELECT(is_constant, ops.StopGradient()(below), below)
 
 
 def finite_top(x: Tensor, axis: Axis) -> Tensor:

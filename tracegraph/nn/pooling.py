@@ -1,18 +1,20 @@
 """Pooling: the maximum or the mean of each window over the spatial axes.
 
-Windows are combined from strided slices, one for each position in the window; long windows that do
-not overlap, by combining neighbours until one element is left of each.
+Short windows are combined from strided slices, one for each position in the window. For long ones
+that would make graphs that grow with the window, so neighbours are combined instead, as often as
+the window can be halved.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tracegraph.array.arguments import as_choice, as_flag, refuse
+from tracegraph.array.arguments import as_choice, as_flag, known_int, refuse
 from tracegraph.array.creation import ones
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import cut, reshape
@@ -24,14 +26,29 @@ from tracegraph.nn.windows import Windows, padded, ranked, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
-from tracegraph.ops.elementwise import ADD, GREATER, MAXIMUM, SELECT, Maximum
+from tracegraph.ops.elementwise import (
+    ADD,
+    AND,
+    EQUAL,
+    GREATER,
+    MAXIMUM,
+    SELECT,
+    LogicalOr,
+    Maximum,
+    NotEqual,
+)
+from tracegraph.ops.shape import Pad
 from tracegraph.typing import DTypeLike, TensorLike, Window
 
 #: Larger windows are combined axis by axis.
 _LARGEST_WINDOW_AT_ONCE = 4
-#: Longer windows that do not overlap are combined by neighbours: a slice for each position would
-#: make graphs that grow with the window.
+#: Longer windows are combined by neighbours.
 _LONGEST_IN_SLICES = 16
+
+#: Tensors of one shape, whose elements belong together, such as a value and its position.
+Elements: TypeAlias = tuple[Tensor, ...]
+#: Combines what is earlier in a window with what follows it.
+Combine: TypeAlias = Callable[[Elements, Elements], Elements]
 
 
 def max_pool(
@@ -65,7 +82,8 @@ def _max_pool(
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     larger = Maximum(keeps_nan=True) if x.dtype.is_floating else MAXIMUM
     x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
-    return windows.outward(_pooled(x, windows, larger, low))
+    (largest,) = _combined((x,), windows, lambda a, b: (larger(a[0], b[0]),), (low,))
+    return windows.outward(largest)
 
 
 def avg_pool(
@@ -92,12 +110,17 @@ def _avg_pool(
         is_short = x.dtype.is_integer and x.dtype.size < 4
         return cast_to(mean, x.dtype if x.dtype.is_floating else float32 if is_short else float64)
     x, windows = windows_over(op, x, ksize, strides, padding, data_format, gaps)
-    total = _pooled(x, windows, ADD, 0)
+    total = _total(x, windows)
     if windows.is_padded:
         one = ones((1, *x.type.shape[1:-1], 1), x.dtype)
-        return windows.outward(divide(total, _pooled(one, windows, ADD, 0)))
+        return windows.outward(divide(total, _total(one, windows)))
     count = full(math.prod(windows.sizes), TensorType(x.dtype))
     return windows.outward(divide(total, count))
+
+
+def _total(x: Tensor, windows: Windows) -> Tensor:
+    """The sum of each window."""
+    return _combined((x,), windows, lambda a, b: (ADD(a[0], b[0]),), (0,))[0]
 
 
 def pool(
@@ -261,16 +284,15 @@ def max_pool_with_argmax(
     low = -np.inf if x.dtype.is_floating else x.dtype.min
     inner, windows = windows_over(op, x, ksize, strides, padding, data_format)
     places = broadcast(_positions(x, kind, counts_examples), x.type.shape)
-    parts = (padded(part, windows, fill) for part, fill in ((inner, low), (places, 0)))
-    best, at = None, None
-    for value, place in zip(*(slices(part, windows) for part in parts)):
-        if best is None or at is None:
-            best, at = value, place
-        else:
-            is_larger = GREATER(value, best)
-            best, at = SELECT(is_larger, value, best), SELECT(is_larger, place, at)
-    assert at is not None
+    _, at = _combined((inner, places), windows, _larger_with_position, (low, 0))
     return OutputAndArgmax(output, at)
+
+
+def _larger_with_position(a: Elements, b: Elements) -> Elements:
+    """The larger of two values, and its position; a nan counts as the largest."""
+    is_nan = AND(NotEqual()(b[0], b[0]), EQUAL(a[0], a[0]))
+    is_later = LogicalOr()(GREATER(b[0], a[0]), is_nan)
+    return tuple(SELECT(is_later, late, early) for early, late in zip(a, b, strict=True))
 
 
 def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
@@ -285,50 +307,101 @@ def _positions(x: Tensor, kind: Any, counts_examples: bool) -> Tensor:
     return total
 
 
-def _pooled(
-    x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor], neutral: Any
-) -> Tensor:
-    x = padded(x, windows, neutral)
-    rank = x.ndim - 2
+def _combined(
+    x: Elements, windows: Windows, combine: Combine, neutral: tuple[Any, ...]
+) -> Elements:
+    """The elements of each window of [examples, ..., channels], combined in row-major order; where
+    windows extend past the edge, with `neutral`."""
+    x = tuple(padded(part, windows, fill) for part, fill in zip(x, neutral, strict=True))
     if math.prod(windows.sizes) <= _LARGEST_WINDOW_AT_ONCE:
-        return _combined(slices(x, windows), combine)
-    # The last axis first, so that the first of equal elements in row-major order stays first.
-    for axis in reversed(range(1, rank + 1)):
-        size, step, gap = (
-            numbers[axis - 1] for numbers in (windows.sizes, windows.steps, windows.gaps)
-        )
-        count = (x.type.shape[axis] - (size - 1) * gap - 1) // step + 1
-        are_apart = gap == 1 and (step == size or count == 1) and count != 0
-        if are_apart and size > _LONGEST_IN_SLICES:
-            x = _combined_by_neighbours(x, axis, count, size, combine)
-        else:
-            x = _combined(slices(x, windows, (axis,)), combine)
+        return _in_slices(x, windows, combine)
+    # The last axis first, so that the order stays row-major.
+    for axis in reversed(range(1, x[0].ndim - 1)):
+        x = _combined_along(x, axis, windows, combine)
     return x
 
 
-def _combined_by_neighbours(
-    x: Tensor, axis: int, count: Any, size: int, combine: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Combines each of the `count` windows of `size` elements that follow one another along an
-    axis. The earlier neighbour comes first, so the first of equal elements stays first."""
-    before, after = x.type.shape[:axis], x.type.shape[axis + 1 :]
-    x = reshape(cut(x, axis, 0, count * size), [*before, count, size, *after])
+def _in_slices(
+    x: Elements, windows: Windows, combine: Combine, axes: tuple[int, ...] | None = None
+) -> Elements:
+    return functools.reduce(combine, zip(*(slices(part, windows, axes) for part in x)))
+
+
+def _combined_along(x: Elements, axis: int, windows: Windows, combine: Combine) -> Elements:
+    size, step, gap = (
+        numbers[axis - 1] for numbers in (windows.sizes, windows.steps, windows.gaps)
+    )
+    count = (x[0].type.shape[axis] - (size - 1) * gap - 1) // step + 1
+    # Runs of elements with gaps and steps would also reach elements that no window has.
+    is_dense = gap == 1 or (step == 1 and known_int(count) and count >= gap)
+    is_empty = known_int(count) and count <= 0
+    if size <= _LONGEST_IN_SLICES or is_empty or not is_dense:
+        return _in_slices(x, windows, combine, (axis,))
+    # Elements that two windows share come in whole blocks as long as the step.
+    step = size if known_int(count) and count == 1 else step
+    if size < step:  # so that the last row is whole, too
+        x = tuple(_extended(part, axis, step - size) for part in x)
+    blocks, rest = divmod(size, step)
+    parts = []
+    if rest:
+        parts.append(_rows(x, axis, 0, count, step, rest, combine))
+    if blocks:
+        rows = _rows(x, axis, rest, count + (blocks - 1) * gap, step, step, combine)
+        parts.append(_runs(rows, axis, count, blocks, gap, combine))
+    return functools.reduce(combine, parts)
+
+
+def _rows(
+    x: Elements, axis: int, start: int, count: Any, step: int, size: int, combine: Combine
+) -> Elements:
+    """Combines the first `size` of `step` elements, `count` times, from `start` on."""
+    if step == 1:
+        return _cut(x, axis, start, start + count)
+    shape = x[0].type.shape
+    before, after = shape[:axis], shape[axis + 1 :]
+    x = _cut(x, axis, start, start + count * step)
+    x = tuple(reshape(part, [*before, count, step, *after]) for part in x)
     inner = axis + 1
+    x = _cut(x, inner, 0, size)
     while size > 1:
         pairs, rest = divmod(size, 2)
-        first, second = (cut(x, inner, start, 2 * pairs, 2) for start in (0, 1))
-        last = [cut(x, inner, size - 1, size)] if rest else []
-        x = concat([combine(first, second), *last], inner)
+        first, second = (_cut(x, inner, start, 2 * pairs, 2) for start in (0, 1))
+        found = combine(first, second)
+        last = _cut(x, inner, size - 1, size)
+        x = tuple(concat(both, inner) for both in zip(found, last)) if rest else found
         size = pairs + rest
-    return reshape(x, [*before, count, *after])
+    return tuple(reshape(part, [*before, count, *after]) for part in x)
 
 
-def _combined(parts: Any, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    result = None
-    for part in parts:
-        result = part if result is None else combine(result, part)
-    assert result is not None
-    return result
+def _extended(x: Tensor, axis: int, count: int) -> Tensor:
+    """x with elements after its last ones, which no window has."""
+    zeros = (0,) * x.ndim
+    after = (*zeros[:axis], count, *zeros[axis + 1 :])
+    return Pad(zeros, after, zeros)(x, full(0, TensorType(x.dtype)))
+
+
+def _runs(x: Elements, axis: int, count: Any, length: int, gap: int, combine: Combine) -> Elements:
+    """For each of the first `count` places, the combination of `length` elements from there on,
+    `gap` apart.
+
+    Runs of 1, 2, 4, … elements are combined from two each. A run of any length consists of those
+    that its binary form names, so no element is in it twice.
+    """
+    parts, start, width = [], 0, 1
+    while width <= length:
+        if length & width:
+            parts.append(_cut(x, axis, start * gap, start * gap + count))
+            start += width
+        reach = width * gap
+        width *= 2
+        if width <= length:
+            end = x[0].type.shape[axis]
+            x = combine(_cut(x, axis, 0, end - reach), _cut(x, axis, reach, end))
+    return functools.reduce(combine, parts)
+
+
+def _cut(x: Elements, axis: int, start: Any, stop: Any, stride: int = 1) -> Elements:
+    return tuple(cut(part, axis, start, stop, stride) for part in x)
 
 
 __all__ = [

@@ -11,24 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracegraph import array, math, signal
-from tracegraph.array.arguments import (
-    as_axes,
-    as_axis,
-    as_choice,
-    as_count,
-    as_list,
-    known_int,
-    rank_of,
-)
-from tracegraph.core.shapes import element_count
 from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.eager.tensor_methods import check_device
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.elementwise import complex_of
-from tracegraph.ops.fourier import Fft, Irfft, Rfft, half_size
-from tracegraph.ops.index import move_axis
-from tracegraph.signal.transforms import resized
+from tracegraph.ops.fourier import half_size
+from tracegraph.signal.any_axes import complex_transform, from_real, to_real
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 
@@ -40,7 +29,7 @@ def fft(
     >>> tg.numpy.fft.fft([1.0, 0.0, -1.0, 0.0]).numpy().real
     array([0., 2., 0., 2.], dtype=float32)
     """
-    return _complex_transform("fft", x, _one(n), [axis], norm, False)
+    return complex_transform("fft", _as_complex(x), ("n", _one(n)), [axis], norm, False)
 
 
 def ifft(
@@ -51,21 +40,21 @@ def ifft(
     >>> tg.numpy.fft.ifft([0.0, 2.0, 0.0, 2.0]).numpy().real
     array([ 1.,  0., -1.,  0.], dtype=float32)
     """
-    return _complex_transform("ifft", x, _one(n), [axis], norm, True)
+    return complex_transform("ifft", _as_complex(x), ("n", _one(n)), [axis], norm, True)
 
 
 def fftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
 ) -> Tensor:
     """`fft` along each of several axes, by default all."""
-    return _complex_transform("fftn", x, s, axes, norm, False)
+    return complex_transform("fftn", _as_complex(x), ("s", s), axes, norm, False)
 
 
 def ifftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
 ) -> Tensor:
     """The inverse of `fftn`."""
-    return _complex_transform("ifftn", x, s, axes, norm, True)
+    return complex_transform("ifftn", _as_complex(x), ("s", s), axes, norm, True)
 
 
 def rfft(
@@ -76,7 +65,7 @@ def rfft(
     >>> tg.numpy.fft.rfft([1.0, 0.0, -1.0, 0.0]).numpy()
     array([0.+0.j, 2.+0.j, 0.+0.j], dtype=complex64)
     """
-    return _from_real("rfft", x, _one(n), [axis], norm)
+    return from_real("rfft", as_tensor(x), ("n", _one(n)), [axis], norm)
 
 
 def irfft(
@@ -87,35 +76,35 @@ def irfft(
     >>> tg.numpy.fft.irfft(tg.constant([0.0, 2.0, 0.0], tg.complex64)).numpy()
     array([ 1.,  0., -1.,  0.], dtype=float32)
     """
-    return _to_real("irfft", x, _one(n), [axis], norm)
+    return to_real("irfft", _as_complex(x), ("n", _one(n)), [axis], norm)
 
 
 def rfftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
 ) -> Tensor:
     """`rfft` along the last of several axes, and `fft` along the others."""
-    return _from_real("rfftn", x, s, axes, norm)
+    return from_real("rfftn", as_tensor(x), ("s", s), axes, norm)
 
 
 def irfftn(
     x: TensorLike, /, *, s: Sequence[int] | None = None, axes: Axis = None, norm: str = "backward"
 ) -> Tensor:
     """The inverse of `rfftn`."""
-    return _to_real("irfftn", x, s, axes, norm)
+    return to_real("irfftn", _as_complex(x), ("s", s), axes, norm)
 
 
 def hfft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
     """The `fft` of a Hermitian signal, given its first half x; it has n real elements."""
-    return _to_real("hfft", math.conj(_as_complex(x)), _one(n), [axis], _turned(norm))
+    return to_real("hfft", math.conj(_as_complex(x)), ("n", _one(n)), [axis], _turned(norm))
 
 
 def ihfft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward"
 ) -> Tensor:
     """The inverse of `hfft`: the first n // 2 + 1 elements of the `ifft` of a real tensor."""
-    return math.conj(_from_real("ihfft", x, _one(n), [axis], _turned(norm)))
+    return math.conj(from_real("ihfft", as_tensor(x), ("n", _one(n)), [axis], _turned(norm)))
 
 
 def _one(n: Any) -> list[Any] | None:
@@ -130,67 +119,6 @@ def _turned(norm: str) -> str:
 def _as_complex(x: Any) -> Tensor:
     x = as_tensor(x)
     return cast_to(x, complex_of(x.dtype)) if x.dtype.is_floating else x
-
-
-def _complex_transform(op: str, x: Any, s: Any, axes: Any, norm: str, inverse: bool) -> Tensor:
-    x = _as_complex(x)
-    places, sizes = _places(op, x, s, axes)
-    y = Fft(tuple(sorted(places)), inverse)(resized(x, places, sizes)) if places else x
-    return _scaled(op, y, sizes, norm, inverse)
-
-
-def _from_real(op: str, x: Any, s: Any, axes: Any, norm: str) -> Tensor:
-    x = as_tensor(x)
-    places, sizes = _places(op, x, s, axes)
-    last = x.ndim - 1
-    y = Rfft()(move_axis(resized(x, places, sizes), places[-1], last))
-    y = move_axis(y, last, places[-1])
-    if len(places) > 1:
-        y = Fft(tuple(sorted(places[:-1])), False)(y)
-    return _scaled(op, y, sizes, norm, False)
-
-
-def _to_real(op: str, x: Any, s: Any, axes: Any, norm: str) -> Tensor:
-    z = _as_complex(x)
-    places, sizes = _places(op, z, s, axes, is_half=True)
-    z = resized(z, places, [*sizes[:-1], half_size(sizes[-1])])
-    if len(places) > 1:
-        z = Fft(tuple(sorted(places[:-1])), True)(z)
-    last = z.ndim - 1
-    y = move_axis(Irfft(sizes[-1])(move_axis(z, places[-1], last)), last, places[-1])
-    return _scaled(op, y, sizes, norm, True)
-
-
-def _places(
-    op: str, x: Tensor, s: Any, axes: Any, is_half: bool = False
-) -> tuple[list[int], list[Any]]:
-    """The axes in the order given, and the sizes of the transform along them. `is_half` if x has
-    half of the elements along the last one."""
-    rank = rank_of(op, x)
-    if axes is None:
-        count = rank if s is None else len(as_list(op, "s", s))
-        axes = range(rank - count, rank)
-    places = [as_axis(op, axis, rank, x) for axis in axes]
-    as_axes(op, places, rank, x)  # raises if an axis is named twice
-    own = [x.type.shape[place] for place in places]
-    if is_half:
-        own[-1] = 2 * (own[-1] - 1)
-    given = [None] * len(own) if s is None else as_list(op, "s", s)
-    sizes = [a if n is None else as_count(op, "a size", n) for a, n in zip(own, given, strict=True)]
-    return places, sizes
-
-
-def _scaled(op: str, y: Tensor, sizes: Sequence[Any], norm: str, inverse: bool) -> Tensor:
-    """y divided according to `norm`."""
-    as_choice(op, "norm", norm, ("backward", "ortho", "forward"))
-    if norm == ("forward" if inverse else "backward"):
-        return y
-    count = element_count(tuple(sizes))
-    if known_int(count):
-        return y * (max(count, 1) ** (-0.5 if norm == "ortho" else -1))  # type: ignore[operator]
-    number = cast_to(as_tensor(count), y.dtype.real)
-    number = math.sqrt(number) if norm == "ortho" else number
-    return y / cast_to(number, y.dtype)  # type: ignore[operator]
 
 
 def fftfreq(

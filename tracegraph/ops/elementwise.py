@@ -683,6 +683,7 @@ class Sigmoid(Elementwise):
     """1 / (1 + e ** -x)"""
 
     def partials(self, y: Tensor, x: Tensor) -> Factors:
+        # Near 1, y * self(-x) would keep more digits, but it makes steps of an LSTM a fifth slower.
         return (y * (1 - y),)
 
     def numpy(self, x: np.ndarray) -> np.ndarray:

@@ -21,11 +21,13 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.shaping import cut, pad
+from tracegraph.array.joining import concat, split
+from tracegraph.array.shaping import cut, pad, reverse
 from tracegraph.core.shapes import ceiling_divide, floor_divide, maximum
 from tracegraph.core.types import as_dtype, float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
+from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.elementwise.unary import rsqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.broadcast import full
@@ -33,7 +35,7 @@ from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterAdd
 from tracegraph.ops.shape import Reshape
 from tracegraph.signal.transforms import dct, irfft, rfft
-from tracegraph.signal.window_functions import hann_window
+from tracegraph.signal.window_functions import hann_window, vorbis_window
 from tracegraph.tracing.index_checks import value_at_hand
 from tracegraph.typing import DTypeLike, ShapeLike, SizeLike, TensorLike
 
@@ -147,8 +149,7 @@ def stft(
     length, step = _steps(op, frame_length, frame_step)
     frames = frame(x, length, step, pad_end)
     if window_fn is not None:
-        window = as_function(op, "window_fn", window_fn)
-        frames = frames * window(length, dtype=x.dtype)  # type: ignore[operator]
+        frames = _weighed(op, frames, window_fn)
     return rfft(frames, [_fft_length(op, fft_length, length)])
 
 
@@ -184,9 +185,81 @@ def inverse_stft(
     else:
         frames = pad(frames, [(0, length - size if k == last else 0) for k in range(last + 1)])
     if window_fn is not None:
-        window = as_function(op, "window_fn", window_fn)
-        frames = frames * window(length, dtype=frames.dtype)  # type: ignore[operator]
+        frames = _weighed(op, frames, window_fn)
     return overlap_and_add(frames, step)
+
+
+def mdct(
+    signals: TensorLike,
+    frame_length: SizeLike,
+    window_fn: Window | None = vorbis_window,
+    pad_end: bool = False,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """The modified cosine transforms [..., frames, frame_length // 2] of frames of
+    signals[..., n], which overlap by half.
+
+    - `frame_length`: a multiple of 4;
+    - `window_fn`: called with the length and `dtype=`; None divides by the square root of 2;
+    - `pad_end`: see `tg.signal.frame`;
+    - `norm`: as in `tg.signal.dct`.
+
+    Raises ValueError for another length.
+
+    >>> tg.signal.mdct(tg.ones([8]), 4, None).numpy().round(4)[0]
+    array([-2.6131, -1.0824], dtype=float32)
+    """
+    op = "mdct"
+    length, _ = _steps(op, frame_length, 1)
+    if length % 4:
+        refuse(op, f"frame_length is {length}", fix="use a multiple of 4")
+    frames = _weighed(op, frame(signals, length, length // 2, pad_end), window_fn)
+    last = frames.ndim - 1
+    a, b, c, d = split(frames, 4, axis=last)
+    first = -reverse(c, [last]) - d  # type: ignore[operator]
+    second = a - reverse(b, [last])
+    return dct(concat([first, second], last), type=4, norm=norm)
+
+
+def inverse_mdct(
+    mdcts: TensorLike,
+    window_fn: Window | None = vorbis_window,
+    norm: str | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Reconstructs signals[..., n] from mdcts[..., frames, frame_length // 2].
+
+    This inverts `tg.signal.mdct` with the same `window_fn` and `norm`, except in the first and last
+    half of a frame, which one frame alone covers. The squares of the elements n and
+    n + frame_length // 2 of the window must add up to 1, as they do by default.
+
+    >>> y = tg.signal.inverse_mdct(tg.signal.mdct(tg.ones([8]), 4))
+    >>> y.numpy().round(4)[2:6]
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+    op = "inverse_mdct"
+    x = as_tensor(mdcts)
+    if rank_of(op, x) < 2:
+        refuse(op, f"{x.type} has no frames", x, fix="give [..., frames, frame_length // 2]")
+    half, last = as_size(op, "the last axis", x.type.shape[-1]), x.ndim - 1
+    if not known_int(half) or half < 2 or half % 2:
+        refuse(op, f"{x.type} has {half} elements in a frame", x, fix="give an even number of them")
+    parts = dct(x, type=4, norm=norm)
+    if norm is None:
+        parts = parts * (0.5 / half)  # type: ignore[operator]
+    first, second = split(parts, 2, axis=last)
+    turned = [-reverse(part, [last]) for part in (second, first)]  # type: ignore[operator]
+    frames = concat([second, *turned, -first], last)  # type: ignore[operator]
+    return overlap_and_add(_weighed(op, frames, window_fn), half)
+
+
+def _weighed(op: str, frames: Tensor, window_fn: Any) -> Tensor:
+    """Frames times a window."""
+    if window_fn is None:
+        return frames * math.sqrt(0.5)  # type: ignore[operator]
+    window = as_function(op, "window_fn", window_fn)(frames.type.shape[-1], dtype=frames.dtype)
+    return multiply(frames, window)
 
 
 def inverse_stft_window_fn(
@@ -290,9 +363,11 @@ def mfccs_from_log_mel_spectrograms(
 
 __all__ = [
     "frame",
+    "inverse_mdct",
     "inverse_stft",
     "inverse_stft_window_fn",
     "linear_to_mel_weight_matrix",
+    "mdct",
     "mfccs_from_log_mel_spectrograms",
     "overlap_and_add",
     "stft",

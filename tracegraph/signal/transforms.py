@@ -93,13 +93,13 @@ def ifft3d(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _transformed(op: str, input: Any, count: int, inverse: bool) -> Tensor:
-    x = _as_complex(input)
+    x = as_complex(input)
     axes = _last_axes(op, x, count)
     y = Fft(axes, inverse)(x)
     return _divided(y, [x.type.shape[axis] for axis in axes]) if inverse else y
 
 
-def _as_complex(value: Any) -> Tensor:
+def as_complex(value: Any) -> Tensor:
     """A tensor unchanged; lists and arrays of real numbers as complex."""
     x = as_tensor(value)
     if is_tensor(value) or x.dtype.is_complex:
@@ -107,7 +107,7 @@ def _as_complex(value: Any) -> Tensor:
     return cast_to(x, complex128 if x.dtype is float64 else complex64)
 
 
-def _as_floating(value: Any) -> Tensor:
+def as_floating(value: Any) -> Tensor:
     """A tensor unchanged; lists and arrays of integers as float32."""
     x = as_tensor(value)
     return cast_to(x, float32) if x.dtype.is_integer and not is_tensor(value) else x
@@ -209,7 +209,7 @@ def irfft3d(
 
 
 def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
-    x = _as_floating(input)
+    x = as_floating(input)
     axes = _last_axes(op, x, count)
     sizes = _lengths(op, fft_length, [x.type.shape[axis] for axis in axes])
     if 0 in sizes:
@@ -220,7 +220,7 @@ def _of_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
 
 
 def _to_real(op: str, input: Any, fft_length: Any, count: int) -> Tensor:
-    z = _as_complex(input)
+    z = as_complex(input)
     axes = _last_axes(op, z, count)
     own = [z.type.shape[axis] for axis in axes]
     if fft_length is None and 0 in own:
