@@ -127,8 +127,12 @@ def _refuse(own: int, other: int, told: str, others: str, text: str, others_text
 
 
 def _first_difference(text: str, other: str) -> tuple[str, str]:
-    """The first pair of lines in which two texts differ."""
+    """The first pair of lines in which two texts differ: of nodes, which have lines of the user's,
+    or else of anything."""
     rows, others = ([_unaligned(x) for x in each.splitlines()] for each in (text, other))
+    nodes, other_nodes = ([x for x in each if x.startswith("%")] for each in (rows, others))
+    if nodes != other_nodes:
+        rows, others = nodes, other_nodes
     same = 0
     while same < min(len(rows), len(others)) and rows[same] == others[same]:
         same += 1

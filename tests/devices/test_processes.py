@@ -253,6 +253,9 @@ def test_the_first_node_that_differs_is_told():
     ]
     lines = _first_difference(*texts)
     assert lines == ("%1 = constant<value=f32 2.0>() : f32[]", "%1 = sin(%0) : f32[2]")
+    with_one_more = texts[0].replace("(%x: f32[2])", "(%x: f32[2], %y: f32[])", 1)
+    assert _first_difference(with_one_more, texts[1]) == lines, "the inputs differ as well"
+    assert _first_difference(with_one_more, texts[0])[0].startswith("graph @")
 
 
 def test_a_function_that_is_traced_differently_is_told_with_both_lines():
