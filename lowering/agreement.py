@@ -33,10 +33,11 @@ _LOOKS = 0.1
 _ALIGNED = re.compile(r" {2,}(?=: |at )")
 
 
-def agree(graph: Graph, lowered: Any, buffers: Sequence[Any]) -> None:
+def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> None:
     """Compares a program with those that the other processes are about to run, if its arrays are
-    sharded over them. Raises DistributedError in all of them if they differ."""
-    if not processes.spans_processes(buffers):
+    sharded over them, or those that it makes on its `mesh` will be. Raises DistributedError in all
+    of them if they differ."""
+    if not (processes.spans_processes(buffers) or processes.has_devices_of_all(mesh)):
         return
     place = here()
     told = f"@{graph.name} at {place}"
@@ -94,7 +95,7 @@ def agree_on_value(array: np.ndarray, target: Any) -> None:
     """Compares the value that each process passes with the others', if all have devices of
     `target`. Raises DistributedError in all of them if they differ: the parts would make up a value
     that nobody passed."""
-    if len({device.process_index for device in target.device_set}) < processes.count():
+    if not processes.has_devices_of_all(target.mesh):
         return
     told = f"{type_of_array(array)} {shown(array)} at {here()}"
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
@@ -126,8 +127,12 @@ def _refuse(own: int, other: int, told: str, others: str, text: str, others_text
 
 
 def _first_difference(text: str, other: str) -> tuple[str, str]:
-    """The first pair of lines in which two texts differ."""
+    """The first pair of lines in which two texts differ: of nodes, which have lines of the user's,
+    or else of anything."""
     rows, others = ([_unaligned(x) for x in each.splitlines()] for each in (text, other))
+    nodes, other_nodes = ([x for x in each if x.startswith("%")] for each in (rows, others))
+    if nodes != other_nodes:
+        rows, others = nodes, other_nodes
     same = 0
     while same < min(len(rows), len(others)) and rows[same] == others[same]:
         same += 1

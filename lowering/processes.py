@@ -89,6 +89,13 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
+def has_devices_of_all(mesh: Any) -> bool:
+    """Whether a JAX mesh has devices of every process, of which there are several."""
+    if mesh is None or count() == 1:
+        return False
+    return len({device.process_index for device in mesh.devices.flat}) == count()
+
+
 def check_is_here(mesh: Any) -> None:
     """Raises InvalidArgumentError for a JAX mesh without a device of this process."""
     if not mesh.local_devices:

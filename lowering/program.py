@@ -301,7 +301,8 @@ class Program:
         start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = jitted.lower(*buffers)
-            agree(self.graph, lowered, buffers)
+            if folder is None:  # it is about to run
+                agree(self.graph, lowered, buffers, self.mesh)
             self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
             self._compiled = lowered.compile()  # cached, so the next call finds it
         self.compile_seconds = time.perf_counter() - start

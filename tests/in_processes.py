@@ -461,6 +461,17 @@ def captures_what_others_do_not(index):
     print("the same", float(takes(x, np.array(2.0, np.float32))))
 
 
+def divides_in_its_own_way(index):
+    """No argument of the program is divided yet."""
+    mesh = tg.distribute.Mesh({"data": len(jax.devices())})
+    axes = ["data", None] if index else [None, "data"]
+    f = tg.function(lambda x: tg.distribute.with_layout(x, tg.distribute.Layout(mesh, axes)))
+    try:
+        f(np.ones((8, 8), np.float32))
+    except tg.errors.DistributedError as error:
+        print("refused", str(error).splitlines()[1])
+
+
 def shows_what_is_divided(index):
     """Errors, Python functions and padded calls see all parts."""
     x = whole()

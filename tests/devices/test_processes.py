@@ -253,6 +253,9 @@ def test_the_first_node_that_differs_is_told():
     ]
     lines = _first_difference(*texts)
     assert lines == ("%1 = constant<value=f32 2.0>() : f32[]", "%1 = sin(%0) : f32[2]")
+    with_one_more = texts[0].replace("(%x: f32[2])", "(%x: f32[2], %y: f32[])", 1)
+    assert _first_difference(with_one_more, texts[1]) == lines, "the inputs differ as well"
+    assert _first_difference(with_one_more, texts[0])[0].startswith("graph @")
 
 
 def test_a_function_that_is_traced_differently_is_told_with_both_lines():
@@ -313,7 +316,8 @@ def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
 
 
 def test_what_a_program_captures_is_compared_before_its_first_run():
-    code, out, err = launch(SCRIPT, "captures_what_others_do_not")
+    scenarios = "captures_what_others_do_not,divides_in_its_own_way"
+    code, out, err = launch(SCRIPT, scenarios)
     assert (code, err) == (0, [])
     for i in range(2):
         own = [line for line in out if line.startswith(f"[{i}] ")]
@@ -321,6 +325,7 @@ def test_what_a_program_captures_is_compared_before_its_first_run():
         assert "f32[300]" in own[0] and "process 0 " in own[0] and "process 1 " in own[0]
         assert "0.5" in own[1] and "1.5" in own[1]
         assert own[2] == f"[{i}] the same 56.0"
+        assert own[3].startswith(f"[{i}] refused   process {i}: %0 = with_layout<mesh=")
 
 
 def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
@@ -389,6 +394,19 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind():
     while any(map(is_running, numbers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(is_running, numbers))
+
+
+def test_a_reader_that_goes_away_ends_all(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text("while True:\n    print('a line' * 1000)")
+    command = [*LAUNCH, "-n", "2", str(script)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    assert "a line" in process.stdout.readline()
+    process.stdout.close()
+    with process.stderr:
+        assert "BrokenPipeError" in process.stderr.read()
+    assert process.wait(timeout=60) == 1
 
 
 def is_running(number):

@@ -621,6 +621,27 @@ def test_derivatives_are_the_same_whatever_is_divided():
         assert many[kind].layout == TILES, f"the gradient by a Variable is divided as it: {kind}"
 
 
+def test_a_gradient_is_divided_as_its_source():
+    """XLA would have all of these gradients whole on each device."""
+    weight, x, scale = tg.Variable(W, layout=TILES), with_layout(X, ROWS), tg.constant(X)
+
+    @tg.function
+    def inside(x, scale):
+        return slopes(with_layout(x, ROWS), scale)
+
+    def slopes(x, scale):
+        with tg.GradientTape() as tape:
+            tape.watch([x, scale])
+            loss = tg.reduce_sum(x @ weight) * tg.reduce_sum(scale) + tg.reduce_sum(weight)
+        return tape.gradient(loss, [weight, x, scale])
+
+    for of_weight, of_x, of_scale in (slopes(x, scale), inside(X, scale)):
+        assert [of_weight.layout, of_x.layout] == [TILES, ROWS]
+        expected = X.sum() * X.sum(axis=0)[:, None] + np.ones_like(W)
+        np.testing.assert_allclose(of_weight, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(of_scale[0, 0], (X @ W).sum(), rtol=1e-4, atol=1e-4)
+
+
 def test_branches_may_divide_their_results_in_different_ways():
     columns = Layout(MESH, [None, "data"])
 

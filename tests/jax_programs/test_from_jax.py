@@ -380,6 +380,26 @@ def test_as_jax_gives_a_function_of_jax_back():
     np.testing.assert_allclose(jax.grad(back)(x), jax.grad(softened)(x), 1e-6)
 
 
+def placed(*axes):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+
+
+def test_a_sharding_constraint_is_a_layout():
+    def fn(x):
+        return jnp.sum(lax.with_sharding_constraint(jnp.sin(x), placed("x")) ** 2)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    graph = tg.function(tg.from_jax(fn)).get_concrete_function(tg.TensorSpec([2, 3])).graph
+    assert 'with_layout<mesh="x=1", axes=["x",none]>' in graph.as_text()
+    with tg.GradientTape() as tape:
+        given = tg.constant(x)
+        tape.watch(given)
+        y = tg.from_jax(fn)(given)
+    np.testing.assert_allclose(y, fn(x), rtol=1e-6)
+    np.testing.assert_allclose(tape.gradient(y, given), jax.grad(fn)(x), rtol=1e-5, atol=1e-6)
+
+
 # What is refused.
 
 
@@ -406,8 +426,6 @@ def test_a_primitive_without_counterpart_is_named_with_its_line():
 @pytest.mark.parametrize("name", ["print", "callback", "sharding"])
 def test_what_does_more_than_compute_is_refused(name):
     shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
-    placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
 
     def fn(x):
         if name == "print":
@@ -415,12 +433,13 @@ def test_what_does_more_than_compute_is_refused(name):
         if name == "callback":
             x = jax.pure_callback(np.sin, shape, x)
         if name == "sharding":
-            x = lax.with_sharding_constraint(x, placed)
+            x = lax.with_sharding_constraint(x, placed(jax.sharding.PartitionSpec.UNCONSTRAINED))
         return x
 
     caught = refusal(fn, tg.ones([2]))
     assert caught.type is tg.errors.TraceError
-    assert {"print": "debug", "callback": "pure_callback"}.get(name, name) in str(caught.value)
+    told = {"print": "debug", "callback": "pure_callback", "sharding": "leaves axes to XLA"}
+    assert told[name] in str(caught.value)
     assert re.search(r"test_from_jax.py:\d+", str(caught.value))
 
 

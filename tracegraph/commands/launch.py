@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -82,10 +83,12 @@ class _Group:
             self._printers.append(printer)
 
     def _print(self, pipe: IO[str], stream: Any, index: int) -> None:
-        for line in pipe:
-            with self._writing:
-                stream.write(f"[{index}] {line.rstrip()}\n")
-                stream.flush()
+        with pipe, contextlib.suppress(OSError):
+            for line in pipe:
+                with self._writing:
+                    stream.write(f"[{index}] {line.rstrip()}\n")
+                    stream.flush()
+        # If nobody reads on, the process finds its pipe closed, as it would without a launcher.
 
     def _forward(self, number: int, _: Any) -> None:
         for process in self._processes:

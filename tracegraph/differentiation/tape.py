@@ -18,6 +18,7 @@ from tracegraph.core.shapes import same_size, static_shape
 from tracegraph.core.source import UNKNOWN
 from tracegraph.differentiation.outer_tape import OuterTape
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian, known_value
+from tracegraph.eager import backend
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.provenance import TOP_LEVEL_TAPES, Assignment
 from tracegraph.eager.tensor_methods import BOOL
@@ -37,6 +38,7 @@ from tracegraph.errors import (
 )
 from tracegraph.explanation.history import History
 from tracegraph.ir.builder import Builder, current, operand_text
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.jacobians.jacobian import JacobianPlan, batch_jacobian, jacobian
 from tracegraph.jacobians.row_independence import check_rows_independent
@@ -47,9 +49,10 @@ from tracegraph.jacobians.sparse_products import (
     sparse_jacobian,
     sparsity,
 )
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, is_divided
 from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.layout import WithLayout
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.subgraph import subgraph_between, with_integer_nodes
@@ -78,6 +81,26 @@ class UnconnectedGradients(enum.Enum):
     NONE = "none"
     ZERO = "zero"
     RAISE = "raise"
+
+
+def _divided_as(source: Tensor | Variable, g: Tensor | None) -> Tensor | None:
+    """A gradient with the layout of its source. One that is whole on each device may move to
+    another mesh, so it states nothing."""
+    if g is None:
+        return None
+    if isinstance(source, Variable):
+        layout = source.declared_layout
+    elif is_divided(getattr(source, "buffer", None)) or isinstance(_op_of(source), WithLayout):
+        layout = source.layout
+    else:
+        return g
+    if layout is None or not any(layout.axes) or _op_of(g) is layout.op:
+        return g
+    return backend.layouts().laid_out(g, layout)
+
+
+def _op_of(x: Tensor) -> Op | None:
+    return None if x.node is None else x.node.op
 
 
 def _explaining() -> Any:
@@ -552,6 +575,7 @@ class GradientTape:
                 xs,
                 lambda ys, xs: derive(self._nodes, ys, xs, seeds),
             )
+            found = [_divided_as(leaf, g) for leaf, g in zip(leaves, found, strict=True)]
             if len(ys) == 1 and ys[0].type.shape == () and gs[0] is None:
                 self._mark_gradients(found, ys[0], xs)
         self._check_connected(unconnected, found, targets, leaves)

@@ -306,7 +306,7 @@ _REFUSED = {
         ("calls Python", "leave it out, or use tg.print and tg.py_function around the program"),
     ),
     **dict.fromkeys(
-        ["sharding_constraint", "mesh_cast", "reshard", "shard_map", "pvary"],
+        ["mesh_cast", "reshard", "shard_map", "pvary"],
         ("places values on devices", "leave it out: placing is told of Variables and arguments"),
     ),
     **dict.fromkeys(

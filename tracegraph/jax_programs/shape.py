@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracegraph.eager.layouts import as_layout, check_memory
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, whole_numbers
 from tracegraph.jax_programs.sizes import size_of, sizes_of
@@ -138,3 +139,13 @@ def _device_put(eqn: Equation, *xs: Tensor) -> list[Tensor]:
 @converts("optimization_barrier")
 def _optimization_barrier(eqn: Equation, *xs: Tensor) -> Any:
     return Barrier()(*xs)
+
+
+@converts("sharding_constraint")
+def _sharding_constraint(eqn: Equation, x: Tensor) -> Tensor:
+    sharding = eqn.params["sharding"]
+    if eqn.params.get("unconstrained_dims"):
+        fact = f"{sharding} leaves axes to XLA, and a layout states each axis"
+        eqn.refuse(fact, "name an axis of the mesh, or None, for each")
+    check_memory("from_jax", sharding)
+    return as_layout(sharding, len(eqn.type.shape)).op(x)
