@@ -103,6 +103,7 @@ def test_a_loop_that_ends_with_an_update_compiles_two_programs(is_sparse):
 
     counts = compiles_of(step)
     assert counts[2:] == [(0, 0)] * (STEPS - 2)
+    assert w.numpy().tolist() == [STEPS + 1] * 14  # nothing stays pending for the next test
 
 
 READS = {
