@@ -1,7 +1,8 @@
 """Structures: nested dicts, lists, tuples, namedtuples, dataclasses and None.
 
-Subclasses of dict, list and tuple are rebuilt as themselves. Other types that JAX knows as pytrees
-are opened by `jax.tree_util`, which is imported when such a type occurs.
+Subclasses of dict, list and tuple are rebuilt as themselves, and so are other Mappings, such as
+`types.MappingProxyType`, and deques; a view of a dict becomes a list. Other types that JAX knows as
+pytrees are opened by `jax.tree_util`, which is imported when such a type occurs.
 
 There are two orders. *Leaves* are ordered by sorted dict keys, as in TensorFlow, so that equal
 dicts match whatever their insertion order. *Packing* restores the insertion order of the keys.
@@ -13,7 +14,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -127,6 +128,22 @@ class _Sequence(Container):
         return _with_attributes(made, self.state)
 
 
+class _OtherSequence(_Sequence):
+    """A deque or a UserList; a view of a dict, such as its values, comes back as a list."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        kind = list if issubclass(type(value), MappingView) else type(value)
+        state = (("maxlen", value.maxlen),) if issubclass(kind, collections.deque) else ()
+        items = list(value)
+        return cls(kind, tuple(range(len(items))), state=state), items
+
+    def build(self, items: list[Any]) -> Any:
+        return items if self.kind is list else self.kind(items, *(x for _, x in self.state))
+
+
 class _Dict(Container):
     """A dict or an instance of a subclass. Its names are the keys."""
 
@@ -157,6 +174,34 @@ class _Dict(Container):
         for key, item in zip(self.names, items, strict=True):
             base.__setitem__(made, key, item)
         return _with_attributes(made, self.state)
+
+
+class _Mapping(_Dict):
+    """A Mapping that is not a dict: a read-only view of one, a UserDict, a class of the user's."""
+
+    __slots__ = ()
+
+    @classmethod
+    def open(cls, value: Any) -> tuple[Container, Iterable[Any]]:
+        keys = tuple(value)
+        # A UserDict keeps its items in one attribute; where others keep theirs is not known.
+        state = _attributes(value) if isinstance(value, collections.UserDict) else ()
+        state = tuple(pair for pair in state if pair[0] != "data")
+        return cls(type(value), keys, _order_of(keys), state), [value[key] for key in keys]
+
+    def build(self, items: list[Any]) -> Any:
+        contents = dict(zip(self.names, items, strict=True))
+        if issubclass(self.kind, collections.UserDict):
+            made = self.kind.__new__(self.kind)
+            return _with_attributes(made, (("data", contents), *self.state))
+        try:
+            return self.kind(contents)
+        except Exception as error:
+            if is_of_interrupt(error):
+                raise
+            fact = f"{self.kind.__name__} cannot be built again from a dict of its items: {error}"
+            fix = "pass dict(...) of it, or let its constructor take a dict"
+            raise UnknownValue(fact, fix) from error
 
 
 class _Record(Container):
@@ -337,8 +382,14 @@ def _new_opener(value: Any) -> Opener | None:
         return _Dict.open
     if issubclass(kind, (list, tuple)):
         return _Sequence.open
+    if issubclass(kind, MappingView):  # JAX warns about them
+        return _OtherSequence.open
     if _opened_by_jax(value) is not None:
         return _Registered.open
+    if issubclass(kind, (collections.deque, collections.UserList)):
+        return _OtherSequence.open
+    if issubclass(kind, Mapping) and not hasattr(kind, "__tracegraph_leaf__"):
+        return _Mapping.open
     return _Record.open if dataclasses.is_dataclass(kind) else None
 
 

@@ -88,6 +88,24 @@ def test_only_the_first_step_compiles(name, kind, size):
     assert others == [(0, 0)] * (STEPS - 1)
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_loop_that_ends_with_an_update_compiles_two_programs(is_sparse):
+    """The second begins with what the first step left pending. There is no third."""
+    w = tg.Variable(np.ones(14, np.float32))
+
+    def step(number):
+        x = tg.constant(np.arange(14, dtype=np.float32) + number)
+        j = jacobian(lambda z: tg.sin(z) * w, x, sparse=is_sparse)
+        j = (j.to_dense() if is_sparse else j).numpy()
+        np.testing.assert_allclose(j, np.diag(np.cos(x.numpy()) * (number + 1)), rtol=1e-5)
+        w.assign_add(tg.ones([14]))
+        return x
+
+    counts = compiles_of(step)
+    assert counts[2:] == [(0, 0)] * (STEPS - 2)
+    assert w.numpy().tolist() == [STEPS + 1] * 14  # nothing stays pending for the next test
+
+
 READS = {
     "as it is": lambda w: w,
     "its value": lambda w: w.value(),

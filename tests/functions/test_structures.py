@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import dataclasses
 import enum
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +41,30 @@ class Fields(dict):
         self.__dict__ = self
 
 
+class Settings(collections.UserDict):
+    """A UserDict with a constructor of its own and an attribute."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+class Frozen(collections.abc.Mapping):
+    """A read-only Mapping, which is no dict."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._items[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
 class Rows(list):
     pass
 
@@ -69,6 +95,12 @@ def defaults(items: Any) -> collections.defaultdict:
     return collections.defaultdict(list, items)
 
 
+def settings_of(items: Any) -> Settings:
+    made = Settings("model")
+    made.update(items)
+    return made
+
+
 #: What makes a dict of pairs, for each kind of dict.
 DICTS = {
     "dict": dict,
@@ -77,6 +109,10 @@ DICTS = {
     "counter": lambda items: collections.Counter(dict(items)),
     "own_constructor": params,
     "attributes": Fields,
+    "read_only": lambda items: types.MappingProxyType(dict(items)),
+    "user_dict": lambda items: collections.UserDict(items),
+    "own_user_dict": settings_of,
+    "own_mapping": Frozen,
 }
 #: Orders of keys that are not sorted, or have none.
 KEYS = {
@@ -202,12 +238,17 @@ def arrays(p):
     return nest.map_structure(lambda x: jax.numpy.asarray(np.asarray(x)), p)
 
 
-#: Every kind of dict with every kind of keys that it takes: attributes have names.
+#: Attributes have names; one kind of keys is enough for what is built from a dict.
+ONLY_KEYS = {
+    "attributes": "strings",
+    **dict.fromkeys(("read_only", "user_dict", "own_user_dict", "own_mapping"), "mixed"),
+}
+#: Every kind of dict with every kind of keys that it takes.
 CASES = {
     f"{name}-{keys}": (make, KEYS[keys])
     for name, make in DICTS.items()
     for keys in KEYS
-    if make is not Fields or keys == "strings"
+    if keys == ONLY_KEYS.get(name, keys)
 }
 
 
@@ -216,11 +257,11 @@ CASES = {
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_a_dict_comes_back_as_it_was(entry, make, keys):
     given = make([(key, tg.constant(X * value)) for key, value in zip(keys, VALUES)])
-    for p in (given, make(list(reversed(given.items())))):
+    for p in (given, make(list(reversed([*given.items()])))):
         found = entry(p)
         assert type(found) is type(p) and order_of(found) == order_of(p)
         assert [*map(type, found)] == [*map(type, p)]
-        if make is params:
+        if make in (params, settings_of):
             assert found.name == "model"
         if make is defaults:
             assert found.default_factory is list
@@ -363,6 +404,11 @@ def test_what_jax_knows_as_a_tree_is_opened():
         with pytest.raises(ValueError, match="the structures differ"):
             nest.assert_same_structure(one, other)
     nest.assert_same_structure(Pair(1, {"b": 2, "a": 3}), Pair(1, {"a": 2, "b": 3}))
+    x = Pair(made(2.0), made(3.0))
+    _, tangent = tg.jvp(lambda p: p.one * p.other, (x,), (Pair(made(1.0), made(0.0)),))
+    assert tangent.numpy() == 3.0
+    _, pull = tg.vjp(lambda p: Pair(p.one, p.one * p.other), x)
+    assert pull(Pair(made(1.0), made(1.0)))[0].one.numpy() == 4.0
 
 
 def test_a_concrete_function_takes_every_order():
@@ -468,3 +514,76 @@ def test_random_structures_go_through_functions(structure):
     tensors = nest.map_structure(lambda x: None if x is None else made(x), structure)
     for _ in range(2):
         assert_alike(numbers(f(tensors)), doubled(structure))
+
+
+@pytest.mark.parametrize(
+    "make", [collections.deque, collections.UserList, lambda items: dict(enumerate(items)).values()]
+)
+def test_other_sequences_are_structures(make):
+    """As in TensorFlow, where a view of a dict comes back as a list too."""
+    p = {"w": tg.Variable([1.0, 2.0]), "b": tg.Variable(3.0)}
+    with tg.GradientTape() as tape:
+        y = tg.reduce_sum(p["w"]) * p["b"]
+    w, b = tape.gradient(y, make(p.values()))
+    np.testing.assert_array_equal(w.numpy(), [3.0, 3.0])
+    assert b.numpy() == 3.0
+    given = make([made(2.0), made(5.0)])
+    f = tg.function(lambda rows: nest.map_structure(lambda x: x + 1.0, rows))
+    for _ in range(3):
+        found = f(given)
+        assert [x.numpy() for x in found] == [3.0, 6.0]
+        assert type(found) is (type(given) if hasattr(given, "append") else list)
+    assert f.experimental_get_tracing_count() == 1
+
+
+def test_a_deque_keeps_its_limit():
+    found = tg.function(lambda rows: rows)(collections.deque([made(2.0)], 4))
+    assert found.maxlen == 4
+
+
+def test_a_mapping_that_no_dict_builds_is_refused_with_advice():
+    class Table(Frozen):
+        def __init__(self, one, other):
+            super().__init__({"one": one, "other": other})
+
+    with pytest.raises(TypeError, match=r"fix: pass dict\(\.\.\.\) of it") as caught:
+        tg.function(lambda p: p["one"])(Table(made(1.0), made(2.0)))
+    assert "Table cannot be built again from a dict of its items" in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [types.MappingProxyType, collections.UserDict, Frozen])
+def test_a_module_has_the_variables_in_any_mapping(make, tmp_path):
+    class Model(tg.Module):
+        def __init__(self, *values):
+            super().__init__()
+            w, b = map(tg.Variable, values)
+            self.weights = make({"w": w, "parts": [make({"b": b})]})
+
+    model, other = Model(2.0, 3.0), Model(0.0, 0.0)
+    assert len(model.trainable_variables) == 2
+    path = tg.train.Checkpoint(model=model).save(tmp_path / "c")
+    tg.train.Checkpoint(model=other).restore(path).assert_consumed()
+    assert [v.numpy() for v in other.variables] == [v.numpy() for v in model.variables]
+
+
+@pytest.mark.parametrize("make", [types.MappingProxyType, collections.UserDict])
+def test_a_mapping_is_saved_as_a_dict(make, tmp_path):
+    module = tg.Module()
+    module.weights = make({"w": tg.Variable(5.0), "b": tg.Variable(3.0)})
+    module.f = tg.function(lambda p: make({"z": p["w"] - p["b"], **p}))
+    p = make({"w": tg.constant(5.0), "b": tg.constant(3.0)})
+    module.f(p)
+    tg.saved_model.save(module, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    assert order_of(loaded.weights) == ["w", "b"] and loaded.weights["b"].numpy() == 3.0
+    for q in (p, dict(p), make(dict(reversed([*p.items()])))):
+        found = loaded.f(q)
+        assert order_of(found) == ["z", "w", "b"] and found["z"].numpy() == 2.0
+
+
+def test_a_signature_of_a_dict_takes_other_mappings():
+    spec = tg.TensorSpec([], tg.float32)
+    f = tg.function(lambda p: p["w"] - p["b"], input_signature=[{"w": spec, "b": spec}])
+    p = {"b": tg.constant(3.0), "w": tg.constant(5.0)}
+    for q in (p, types.MappingProxyType(p), collections.UserDict(p)):
+        assert f(q).numpy() == 2.0

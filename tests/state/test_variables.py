@@ -359,6 +359,15 @@ def test_assignments_at_top_level_never_run_late():
     assert (y.numpy(), z.numpy(), v.numpy()) == (1.0, 5.0, 7.0)
 
 
+def test_an_update_is_computed_once():
+    v = tg.Variable(1.0)
+    v.assign_add(1.0)
+    assert v.value().numpy() == 2.0  # what was pending has a value now
+    found = []
+    v.update(lambda now: found.append(now) or now + 1.0)
+    assert len(found) == 1 and v.numpy() == 3.0
+
+
 def test_variable_assigned_to_itself(run):
     v = tg.Variable([1.0, 2.0])
     run(lambda: v.assign(v))

@@ -6,10 +6,9 @@ parallel loop, with the same rules.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, overload
 
 import numpy as np
@@ -764,7 +763,7 @@ def _leaves_like(structure: Any, values: Any) -> list[Any] | None:
     if structure is None:
         return [None]
     if not nest.is_nested(structure):
-        return None if isinstance(values, dict) else [values]
+        return None if isinstance(values, Mapping) else [values]
     pairs = _paired_items(structure, values)
     leaves: list[Any] = []
     for pair in pairs or ():
@@ -777,8 +776,8 @@ def _leaves_like(structure: Any, values: Any) -> list[Any] | None:
 
 def _paired_items(structure: Any, values: Any) -> list[tuple[Any, Any]] | None:
     """Pairs of corresponding items of two containers, in leaf order."""
-    if isinstance(structure, dict):
-        if not isinstance(values, dict) or structure.keys() != values.keys():
+    if isinstance(structure, Mapping):
+        if not isinstance(values, Mapping) or structure.keys() != values.keys():
             return None
         return [(structure[key], values[key]) for key in nest.ordered_keys(structure)]
     if isinstance(structure, (list, tuple)):
@@ -787,8 +786,12 @@ def _paired_items(structure: Any, values: Any) -> list[tuple[Any, Any]] | None:
         return list(zip(structure, values, strict=True))
     if type(values) is not type(structure):
         return None
-    names = sorted(field.name for field in dataclasses.fields(structure))
-    return [(getattr(structure, name), getattr(values, name)) for name in names]
+    opener = nest.opener_of(structure)
+    (container, items), (other, found) = opener(structure), opener(values)  # type: ignore[misc]
+    if not container.matches(other):
+        return None
+    pairs = list(zip(items, found, strict=True))
+    return [pairs[place] for place in container.order or range(len(pairs))]
 
 
 def _as_tensors(value: Any) -> Any:

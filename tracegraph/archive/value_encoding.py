@@ -20,6 +20,7 @@ import collections
 import dataclasses
 import keyword
 import re
+import types
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -56,7 +57,10 @@ def _no_special(value: Any) -> Any:
 
 
 #: Dict classes fully described by their entries, apart from the default of a missing one.
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_DICTS = (
+    *(dict, collections.OrderedDict, collections.defaultdict, collections.Counter),
+    *(collections.UserDict, types.MappingProxyType),
+)
 
 
 def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:

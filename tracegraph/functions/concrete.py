@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -620,7 +620,7 @@ def _structure_text(value: Any) -> str:
     """A structure of TensorSpecs and Python values in TensorFlow's notation."""
     if isinstance(value, TensorSpec):
         return repr(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         rows = (f"[{key!r}, {_structure_text(x)}]" for key, x in value.items())
         return f"Dict[{', '.join(rows)}]"
     if isinstance(value, (list, tuple)):

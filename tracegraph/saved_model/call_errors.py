@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.archive.value_encoding import record_fields, record_kind
@@ -106,7 +106,7 @@ def _kind(request: Request, value: Any) -> str:
 
 def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """The contents of a container, keyed by the Python expressions for them."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
     elif record_kind(value):
         yield from ((f"{path}.{name}", item) for name, item in record_fields(value))

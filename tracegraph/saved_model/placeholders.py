@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,7 +38,7 @@ class NotSaved:
 
 def entries(value: Any) -> list[tuple[Any, Any]] | None:
     """The items of a container, by key, index or field; None if it is not a container."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping) and not isinstance(value, Module):
         return list(value.items())
     if isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
         return record_fields(value) if record_kind(value) else list(enumerate(value))

@@ -492,7 +492,7 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
         path, item = stack.pop()
-        if isinstance(item, dict):
+        if isinstance(item, Mapping):
             stack.extend(((*path, str(key)), inner) for key, inner in item.items())
         elif isinstance(item, tuple) and hasattr(item, "_fields"):
             fields = item._fields  # type: ignore[attr-defined]
@@ -740,8 +740,8 @@ def _opened(spec: Any, value: Any) -> list[tuple[Any, Any]] | None:
     """A container of specs paired with the value passed for it; None if they do not fit."""
     if spec is None:
         return [] if value is None else None
-    if isinstance(spec, dict):
-        fits = isinstance(value, dict) and set(spec) == set(value)
+    if isinstance(spec, Mapping):
+        fits = isinstance(value, Mapping) and set(spec) == set(value)
         return [(spec[key], value[key]) for key in nest.ordered_keys(spec)] if fits else None
     if isinstance(spec, (list, tuple)):
         fits = isinstance(value, (list, tuple)) and len(spec) == len(value)

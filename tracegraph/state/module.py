@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MappingView
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -57,6 +58,8 @@ class Module:
 
     #: Attributes that the walk skips.
     _hidden: frozenset[str] = frozenset()
+    #: A Module that is also a Mapping is not taken apart where structures are.
+    __tracegraph_leaf__ = True
 
     #: Scalars to add to the loss: each variable's regularizer applied to it, and the losses that
     #: layers of the module added in their last call.
@@ -261,6 +264,12 @@ def _leaves(module: Module) -> Iterator[Any]:
             yield from variables_and_modules_in(value)
 
 
+_CONTAINERS = (
+    *(dict, list, tuple, set, frozenset),
+    *(Mapping, MappingView, collections.deque, collections.UserList),
+)
+
+
 def variables_and_modules_in(value: Any) -> Iterator[Variable | Module]:
     """The Variables and Modules in a value: itself, or inside its containers."""
     return _in_container(value, set())
@@ -270,12 +279,12 @@ def _in_container(value: Any, seen: set[int]) -> Iterator[Any]:
     if isinstance(value, (Variable, Module)):
         yield value
         return
-    if not isinstance(value, (dict, list, tuple, set, frozenset)) or id(value) in seen:
+    if not isinstance(value, _CONTAINERS) or id(value) in seen:
         return
     if isinstance(value, TensorShape):  # which has no entries if its rank is unknown
         return
     seen.add(id(value))
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = [item for _, item in sorted(value.items(), key=lambda pair: str(pair[0]))]
-    for item in value:
+    for item in value:  # type: ignore[union-attr]  # a view can be iterated
         yield from _in_container(item, seen)

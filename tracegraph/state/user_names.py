@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 from tracegraph.core.source import is_ours, user_frames
@@ -26,6 +26,8 @@ from tracegraph.tracing.trace import variable_behind
 
 #: Only the start of a long list is searched: such lists hold data, not the parts of a model.
 _MOST_ITEMS = 1000
+#: Other Mappings may read their items from somewhere.
+_DICTS = (dict, UserDict, MappingProxyType)
 #: How many functions are searched for the names in their code.
 _MOST_FUNCTIONS = 100
 
@@ -187,7 +189,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Module):
         pairs = value._ordered_attributes()
         yield from (pair for pair in pairs if pair[0] not in value._hidden)
-    elif isinstance(value, dict) and len(value) <= _MOST_ITEMS:
+    elif isinstance(value, _DICTS) and len(value) <= _MOST_ITEMS:
         yield from value.items()
     elif isinstance(value, (list, tuple)) and not isinstance(value, TensorShape):
         yield from enumerate(value[:_MOST_ITEMS])

@@ -426,11 +426,15 @@ class Variable(Slot, TensorMethods):
 
     def tensor_of(self, content: object) -> Tensor:
         """The content of the variable's slot as a tensor, pending if the content is."""
-        if type(content) is Tensor:
-            if content.node is not None:
-                return content
-            content = materialised_content(self, content)
-        return Tensor(_type_of(self, content), content)
+        content = self._settled(content)
+        return content if type(content) is Tensor else Tensor(_type_of(self, content), content)
+
+    def _settled(self, content: Any) -> Any:
+        """The content of the variable's slot, where a tensor that is not pending any more is
+        replaced by its buffer."""
+        if type(content) is Tensor and content.node is None:
+            return materialised_content(self, content)
+        return content
 
     def read_value(self) -> Tensor:
         """The value as a new tensor; gradients of the tensor flow to the variable."""
@@ -599,7 +603,7 @@ class Variable(Slot, TensorMethods):
         with state_lock:
             is_stored = False
             while not is_stored:
-                content = own_content(self)
+                content = self._settled(own_content(self))
                 new = self._admitted(self._checked(change(self.tensor_of(content))))
                 is_stored = store_if_same(self, content, _content(new))
             self.tell_assigned(new)

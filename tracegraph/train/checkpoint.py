@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracegraph.archive.directory import as_path, check_file_name
@@ -60,7 +61,7 @@ class Checkpoint(Group):
     _save_counter: Variable | None = None
 
     def __init__(self, root: Module | Group | Container | None = None, **objects: Part) -> None:
-        if root is not None and not isinstance(root, (Module, Group, list, tuple, dict)):
+        if root is not None and not isinstance(root, (Module, Group, list, tuple, Mapping)):
             _refuse_object("root", root)
         vars(self)["_root"] = root
         for name, value in objects.items():
@@ -78,7 +79,7 @@ class Checkpoint(Group):
                 f"Checkpoint: an object cannot have the name {name!r}, which has a meaning here",
                 fix="give it another name",
             )
-        if not isinstance(value, (Module, Group, Variable, list, tuple, dict)):
+        if not isinstance(value, (Module, Group, Variable, list, tuple, Mapping)):
             _refuse_object(name, value)
         super().__setattr__(name, value)
         announce(self)

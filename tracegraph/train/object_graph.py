@@ -130,7 +130,7 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
 
 def _root_attributes(root: Any) -> list[tuple[str, Any]]:
     root = content_of(root)
-    if isinstance(root, (list, tuple, dict)):
+    if isinstance(root, (list, tuple, Mapping)):
         return [("", root)]
     return _attributes(root) if isinstance(root, (Module, Group)) else []
 
@@ -159,7 +159,7 @@ def _leaves(
     if isinstance(value, (list, tuple)):
         for i, item in enumerate(value):
             yield from _leaves(item, f"{path}/{i}", [*outer, value], refuses)
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping) and not isinstance(value, Module):
         for key, item in value.items():
             for inner, leaf in _leaves(item, "", [*outer, value], refuses):
                 if refuses or _is_name(key):
