@@ -260,6 +260,16 @@ def test_a_state_that_changes_its_structure_is_refused():
     assert v.numpy() == [1.0] and int(optimizer.iterations) == 0
 
 
+@pytest.mark.parametrize("updates", [{}, None, {"v": None}, [1.0]])
+def test_updates_that_leave_a_variable_out_are_refused(updates):
+    v = tg.Variable([1.0], name="v")
+    lacking = optax.GradientTransformation(lambda p: (), lambda g, s, p=None: (updates, s))
+    optimizer = tg.optimizers.from_optax(lacking)
+    with pytest.raises(tg.errors.SignatureError, match="returns updates of the structure"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)])
+    assert v.numpy() == [1.0] and int(optimizer.iterations) == 0
+
+
 @pytest.mark.parametrize("after", [jnp.zeros(2), jnp.zeros((), jnp.int32)])
 def test_a_state_that_changes_its_type_is_refused_before_anything_is_assigned(after):
     v = tg.Variable([1.0], name="v")

@@ -174,6 +174,7 @@ def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Calla
         ]
         before = jax.tree_util.tree_unflatten(structure, leaves)
         updates, after = _updated(transformation, gradients, before, parameters, extra)
+        _check_updates(updates, parameters)
         new, found = jax.tree_util.tree_flatten(after)
         if found != structure:
             fail(
@@ -206,6 +207,18 @@ def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, e
 
 #: What Python says of a function that is called without an argument that it must have.
 _MISSING = re.compile(r"missing \d+ required .*argument")
+
+
+def _check_updates(updates: Any, parameters: Any) -> None:
+    """Raises SignatureError unless there is one update for each parameter."""
+    found, wanted = (jax.tree_util.tree_structure(tree) for tree in (updates, parameters))
+    if found != wanted:
+        fail(
+            SignatureError,
+            f"the transformation returns updates of the structure {found}, and the parameters have "
+            f"the structure {wanted}",
+            fix="use a transformation whose update returns one array for each parameter",
+        )
 
 
 def _constrained(variable: Variable, value: Tensor) -> Tensor:
