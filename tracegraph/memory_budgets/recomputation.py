@@ -114,8 +114,11 @@ class Schedule:
     def _waiting(self, node: Node) -> Iterator[Tensor]:
         """The cotangents that this and later rules of the phase read. They go through the barrier
         too: otherwise the compiler would fuse the sums of all blocks, such as the cotangents along
-        residual connections, into one at the end, and hold their operands until then."""
+        residual connections, into one at the end, and hold their operands until then. Where rules
+        have tangents as well, too many values wait, and a barrier would have to store them all."""
         timeline = self.timeline
+        if timeline.has_tangents:
+            return
         for x in self._cotangents:
             is_of_phase = timeline.phases[timeline.maker[x]] == timeline.phases[node]
             if is_of_phase and x not in timeline.constant and not self.is_made_again(x):

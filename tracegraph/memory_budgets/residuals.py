@@ -33,6 +33,8 @@ from tracegraph.passes.simplify import dead_code, share
 
 #: The role of nodes that a gradient derived.
 BY_GRADIENT = "vjp"
+#: The role of nodes that forward mode derived.
+BY_TANGENTS = "jvp"
 
 
 def with_calls_opened(graph: Graph, opens: Callable[[Graph], bool] = lambda _: True) -> Graph:
@@ -107,6 +109,7 @@ class Timeline:
         self.constant = made_of_nothing(self.nodes)
         #: The nodes that gradients derived.
         self.rules = frozenset(n for n in self.nodes if BY_GRADIENT in n.source.roles)
+        self.has_tangents = any(BY_TANGENTS in node.source.roles for node in self.rules)
         #: For each node the operations that it takes.
         self.costs = {node: cost(node) for node in self.nodes}
         #: For each node the values that a rule reads from phases before its own.
