@@ -1,11 +1,13 @@
 """Budgets of memory: what the compiled program takes, and that its results stay what they were."""
 
 import itertools
+import math
 import re
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import networkx
 import numpy as np
 import pytest
 
@@ -13,8 +15,10 @@ import tracegraph as tg
 from tracegraph.control.while_loop import WhileGradient
 from tracegraph.eager import backend
 from tracegraph.memory_budgets.budget import as_bytes, size_text
+from tracegraph.memory_budgets.cuts import behind_minimum_cut
 from tracegraph.memory_budgets.recomputation import trade_offs
 from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.ops.random import FromKey
 
 WIDTH, ROWS = 64, 256
@@ -111,6 +115,28 @@ def test_more_work_buys_less_memory(args):
 
 
 # What it keeps.
+
+
+def random_network(seed):
+    random = np.random.default_rng(seed)
+    pairs = [(a, b) for a, b in random.integers(0, 12, (40, 2)) if a < b and (a, b) != (0, 11)]
+    sizes = random.integers(1, 1000, len(pairs))
+    unbounded = random.random(len(pairs)) < 0.2
+    return {
+        (int(a), int(b)): math.inf if endless and a else float(size)
+        for (a, b), size, endless in zip(pairs, sizes, unbounded, strict=True)
+    } | {(0, 1): 5.0, (10, 11): 7.0}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_minimum_cuts_are_those_of_networkx(seed):
+    edges = random_network(seed)
+    network = networkx.DiGraph()
+    for (a, b), size in edges.items():
+        network.add_edge(a, b, **({} if size == math.inf else {"capacity": size}))
+    _, (_, wanted) = networkx.minimum_cut(network, 0, 11)
+    behind = behind_minimum_cut([(*ends, size) for ends, size in edges.items()], 0, 11)
+    assert {int(i) for i in np.flatnonzero(behind)} == wanted
 
 
 def test_random_numbers_are_drawn_once():
@@ -240,6 +266,27 @@ def test_every_schedule_computes_the_same():
     loss, found = of_jax(X, KERNELS[:4])
     for schedule in schedules:
         close(backend.program(schedule.graph())(X, *KERNELS[:4]), [loss, *found])
+
+
+def test_cotangents_cross_each_barrier_through_it():
+    """Otherwise a compiler fuses the sums along residual connections into one of all blocks."""
+
+    def layer(h, kernel):
+        return h + tg.tanh(tg.nn.gelu(h @ kernel) @ kernel)
+
+    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    schedule = trade_offs(tg.function(partial(gradients, layer=layer)).graph(*args))[-1]
+    timeline = schedule.timeline
+    before, since, crossed = set(), set(), 0
+    for step in schedule.steps:
+        node = step.node
+        if node is None:
+            before, since, crossed = before | since, set(), crossed + 1
+        elif node in timeline.rules and not step.is_again:
+            assert before.isdisjoint(step.inputs)
+            if not (isinstance(node.op, BroadcastTo) or timeline.constant.issuperset(node.outputs)):
+                since.update(step.outputs)
+    assert crossed >= 4
 
 
 def test_what_is_made_again_waits_for_the_cotangent_that_it_is_tied_to():

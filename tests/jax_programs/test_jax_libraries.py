@@ -376,6 +376,40 @@ def test_a_module_of_equinox():
     assert rows.shape == [4, 2]
 
 
+def test_parameters_that_jax_makes_of_numbers_widen_nothing():
+    eqx, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
+
+    class Scaled(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, x):
+            return x * self.scale
+
+    class Other(nnx.Module):
+        def __init__(self, scale):
+            self.scale = nnx.Param(scale)
+
+        def __call__(self, x):
+            return x * self.scale
+
+    class Linen(flax().Module):
+        def setup(self):
+            self.scale = self.param("scale", lambda key: jnp.asarray(2.0))
+
+        def __call__(self, x):
+            return x * self.scale
+
+    x = jnp.ones(3, jnp.bfloat16)
+    for scale in (jnp.asarray(2.0), jnp.asarray(2), jnp.float32(2)):
+        module, other = Scaled(scale), Other(scale)
+        converted = tg.Module.from_equinox(module)
+        assert converted(x).dtype.name == module(x).dtype.name
+        assert tg.Module.from_flax(other)(x).dtype.name == other(x).dtype.name
+        assert converted.variables[0].dtype.name == scale.dtype.name
+    variables = Linen().init(jax.random.key(0), x)
+    assert tg.Module.from_flax(Linen(), variables)(x).dtype is tg.bfloat16
+
+
 @pytest.mark.slow
 def test_a_solution_of_diffrax():
     diffrax = pytest.importorskip("diffrax")

@@ -173,6 +173,21 @@ def test_a_checkpoint_goes_on_where_it_was(tmp_path):
     assert v.numpy().tobytes() == w.numpy().tobytes() and int(other.iterations) == 2
 
 
+def test_a_state_that_jax_makes_of_numbers_widens_nothing():
+    halving = optax.GradientTransformation(
+        lambda p: jnp.asarray(0.5), lambda g, s, p=None: (jax.tree.map(lambda g: g * s, g), s)
+    )
+    wide = optax.GradientTransformation(
+        lambda p: jax.tree.map(jnp.zeros_like, p),
+        lambda g, s, p=None: (g, jax.tree.map(jnp.add, s, g)),
+    )
+    v = tg.Variable([1.0], tg.bfloat16, name="v")
+    optimizer = tg.optimizers.from_optax(optax.chain(halving, wide))
+    for _ in range(2):
+        optimizer.apply_gradients([(tg.constant([1.0], tg.bfloat16), v)])
+    assert float(v[0]) == 2.0 and float(optimizer.optax_state["1/v"][0]) == 1.0
+
+
 class Model(tg.Module):
     def __init__(self, optimizer):
         super().__init__()
@@ -241,6 +256,16 @@ def test_a_state_that_changes_its_structure_is_refused():
     )
     optimizer = tg.optimizers.from_optax(growing)
     with pytest.raises(tg.errors.SignatureError, match="keeps its structure"):
+        optimizer.apply_gradients([(tg.constant([1.0]), v)])
+    assert v.numpy() == [1.0] and int(optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize("updates", [{}, None, {"v": None}, [1.0]])
+def test_updates_that_leave_a_variable_out_are_refused(updates):
+    v = tg.Variable([1.0], name="v")
+    lacking = optax.GradientTransformation(lambda p: (), lambda g, s, p=None: (updates, s))
+    optimizer = tg.optimizers.from_optax(lacking)
+    with pytest.raises(tg.errors.SignatureError, match="returns updates of the structure"):
         optimizer.apply_gradients([(tg.constant([1.0]), v)])
     assert v.numpy() == [1.0] and int(optimizer.iterations) == 0
 

@@ -30,7 +30,7 @@ from tracegraph.autograph.state_values import (
     is_undefined,
     type_of,
 )
-from tracegraph.control.branch import Cond
+from tracegraph.control.branch import Cond, may_differ
 from tracegraph.control_flow.array_states import (
     Need,
     chosen_alike,
@@ -38,7 +38,7 @@ from tracegraph.control_flow.array_states import (
     measured,
     supplied,
 )
-from tracegraph.control_flow.branches import choice, may_differ
+from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
 from tracegraph.control_flow.tensor_array import TensorArray, TensorList

@@ -29,11 +29,11 @@ from tracegraph.calls.call import (
     tangent_graph,
 )
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
-from tracegraph.core.shapes import Dim, Size, same_shape
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType, bool_, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
-from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
+from tracegraph.ir.builder import Builder, copy_inputs, current, inline, replay
 from tracegraph.ir.op import (
     Batched,
     Derivative,
@@ -475,6 +475,36 @@ def state_no_sizes(names: Iterable[str], branch: Graph) -> None:
     chosen = set[str]().union(*map(names_chosen, branch.nodes))
     for name in sorted(set(names) - chosen):
         RuntimeSize(Dim.named(name))(constant(0, int64))
+
+
+def may_differ(shapes: Sequence[Shape], reads_values: bool) -> bool:
+    """Whether branches may return these different shapes: a size in them is one that only the run
+    knows; or it is known, but follows from values, which a branch `reads_values` of."""
+    if len(set(shapes)) == 1 or any(isinstance(shape, ShapeVariable) for shape in shapes):
+        return False
+    of_runs = (name for shape in shapes for name in names_in(shape) if name.startswith("?"))
+    return len(set(map(len, shapes))) == 1 and (reads_values or any(of_runs))
+
+
+def of_one_type(graphs: Sequence[Graph], count: int, reads_values: bool) -> list[Graph]:
+    """The branches with the same types for the first `count` outputs: where these may differ, the
+    size is a new one, that of the branch which runs."""
+    new: dict[tuple[Size, ...], Size] = {}
+
+    def common(*sizes: Size) -> Size:
+        if len(set(sizes)) > 1 and sizes not in new:
+            new[sizes] = Dim.named(current().new_size_name())
+        return new.get(sizes, sizes[0])
+
+    rows: list[tuple[TensorType, ...]] = []
+    for types in zip(*(graph.output_types[:count] for graph in graphs), strict=True):
+        shapes = [type.shape for type in types]
+        if may_differ(shapes, reads_values):
+            shape = tuple(map(common, *shapes))
+            types = tuple(type.with_shape(shape) for type in types)
+        rows.append(types)
+    columns = [*zip(*rows, strict=True)] or [()] * len(graphs)
+    return [with_sizes_stated(*pair) for pair in zip(graphs, columns, strict=True)]
 
 
 def with_sizes_stated(branch: Graph, types: Sequence[TensorType]) -> Graph:

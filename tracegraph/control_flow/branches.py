@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.control.branch import Cond, Switch, with_sizes_stated
+from tracegraph.control.branch import Cond, Switch, may_differ, of_one_type
 from tracegraph.control_flow.array_states import chosen_alike, common_needs, measured, supplied
 from tracegraph.control_flow.regions import (
     SharedValues,
@@ -20,9 +20,9 @@ from tracegraph.control_flow.regions import (
     take_on,
     traced_region,
 )
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, same_shape
+from tracegraph.core.shapes import same_shape
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType, bool_, int32
+from tracegraph.core.types import bool_, int32
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.checks_and_prints import check
 from tracegraph.effects.host_calls import fix_of_unknown_rank
@@ -42,7 +42,6 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
-from tracegraph.passes.specialise import names_in
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -287,7 +286,7 @@ def choice(
     count = branches[0][1]
     reads_values = any(region.reads_values for region in regions)
     sized = count + len(shared.assigned)  # a Variable of open shape may get another size
-    graphs = _of_one_type([graph for graph, _ in branches], sized, reads_values)
+    graphs = of_one_type([graph for graph, _ in branches], sized, reads_values)
     given = [*shared.reads(shared.read_only), *shared.captures, *shared.states_before()]
     outputs = appended(op(graphs), [decider, *given]) if graphs[0].outputs else ()
     take_on(shared, outputs[count:])
@@ -306,36 +305,6 @@ def _branch(
         results = completion(results)
         new = shared.states_of(values)
     return finished(builder, [*results, *new, *checks]), len(results)
-
-
-def may_differ(shapes: Sequence[Shape], reads_values: bool) -> bool:
-    """Whether branches may return these different shapes: a size in them is one that only the run
-    knows; or it is known, but follows from values, which a branch `reads_values` of."""
-    if len(set(shapes)) == 1 or any(isinstance(shape, ShapeVariable) for shape in shapes):
-        return False
-    of_runs = (name for shape in shapes for name in names_in(shape) if name.startswith("?"))
-    return len(set(map(len, shapes))) == 1 and (reads_values or any(of_runs))
-
-
-def _of_one_type(graphs: Sequence[Graph], count: int, reads_values: bool) -> list[Graph]:
-    """The branches with the same types for the first `count` outputs: where these may differ, the
-    size is a new one, that of the branch which runs."""
-    new: dict[tuple[Size, ...], Size] = {}
-
-    def common(*sizes: Size) -> Size:
-        if len(set(sizes)) > 1 and sizes not in new:
-            new[sizes] = Dim.named(current().new_size_name())
-        return new.get(sizes, sizes[0])
-
-    rows: list[tuple[TensorType, ...]] = []
-    for types in zip(*(graph.output_types[:count] for graph in graphs), strict=True):
-        shapes = [type.shape for type in types]
-        if may_differ(shapes, reads_values):
-            shape = tuple(map(common, *shapes))
-            types = tuple(type.with_shape(shape) for type in types)
-        rows.append(types)
-    columns = [*zip(*rows, strict=True)] or [()] * len(graphs)
-    return [with_sizes_stated(*pair) for pair in zip(graphs, columns, strict=True)]
 
 
 def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_values: bool) -> None:

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     #: Loop variables in structures, which checkers cannot turn into tensors.
     Deep = list[Any] | tuple[Structure, *tuple[Any, ...]] | tuple[Leaf, Structure, *tuple[Any, ...]]
 
-    class _Options(TypedDict, total=False):
+    class _LoopOptions(TypedDict, total=False):
         parallel_iterations: int
         back_prop: bool
         swap_memory: bool
         name: str | None
 
-    class _WhileOptions(_Options, total=False):
+    class _WhileOptions(_LoopOptions, total=False):
         maximum_iterations: TensorLike | None
         checkpoints: int | None
 
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         name: str | None
         fn_output_signature: Signature
 
-    class _FoldOptions(_Options, total=False):
+    class _FoldOptions(_LoopOptions, total=False):
         infer_shape: bool
         reverse: bool
 
@@ -527,42 +527,42 @@ def foldl(
     fn: Callable[[Tensor, Tensor], Leaf],
     elems: Leaf,
     initializer: Leaf | None = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Tensor: ...
 @overload
 def foldl(
     fn: Callable[[Tensor, Element], Leaf],
     elems: Element,
     initializer: Leaf,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Tensor: ...
 @overload
 def foldl(
     fn: Callable[[State, Tensor], Result],
     elems: Leaf,
     initializer: State,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Result: ...
 @overload
 def foldl(
     fn: Callable[[State, Element], Result],
     elems: Element,
     initializer: State,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Result: ...
 @overload
 def foldl(
     fn: Callable[[Any, Any], Nest],
     elems: Nest,
     initializer: Structure,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Any: ...
 @overload
 def foldl(
     fn: Callable[[Any, Any], Nest],
     elems: Structure,
     initializer: Nest = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Any: ...
 @api_boundary
 @makes_effects
@@ -590,42 +590,42 @@ def foldr(
     fn: Callable[[Tensor, Tensor], Leaf],
     elems: Leaf,
     initializer: Leaf | None = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Tensor: ...
 @overload
 def foldr(
     fn: Callable[[Tensor, Element], Leaf],
     elems: Element,
     initializer: Leaf,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Tensor: ...
 @overload
 def foldr(
     fn: Callable[[State, Tensor], Result],
     elems: Leaf,
     initializer: State,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Result: ...
 @overload
 def foldr(
     fn: Callable[[State, Element], Result],
     elems: Element,
     initializer: State,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Result: ...
 @overload
 def foldr(
     fn: Callable[[Any, Any], Nest],
     elems: Nest,
     initializer: Structure,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Any: ...
 @overload
 def foldr(
     fn: Callable[[Any, Any], Nest],
     elems: Structure,
     initializer: Nest = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_LoopOptions],
 ) -> Any: ...
 @api_boundary
 @makes_effects

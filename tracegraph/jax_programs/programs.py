@@ -55,6 +55,7 @@ from tracegraph.jax_programs.equations import (
     type_of,
 )
 from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
+from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
     from tracegraph.typing import Positional
@@ -261,6 +262,25 @@ class _StandIn(NamedTuple):
         return jax.ShapeDtypeStruct(shape, dtype, weak_type=self.is_weak)
 
 
+class WeakLeaf:
+    """A Variable whose value adapts to other dtypes, as the JAX array that it was made of does:
+    `jnp.asarray(2.0)` times bfloat16 is bfloat16."""
+
+    weak_type = True
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+        self.dtype = variable.dtype
+
+    def __tracegraph_tensor__(self) -> Tensor:
+        return as_tensor(self._variable)
+
+
+def as_before(variable: Variable, is_weak: bool) -> Any:
+    """A Variable as an argument that promotes as the array did that it was made of."""
+    return WeakLeaf(variable) if is_weak else variable
+
+
 _WIDE = ("float64", "int64", "uint64", "complex128")
 _NUMBERS = (bool, int, float, complex)
 
@@ -304,7 +324,12 @@ def _converted(name: str, leaf: Any) -> tuple[Tensor, _StandIn]:
             f"{name}: the number of axes of an argument is not known: {tensor.type}",
             fix="give the rank in the TensorSpec, as TensorSpec([None, None])",
         )
-    return tensor, _StandIn(tensor.type, is_weak=bool(getattr(leaf, "weak_type", False)))
+    return tensor, _StandIn(tensor.type, is_weak=is_weakly_typed(leaf))
+
+
+def is_weakly_typed(leaf: Any) -> bool:
+    """Whether a leaf is what JAX makes of a Python number, which widens nothing."""
+    return bool(getattr(leaf, "weak_type", False))
 
 
 def _traced(function: Callable[..., Any], call: _ProgramArguments) -> TracedProgram:

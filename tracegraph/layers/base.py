@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     # How calls of a layer are typed: as its `call` is, whose first argument is converted.
 
-    class _Open(Protocol):
+    class _OpenLayer(Protocol):
         """A layer of which only the base class is known: no `call` of a subclass fits."""
 
         def call(self, *inputs: object, **arguments: object) -> Any: ...
@@ -123,7 +123,7 @@ class Layer(Module):
         raise NotImplementedError
 
     @overload
-    def __call__(self: _Open, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...
+    def __call__(self: _OpenLayer, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...
     @overload
     def __call__(
         self: _Exact[Arguments, Outputs], *inputs: Arguments.args, **arguments: Arguments.kwargs

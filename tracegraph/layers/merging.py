@@ -21,7 +21,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, TensorLike
 
 
-class _Settings(TypedDict, total=False):
+class _MergeSettings(TypedDict, total=False):
     """What the layer of a function takes besides."""
 
     name: str | None
@@ -205,7 +205,7 @@ def _of_vectors(tensors: list[Tensor]) -> Tensor:
     return expand_dims(einsum("az,az->a", *tensors), 1)
 
 
-def add(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def add(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The sum of a list of tensors: `tg.layers.Add(**settings)(inputs)`.
 
     >>> tg.layers.add([[[1.0]], [[2.0]]]).numpy()
@@ -214,7 +214,7 @@ def add(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
     return Add(**settings)(inputs)
 
 
-def subtract(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def subtract(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The difference of two tensors: `tg.layers.Subtract(**settings)(inputs)`.
 
     >>> tg.layers.subtract([[[1.0]], [[2.0]]]).numpy()
@@ -223,7 +223,7 @@ def subtract(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Ten
     return Subtract(**settings)(inputs)
 
 
-def multiply(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def multiply(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The elementwise product of a list of tensors: `tg.layers.Multiply(...)(inputs)`.
 
     >>> tg.layers.multiply([[[3.0]], [[2.0]]]).numpy()
@@ -232,7 +232,7 @@ def multiply(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Ten
     return Multiply(**settings)(inputs)
 
 
-def average(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def average(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The mean of a list of tensors: `tg.layers.Average(**settings)(inputs)`.
 
     >>> tg.layers.average([[[1.0]], [[2.0]]]).numpy()
@@ -241,7 +241,7 @@ def average(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tens
     return Average(**settings)(inputs)
 
 
-def maximum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def maximum(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The elementwise maximum of a list of tensors: `tg.layers.Maximum(...)(inputs)`.
 
     >>> tg.layers.maximum([[[1.0]], [[2.0]]]).numpy()
@@ -250,7 +250,7 @@ def maximum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tens
     return Maximum(**settings)(inputs)
 
 
-def minimum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tensor:
+def minimum(inputs: Sequence[TensorLike], **settings: Unpack[_MergeSettings]) -> Tensor:
     """The elementwise minimum of a list of tensors: `tg.layers.Minimum(...)(inputs)`.
 
     >>> tg.layers.minimum([[[1.0]], [[2.0]]]).numpy()
@@ -260,7 +260,7 @@ def minimum(inputs: Sequence[TensorLike], **settings: Unpack[_Settings]) -> Tens
 
 
 def concatenate(
-    inputs: Sequence[TensorLike], axis: int = -1, **settings: Unpack[_Settings]
+    inputs: Sequence[TensorLike], axis: int = -1, **settings: Unpack[_MergeSettings]
 ) -> Tensor:
     """Concatenates a list of tensors: `tg.layers.Concatenate(axis, ...)(inputs)`.
 
@@ -271,7 +271,7 @@ def concatenate(
 
 
 def dot(
-    inputs: Sequence[TensorLike], axes: int | Sequence[int] = -1, **settings: Unpack[_Settings]
+    inputs: Sequence[TensorLike], axes: int | Sequence[int] = -1, **settings: Unpack[_MergeSettings]
 ) -> Tensor:
     """The product of two tensors along one axis of each: `tg.layers.Dot(axes, ...)(inputs)`.
 

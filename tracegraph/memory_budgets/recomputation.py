@@ -22,10 +22,10 @@ from tracegraph.memory_budgets.residuals import (
     KeptValues,
     Timeline,
     bytes_of,
-    cost,
     kept_in_step,
 )
 from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.passes.simplify import dead_code
 
 #: How many segments hold recomputed values at a time: the one that the backward pass is in, and the
@@ -51,6 +51,9 @@ class Schedule:
         self._recent: list[Tensor] = []
         self._uses_left = Counter(x for node in timeline.nodes for x in node.inputs)
         self._uses_left.update(timeline.graph.outputs)
+        #: How often rules still read each value, and the results of rules that are read again.
+        self._rules_left = Counter(x for node in timeline.rules for x in node.inputs)
+        self._cotangents: dict[Tensor, None] = {}
         for node in timeline.nodes:
             self._do(node)
         self.outputs = [self._first[y] for y in timeline.graph.outputs]
@@ -60,14 +63,25 @@ class Schedule:
         return len(self.tensors) - 1
 
     def _do(self, node: Node) -> None:
-        lacking = [x for x in self.timeline.late_inputs(node) if self.is_made_again(x)]
+        lacking = [x for x in self.timeline.late_inputs[node] if self.is_made_again(x)]
         again = self._made_again(node, lacking) if lacking else {}
         inputs = {x: again.get(x, self._first[x]) for x in node.inputs}
         outputs = tuple(self._number(y) for y in node.outputs)
         self.steps.append(ScheduleStep(node, tuple(inputs[x] for x in node.inputs), outputs, False))
         self._first.update(zip(node.outputs, outputs, strict=True))
-        self._uses_left.subtract(node.inputs)
+        for x in node.inputs:
+            self._uses_left[x] -= 1
+        if node in self.timeline.rules:
+            self._note_cotangents(node)
         self._recent += [y for y in node.outputs if y not in self.timeline.constant]
+
+    def _note_cotangents(self, node: Node) -> None:
+        for x in node.inputs:
+            self._rules_left[x] -= 1
+            if not self._rules_left[x]:
+                self._cotangents.pop(x, None)
+        if not isinstance(node.op, BroadcastTo):  # which is never stored
+            self._cotangents.update((y, None) for y in node.outputs if self._rules_left[y])
 
     def is_made_again(self, x: Tensor) -> bool:
         """Whether a residual is recomputed rather than kept."""
@@ -83,7 +97,8 @@ class Schedule:
             self._use(self._segment(x))
         missing = self._missing(lacking)
         if missing:
-            self._tie(missing, self._ties(node, lacking))
+            ties = [*self._ties(node, lacking), *self._waiting(node)]
+            self._tie(missing, list(dict.fromkeys(ties)))
         for again in missing:
             self._do_again(again)
         found = {x: self._again[self._segment(x)][x] for x in lacking}
@@ -102,6 +117,19 @@ class Schedule:
                 return [last]
             self._recent.pop()
         return ties
+
+    def _waiting(self, node: Node) -> Iterator[Tensor]:
+        """The cotangents that this and later rules of the phase read. They go through the barrier
+        too: otherwise the compiler would fuse the sums of all blocks, such as the cotangents along
+        residual connections, into one at the end, and hold their operands until then. Where rules
+        have tangents as well, too many values wait, and a barrier would have to store them all."""
+        timeline = self.timeline
+        if timeline.has_tangents:
+            return
+        for x in self._cotangents:
+            is_of_phase = timeline.phases[timeline.maker[x]] == timeline.phases[node]
+            if is_of_phase and x not in timeline.constant and not self.is_made_again(x):
+                yield x
 
     def _use(self, segment: int) -> None:
         self._again[segment] = self._again.pop(segment, {})
@@ -178,7 +206,8 @@ class Schedule:
     @cached_property
     def work(self) -> float:
         """The operations in the recomputation steps."""
-        return sum(cost(step.node) for step in self.steps if step.node and step.is_again)
+        costs = self.timeline.costs
+        return sum(costs[step.node] for step in self.steps if step.node and step.is_again)
 
     @property
     def again(self) -> float:

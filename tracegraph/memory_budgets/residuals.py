@@ -16,22 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
-
-import networkx
 
 from tracegraph.calls.opened import with_calls_opened
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source
+from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import INPUT
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.memory_budgets.cuts import Edge, behind_minimum_cut
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.random import FromKey, FromParameters
 
 #: The role of nodes that a gradient derived.
 BY_GRADIENT = "vjp"
+#: The role of nodes that forward mode derived.
+BY_TANGENTS = "jvp"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ class Timeline:
         self.inputs = frozenset(self.graph.inputs)
         #: Values that depend on no input of the graph: the compiler may move them anywhere.
         self.constant = made_of_nothing(self.nodes)
+        #: The nodes that gradients derived.
+        self.rules = frozenset(n for n in self.nodes if BY_GRADIENT in n.source.roles)
+        self.has_tangents = any(BY_TANGENTS in node.source.roles for node in self.rules)
+        #: For each node the operations that it takes.
+        self.costs = {node: cost(node) for node in self.nodes}
+        #: For each node the values that a rule reads from phases before its own.
+        self.late_inputs = {node: self._late_inputs(node) for node in self.nodes}
+        #: The minimum cuts found so far, by the keys of their networks.
+        self._cuts: dict[tuple[Edge, ...], list[int]] = {}
         self.users: dict[Tensor, list[Node]] = {}
         for node in self.nodes:
             for x in dict.fromkeys(node.inputs):
@@ -78,7 +89,7 @@ class Timeline:
     @cached_property
     def work(self) -> float:
         """The operations of all nodes, each counted once."""
-        return sum(map(cost, self.nodes))
+        return sum(self.costs.values())
 
     @cached_property
     def residuals(self) -> list[Residual]:
@@ -87,16 +98,16 @@ class Timeline:
 
     def residual(self, x: Tensor) -> Residual:
         """The size and cost of a value that a node computes."""
-        return Residual(x, bytes_of(x), int(cost(self.maker[x])))
+        return Residual(x, bytes_of(x), int(self.costs[self.maker[x]]))
 
     @cached_property
     def read_late(self) -> set[Tensor]:
         """The values that a rule of a later phase reads, except those that stay anyway."""
-        return {x for node in self.nodes for x in self.late_inputs(node) if x not in self.staying}
+        every = {x for inputs in self.late_inputs.values() for x in inputs}
+        return every - self.staying
 
-    def late_inputs(self, node: Node) -> list[Tensor]:
-        """The values that a rule reads from phases before its own."""
-        if BY_GRADIENT not in node.source.roles:
+    def _late_inputs(self, node: Node) -> list[Tensor]:
+        if node not in self.rules:
             return []
         phase = self.phases[node]
         return [x for x in node.inputs if self._phase_of(x) < phase]
@@ -174,13 +185,12 @@ class Timeline:
         for node in self._needed:
             by_segment.setdefault(segments[node], []).append(node)
         reads = Reads(self.users, self.read_late, self.staying)
-        cuts: dict[tuple, list[int]] = {}
         for number, nodes in by_segment.items():
             is_last = number >= len(by_segment) - last
             flow = CutNetwork(reads, nodes, crossing, price_of_last if is_last else price)
-            places = cuts.get(flow.key)
+            places = self._cuts.get(flow.key)
             if places is None:
-                places = cuts[flow.key] = flow.cut()
+                places = self._cuts[flow.key] = flow.cut()
             kept.update(flow.values[i] for i in places)
         return KeptValues(frozenset(kept), segments)
 
@@ -202,10 +212,10 @@ class Timeline:
     def prices(self, count: int) -> list[float]:
         """Prices, from one at which no work is repeated down to one at which all is."""
         ratios = [
-            bytes_of(y) / cost(node)
+            bytes_of(y) / self.costs[node]
             for node in self._needed
             for y in node.outputs
-            if cost(node) and bytes_of(y)
+            if self.costs[node] and bytes_of(y)
         ]
         if not ratios:
             return [0.0]
@@ -273,43 +283,39 @@ class CutNetwork:
     def __init__(
         self, reads: Reads, nodes: Sequence[Node], crossing: set[Tensor], price: float
     ) -> None:
-        place = {node: i for i, node in enumerate(nodes)}
+        place = {node: _FIRST + i for i, node in enumerate(nodes)}
         self.values: list[Tensor] = []
-        self._edges: list[tuple[object, object, float]] = []
-        for i, node in enumerate(nodes):
+        self._first_value = _FIRST + len(nodes)
+        self._edges: list[Edge] = []
+        for node, i in place.items():
             work = math.inf if is_kept_always(node) else price * cost(node)
-            self._edges.append(("source", i, work))
+            self._edges.append((_SOURCE, i, work))
             for y in node.outputs:
                 users = [place[user] for user in reads.users.get(y, ()) if user in place]
                 if not users and y not in reads.late:
                     continue
-                number = len(self.values)
+                number = self._first_value + len(self.values)
                 self.values.append(y)
                 is_free = y in reads.staying or y in crossing
-                self._edges.append((i, ("value", number), 0 if is_free else bytes_of(y)))
+                self._edges.append((i, number, 0 if is_free else bytes_of(y)))
                 if y in reads.late:
-                    self._edges.append((("value", number), "sink", math.inf))
-                self._edges += [(("value", number), user, math.inf) for user in users]
+                    self._edges.append((number, _SINK, math.inf))
+                self._edges += [(number, user, math.inf) for user in users]
         #: Equal for segments with equal networks.
         self.key = tuple(self._edges)
 
     def cut(self) -> list[int]:
         """The positions of the values that are kept."""
-        network = networkx.DiGraph()
-        network.add_node("sink")
-        for start, end, capacity in self._edges:
-            if capacity == math.inf:
-                network.add_edge(start, end)  # an edge without a capacity is unbounded
-            else:
-                network.add_edge(start, end, capacity=capacity)
-        _, (before, _) = networkx.minimum_cut(
-            network, "source", "sink", flow_func=networkx.algorithms.flow.boykov_kolmogorov
-        )
+        behind = behind_minimum_cut(self._edges, _SOURCE, _SINK)
         return [
-            end[1]
+            end - self._first_value
             for start, end, _ in self._edges
-            if isinstance(end, tuple) and start in before and end not in before
+            if end >= self._first_value and behind[end] and not behind[start]
         ]
+
+
+#: The vertices of a flow: the two ends, then its nodes, then their values.
+_SOURCE, _SINK, _FIRST = range(3)
 
 
 def kept_in_step(
@@ -337,7 +343,12 @@ def is_kept_always(node: Node) -> bool:
 
 
 def bytes_of(x: Tensor) -> int:
-    return element_count(x.type.shape) * x.type.dtype.size
+    return _bytes_of_type(x.type)
+
+
+@lru_cache
+def _bytes_of_type(type: TensorType) -> int:
+    return element_count(type.shape) * type.dtype.size
 
 
 def cost(node: Node) -> float:

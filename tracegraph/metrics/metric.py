@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     # How calls of a metric are typed: they take what `update_state` takes, and return `result`.
 
-    class _Open(Protocol):
+    class _OpenMetric(Protocol):
         """A metric of which only the base class is known."""
 
         def update_state(self, *args: object, **kwargs: object) -> Any: ...
@@ -132,7 +132,7 @@ class Metric(Module):
             variable.assign(zeros_like(variable))
 
     @overload
-    def __call__(self: _Open, *args: Any, **kwargs: Any) -> Any: ...
+    def __call__(self: _OpenMetric, *args: Any, **kwargs: Any) -> Any: ...
     @overload
     def __call__(
         self: _Measure[Arguments, Output], *args: Arguments.args, **kwargs: Arguments.kwargs

@@ -52,7 +52,8 @@ def _scattered(variable: Variable, how: str, vectors: Tensor, updates: Any) -> V
             return _divided(now, vectors, values)
         return op(0, 0)(now, vectors, prepare(values))  # type: ignore[call-arg]
 
-    return variable.update(changed)
+    variable.update(changed)
+    return variable
 
 
 def _check(variable: Variable, name: str, indices: Tensor, depth: Any) -> None:
@@ -203,7 +204,8 @@ def batch_scatter_update(
         whole = host_tensor(self.tensor_type, None)
         check_range("batch_scatter_update", whole, indices, (depth,))
     values = _updates(self, sparse_delta.values)
-    return self.update(lambda now: ops.ScatterUpdate(depth, depth)(now, vectors, values))
+    self.update(lambda now: ops.ScatterUpdate(depth, depth)(now, vectors, values))
+    return self
 
 
 # Slices.

@@ -28,7 +28,7 @@ from tracegraph.train.restoring import (
     Restoration,
 )
 
-Container: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
+Container: TypeAlias = list[Any] | tuple[Any, ...] | Mapping[Any, Any]
 #: What a checkpoint holds.
 Part: TypeAlias = Module | Group | Variable | Container
 

@@ -14,7 +14,7 @@ from tracegraph.functions.function import function
 from tracegraph.ir.builder import at_top_level
 from tracegraph.jax_programs.equations import is_key
 from tracegraph.jax_programs.libraries.optimizer import word_of
-from tracegraph.jax_programs.programs import from_jax
+from tracegraph.jax_programs.programs import as_before, from_jax, is_weakly_typed
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -27,19 +27,20 @@ class JaxModule(Module):
     Python values among the arguments are static.
     """
 
-    _hidden = frozenset(["_run"])
+    _hidden = frozenset(["_run", "_weak"])
 
     def __init__(
         self, run: Callable[..., Any], leaves: Mapping[str, Any], variable: Callable[..., Variable]
     ) -> None:
         super().__init__()
-        self._run = from_jax(run)
+        self._run: Callable[..., Any] = from_jax(run)
+        self._weak = {path for path, leaf in leaves.items() if is_weakly_typed(leaf)}
         with at_top_level():
             self.parameters = {path: variable(path, leaf) for path, leaf in leaves.items()}
 
     @function
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        kept = [*self.parameters.values()]
+        kept = [as_before(v, path in self._weak) for path, v in self.parameters.items()]
         result, changed = self._run(kept, *args, **kwargs)
         for path, value in changed.items():
             self.parameters[path].assign(value)

@@ -19,7 +19,7 @@ from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import is_key
-from tracegraph.jax_programs.programs import from_jax
+from tracegraph.jax_programs.programs import as_before, from_jax, is_weakly_typed
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
@@ -38,7 +38,7 @@ class OptaxOptimizer(Module):
     step, or by `build`. `iterations` counts the calls of `apply_gradients`.
     """
 
-    _hidden = frozenset(["_transformation", "_step", "_references"])
+    _hidden = frozenset(["_transformation", "_step", "_references", "_weak"])
 
     def __init__(self, transformation: Any, name: str | None = None) -> None:
         super().__init__(name)
@@ -55,6 +55,7 @@ class OptaxOptimizer(Module):
         self.optax_state: dict[str, Variable] = {}
         self._references: dict[VariableReference, str] = {}
         self._step: Callable[..., Any] | None = None
+        self._weak: list[bool] = []
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())
@@ -83,7 +84,8 @@ class OptaxOptimizer(Module):
         variables = {name: v for name, (_, v) in zip(names, pairs, strict=True)}
         assert self._step is not None
         kept = [*self.optax_state.values()]
-        values, states = self._step(gradients, kept, variables, **extra)
+        given = [as_before(*pair) for pair in zip(kept, self._weak, strict=True)]
+        values, states = self._step(gradients, given, variables, **extra)
         assigned: list[tuple[str, Variable, Tensor]] = [
             *zip(self.optax_state, kept, states, strict=True),
             *((k, v, _constrained(v, values[k])) for k, v in variables.items()),
@@ -142,6 +144,7 @@ class OptaxOptimizer(Module):
             made = self._transformation.init(dict(zip(names, values, strict=True)))
         pairs, structure = jax.tree_util.tree_flatten_with_path(made)
         kinds = [jax.random.key_impl(leaf) if _is_key(leaf) else None for _, leaf in pairs]
+        self._weak = [is_weakly_typed(leaf) for _, leaf in pairs]
         for path, leaf in pairs:
             words = [word_of(step) for step in path]
             data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
@@ -171,6 +174,7 @@ def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Calla
         ]
         before = jax.tree_util.tree_unflatten(structure, leaves)
         updates, after = _updated(transformation, gradients, before, parameters, extra)
+        _check_updates(updates, parameters)
         new, found = jax.tree_util.tree_flatten(after)
         if found != structure:
             fail(
@@ -203,6 +207,18 @@ def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, e
 
 #: What Python says of a function that is called without an argument that it must have.
 _MISSING = re.compile(r"missing \d+ required .*argument")
+
+
+def _check_updates(updates: Any, parameters: Any) -> None:
+    """Raises SignatureError unless there is one update for each parameter."""
+    found, wanted = (jax.tree_util.tree_structure(tree) for tree in (updates, parameters))
+    if found != wanted:
+        fail(
+            SignatureError,
+            f"the transformation returns updates of the structure {found}, and the parameters have "
+            f"the structure {wanted}",
+            fix="use a transformation whose update returns one array for each parameter",
+        )
 
 
 def _constrained(variable: Variable, value: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     Cache = tuple[Tensor, Tensor]
 
-    class _Options(TypedDict, total=False):
+    class _AttentionOptions(TypedDict, total=False):
         """What a call of MultiHeadAttention takes besides tensors and what decides its results."""
 
         query_mask: TensorLike | None
@@ -299,7 +299,7 @@ class MultiHeadAttention(Layer):
         key: TensorLike | None = ...,
         *,
         return_attention_scores: Literal[False] = ...,
-        **arguments: Unpack[_Options],
+        **arguments: Unpack[_AttentionOptions],
     ) -> Tensor: ...
     @overload
     def __call__(
@@ -309,7 +309,7 @@ class MultiHeadAttention(Layer):
         key: TensorLike | None = ...,
         *,
         return_attention_scores: Literal[True],
-        **arguments: Unpack[_Options],
+        **arguments: Unpack[_AttentionOptions],
     ) -> tuple[Tensor, Tensor]: ...
     @overload
     def __call__(
@@ -321,7 +321,7 @@ class MultiHeadAttention(Layer):
         return_attention_scores: Literal[False] = ...,
         cache: Cache,
         cache_update_index: TensorLike,
-        **arguments: Unpack[_Options],
+        **arguments: Unpack[_AttentionOptions],
     ) -> tuple[Tensor, Cache]: ...
     @overload
     def __call__(
@@ -333,7 +333,7 @@ class MultiHeadAttention(Layer):
         return_attention_scores: Literal[True],
         cache: Cache,
         cache_update_index: TensorLike,
-        **arguments: Unpack[_Options],
+        **arguments: Unpack[_AttentionOptions],
     ) -> tuple[Tensor, Tensor, Cache]: ...
     def __call__(self, query: Nest, value: Nest = None, key: Nest = None, **arguments: Any) -> Any:
         """Attention from the query to the value; see the class for the other arguments."""

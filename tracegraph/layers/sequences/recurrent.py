@@ -686,7 +686,7 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 if TYPE_CHECKING:
 
-    class Settings(TypedDict, total=False):
+    class RecurrentSettings(TypedDict, total=False):
         """What all recurrent layers take, besides `return_state`."""
 
         kernel_initializer: InitializerLike
@@ -708,14 +708,14 @@ if TYPE_CHECKING:
         name: str | None
         dtype: DTypeLike
 
-    class _Settings(Settings, total=False):
+    class _CellSettings(RecurrentSettings, total=False):
         unroll: bool
 
-    class _LSTMSettings(_Settings, total=False):
+    class _LSTMSettings(_CellSettings, total=False):
         unit_forget_bias: bool
         use_cudnn: bool | str
 
-    class _GRUSettings(_Settings, total=False):
+    class _GRUSettings(_CellSettings, total=False):
         reset_after: bool
         use_cudnn: bool | str
 
@@ -738,7 +738,7 @@ class SimpleRNN(OwnRNN[Outputs]):
         use_bias: bool = ...,
         *,
         return_state: Literal[True],
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_CellSettings],
     ) -> None: ...
     @overload
     def __init__(
@@ -748,7 +748,7 @@ class SimpleRNN(OwnRNN[Outputs]):
         use_bias: bool = ...,
         *,
         return_state: Literal[False] = ...,
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_CellSettings],
     ) -> None: ...
     @overload
     def __init__(
@@ -758,7 +758,7 @@ class SimpleRNN(OwnRNN[Outputs]):
         use_bias: bool = ...,
         *,
         return_state: bool,
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_CellSettings],
     ) -> None: ...
     def __init__(
         self,

@@ -16,7 +16,7 @@ from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from tracegraph.layers.sequences.recurrent import Settings
+    from tracegraph.layers.sequences.recurrent import RecurrentSettings
     from tracegraph.typing import (
         ActivationLike,
         ConstraintLike,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Window,
     )
 
-    class _Settings(Settings, total=False):
+    class _ConvLSTMSettings(RecurrentSettings, total=False):
         """What the constructors take besides what the overloads name."""
 
         data_format: str | None
@@ -114,7 +114,7 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         padding: str = ...,
         *,
         return_state: Literal[True],
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_ConvLSTMSettings],
     ) -> None: ...
     @overload
     def __init__(
@@ -125,7 +125,7 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         padding: str = ...,
         *,
         return_state: Literal[False] = ...,
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_ConvLSTMSettings],
     ) -> None: ...
     @overload
     def __init__(
@@ -136,7 +136,7 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         padding: str = ...,
         *,
         return_state: bool,
-        **settings: Unpack[_Settings],
+        **settings: Unpack[_ConvLSTMSettings],
     ) -> None: ...
     def __init__(
         self,
