@@ -84,10 +84,10 @@ REASONS: dict[str, tuple[str, ...]] = {
         "layers:StackedRNNCells.state_size ->",
     ),
     "A Tensor, or for a list of blocks the list of their results": (
-        "linalg.operators.composites.blocks:_Blocks.matmul -> x",
-        "linalg.operators.composites.blocks:_Blocks.matvec -> x",
-        "linalg.operators.composites.blocks:_Blocks.solve -> rhs",
-        "linalg.operators.composites.blocks:_Blocks.solvevec -> rhs",
+        "linalg.operators.composites.block_operators:_Blocks.matmul -> x",
+        "linalg.operators.composites.block_operators:_Blocks.matvec -> x",
+        "linalg.operators.composites.block_operators:_Blocks.solve -> rhs",
+        "linalg.operators.composites.block_operators:_Blocks.solvevec -> rhs",
     ),
     "Objects of NumPy, SciPy, JAX and optax, which tracegraph does not import, or which have no "
     "types": (

@@ -680,6 +680,7 @@ KNOWN = frozenset(
             "eval_jaxpr",
         ),
         *("random_wrap", "random_unwrap", "random_clone", "platform_index"),
+        "sharding_constraint",  # in test_from_jax.py
         *(
             "add_any",
             "copy",

@@ -191,17 +191,21 @@ class CheckpointManager:
     def _remove_old(self) -> bool:
         """Removes the oldest checkpoints; returns whether there were too many."""
         listed, has_removed = self._state.checkpoints, False
-        while self._max_to_keep is not None and len(listed) > self._max_to_keep:
-            name = self._state.names()[0]
+        while True:
+            # Counted and chosen in one list: a signal handler that saves in between removes the
+            # same checkpoint, and then there may be no more too many.
+            names = self._state.names()
+            if self._max_to_keep is None or len(names) <= self._max_to_keep:
+                return has_removed
+            name = names[0]
             written = listed.pop(name, None)
             if written is None:
-                continue  # a signal handler removed it
+                continue
             has_removed = True
             if self._hours and written - self._state.preserved >= self._hours * _HOUR:
                 self._state.preserved = written
             elif self._is_ours(name):
                 remove_checkpoint(Path(self._path(name)))
-        return has_removed
 
     def _remove_torn(self) -> None:
         """Removes the remains of checkpoints that were not completely written or removed."""
