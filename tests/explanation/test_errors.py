@@ -2860,7 +2860,7 @@ def differentiated(x):
         lambda f, x: tg.train.list_variables("nothing"),
     ],
 )
-def test_all_doors_leave_our_frames_out(enter):
+def test_all_entry_points_leave_our_frames_out(enter):
     f = tg.function(inner)
     error, _ = frames_of(lambda: enter(f, tg.ones([2, 2])))
     house = os.path.dirname(tg.__file__)

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.eager.tensor_methods import why_not_converted as why_not_converted_hooks
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
+
+T = TypeVar("T")
 
 
 class NotConvertible(Exception):
@@ -42,7 +44,6 @@ _converting = threading.RLock()
 #: The converted code, or the reason why there is none, by the id of the code: looking up the object
 #: itself would hash its instructions, and code of two files may compare equal.
 _codes: dict[int, CodeType | str] = {}
-_watched: dict[int, weakref.ref[CodeType]] = {}
 
 
 @functools.cache
@@ -108,20 +109,16 @@ def _code_of(function: FunctionType) -> CodeType | str:
     with _converting:
         if id(code) not in _codes:
             try:
-                _note(code, _transpiler().converted_code(function))
+                _keep(_codes, code, _transpiler().converted_code(function))
             except NotConvertible as refusal:
-                _note(code, str(refusal))
+                _keep(_codes, code, str(refusal))
         return _codes[id(code)]
 
 
-def _note(code: CodeType, result: CodeType | str) -> None:
-    number = id(code)
-
-    def forget(_: Any, codes: Any = _codes, watched: Any = _watched) -> None:
-        del codes[number], watched[number]  # which may outlive the names of this module
-
-    _watched[number] = weakref.ref(code, forget)
-    _codes[number] = result
+def _keep(table: dict[int, T], code: CodeType, found: T) -> None:
+    """Keeps what was found about the code in a table, by its id, for as long as the code lives."""
+    table[id(code)] = found
+    weakref.finalize(code, table.pop, id(code), None).atexit = False
 
 
 def converted_text(function: Any) -> str:
@@ -145,7 +142,7 @@ def is_left_alone(function: FunctionType) -> bool:
         return True
     if code.co_flags & _SUSPENDS:
         if id(code) not in _codes:
-            _note(code, "it is a generator or a coroutine: return a list, or a tensor")
+            _keep(_codes, code, "it is a generator or a coroutine: return a list, or a tensor")
         return True
     return _is_installed(code.co_filename) and not _uses_us(function.__globals__)
 
@@ -241,15 +238,13 @@ class _Names:
 
 def _names_used(code: CodeType) -> _Names | None:
     """The names that the code uses, read once; None if it has a branch or does anything unknown."""
-    found = _names.get(id(code), code)
-    if found is code:
-        found = _names[id(code)] = _read_names(code)
-        weakref.finalize(code, _names.pop, id(code), None).atexit = False
-    return found  # type: ignore[return-value]
+    if id(code) not in _names:
+        _keep(_names, code, _read_names(code))
+    return _names[id(code)]
 
 
-#: By the id of the code, as above.
-_names: dict[int, _Names | CodeType | None] = {}
+#: What code uses, by the id of the code.
+_names: dict[int, _Names | None] = {}
 
 
 def _read_names(code: CodeType) -> _Names | None:

@@ -17,7 +17,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.elementwise import complex_of
 from tracegraph.ops.fourier import half_size
-from tracegraph.signal.any_axes import complex_transform, from_real, to_real
+from tracegraph.signal.transforms_along_axes import complex_transform, from_real, to_real
 from tracegraph.typing import Axis, DTypeLike, TensorLike
 
 

@@ -46,7 +46,7 @@ from tracegraph.optimizers.rows import (
 from tracegraph.optimizers.shared import DEFAULTS, Shared, takes_shared
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.deferred import announce
-from tracegraph.state.module import Module, settings_text
+from tracegraph.state.module import Module, in_scope, settings_text
 from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
@@ -238,6 +238,7 @@ class Optimizer(Module):
         variable.share_layouts(slot, axes)
         return slot
 
+    @in_scope
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Given, Variable]], name: str | None = None
     ) -> Variable:

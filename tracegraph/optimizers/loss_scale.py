@@ -17,7 +17,7 @@ from tracegraph.math.elementwise.logic import equal, is_finite
 from tracegraph.math.reduction import reduce_all
 from tracegraph.optimizers.base import Given, Optimizer, connected_pairs, state
 from tracegraph.optimizers.rows import RowGradient
-from tracegraph.state.module import Module
+from tracegraph.state.module import Module, in_scope
 from tracegraph.state.variable import Variable
 from tracegraph.typing import Rate
 
@@ -109,6 +109,7 @@ class LossScaleOptimizer(Optimizer):
     def _scale(self) -> Any:
         return self.dynamic_scale
 
+    @in_scope
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Given, Variable]], name: str | None = None
     ) -> Variable:

@@ -8,7 +8,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, MappingView
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from tracegraph.boundary.tracebacks import leave_out_our_frames
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Parameters = ParamSpec("Parameters")
     Result = TypeVar("Result")
+    Method = TypeVar("Method", bound=Callable[..., Any])
 
 #: The losses that the last call of each module added.
 added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
@@ -83,10 +84,9 @@ class Module:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in _SCOPED:
-            method = vars(cls).get(name)
-            if isinstance(method, FunctionType):
-                setattr(cls, name, _in_scope(method))
+        call = vars(cls).get("__call__")
+        if isinstance(call, FunctionType):
+            cls.__call__ = in_scope(call)  # type: ignore[attr-defined]
 
     def __setattr__(self, name: str, value: Any) -> None:
         try:
@@ -216,12 +216,9 @@ def _setting(value: Any) -> str | None:
     return getattr(value, "__name__", None) if callable(value) else None
 
 
-#: The methods of a Module whose nodes are in its scope.
-_SCOPED = ("__call__", "apply_gradients")
-
-
-def _in_scope(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method of a Module so that its nodes are in the Module's scope."""
+def in_scope(method: Method) -> Method:
+    """Wraps a method of a Module so that its nodes are in the Module's scope, as those of
+    `__call__` are."""
 
     @functools.wraps(method)
     def scoped(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +231,7 @@ def _in_scope(method: Callable[..., Any]) -> Callable[..., Any]:
             leave_out_our_frames(error)
             raise
 
-    return scoped
+    return cast("Method", scoped)
 
 
 def _snake_case(name: str) -> str:

@@ -426,10 +426,10 @@ class Variable(Slot, TensorMethods):
 
     def tensor_of(self, content: object) -> Tensor:
         """The content of the variable's slot as a tensor, pending if the content is."""
-        content = self._settled(content)
+        content = self._as_stored(content)
         return content if type(content) is Tensor else Tensor(_type_of(self, content), content)
 
-    def _settled(self, content: Any) -> Any:
+    def _as_stored(self, content: Any) -> Any:
         """The content of the variable's slot, where a tensor that is not pending any more is
         replaced by its buffer."""
         if type(content) is Tensor and content.node is None:
@@ -603,7 +603,7 @@ class Variable(Slot, TensorMethods):
         with state_lock:
             is_stored = False
             while not is_stored:
-                content = self._settled(own_content(self))
+                content = self._as_stored(own_content(self))
                 new = self._admitted(self._checked(change(self.tensor_of(content))))
                 is_stored = store_if_same(self, content, _content(new))
             self.tell_assigned(new)

@@ -192,8 +192,8 @@ class CheckpointManager:
         """Removes the oldest checkpoints; returns whether there were too many."""
         listed, has_removed = self._state.checkpoints, False
         while True:
-            # Counted and chosen in one list: a signal handler that saves in between removes the
-            # same checkpoint, and then there may be no more too many.
+            # The same list says how many there are and which is the oldest: a signal handler that
+            # saves in between may have removed it already, and none too many may be left.
             names = self._state.names()
             if self._max_to_keep is None or len(names) <= self._max_to_keep:
                 return has_removed

@@ -23,7 +23,7 @@ from tracegraph.jax_programs.programs import as_before, from_jax, is_weakly_type
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
-from tracegraph.state.module import Module
+from tracegraph.state.module import Module, in_scope
 from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import init_scope
@@ -65,6 +65,7 @@ class OptaxOptimizer(Module):
         SignatureError (a ValueError) if there is already one for others."""
         self._names_of([v.actual() for v in as_list("build", "var_list", var_list)])
 
+    @in_scope
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Variable]],

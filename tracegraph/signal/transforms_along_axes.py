@@ -124,12 +124,15 @@ def irfftnd(
 def complex_transform(
     op: str, x: Tensor, lengths: Lengths, axes: Any, norm: str, inverse: bool
 ) -> Tensor:
+    """The transform of a complex x along `axes`, whose sizes become `lengths`; for the function
+    `op`, which errors name."""
     places, sizes = _places(op, x, lengths, axes)
     y = Fft(tuple(sorted(places)), inverse)(resized(x, places, sizes)) if places else x
     return _scaled(op, y, sizes, norm, inverse)
 
 
 def from_real(op: str, x: Tensor, lengths: Lengths, axes: Any, norm: str) -> Tensor:
+    """The transform of a real x: complex, with n // 2 + 1 elements along the last of `axes`."""
     places, sizes = _places(op, x, lengths, axes)
     last = x.ndim - 1
     y = Rfft()(move_axis(resized(x, places, sizes), places[-1], last))
@@ -140,6 +143,7 @@ def from_real(op: str, x: Tensor, lengths: Lengths, axes: Any, norm: str) -> Ten
 
 
 def to_real(op: str, z: Tensor, lengths: Lengths, axes: Any, norm: str) -> Tensor:
+    """The real inverse transform of z, which has n // 2 + 1 elements along the last of `axes`."""
     places, sizes = _places(op, z, lengths, axes, is_half=True)
     z = resized(z, places, [*sizes[:-1], half_size(sizes[-1])])
     if len(places) > 1:
