@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from tracegraph.core.interrupts import uncollected
-from tracegraph.core.worker_thread import on_worker_thread
+from tracegraph.core.worker_thread import Task, on_worker_thread
 
 T = TypeVar("T")
 _config: Any = jax.config
@@ -59,8 +60,16 @@ def strong(array: Any) -> Any:
     return jnp.asarray(array, array.dtype)
 
 
+#: JAX's state on a thread that traces nothing.
+_NO_TRACE = Task(get_opaque_trace_state).result()
+
+
 def outside_of_traces() -> Any:
-    """A context in which JAX computes immediately, whatever it is tracing."""
+    """A context in which JAX computes immediately, whatever it is tracing. It is JAX's own only if
+    JAX is tracing: a compiled function keeps one entry per context of its thread, and a signal
+    handler that struck inside of another context could run no program by the usual entry."""
+    if get_opaque_trace_state() == _NO_TRACE:
+        return contextlib.nullcontext()
     return jax.ensure_compile_time_eval()
 
 
@@ -96,20 +105,20 @@ def context_of(dtype: Any) -> Any:
 
 def is_staging() -> bool:
     """Whether JAX is tracing on this thread, so that what it computes is not a concrete value."""
-    return isinstance(jax.device_put(np.False_), Tracer)
+    return get_opaque_trace_state() != _NO_TRACE and isinstance(jax.device_put(np.False_), Tracer)
 
 
 @uncollected
 def put(array: np.ndarray) -> Any:
     """The array as a buffer on the device; the caller must own the array."""
-    with context_of(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), outside_of_traces():
         return jax.device_put(array)
 
 
 @uncollected
 def from_dlpack(value: Any) -> Any:
     """A device array with `__dlpack__` as a JAX array."""
-    with x64(), jax.ensure_compile_time_eval():
+    with x64(), outside_of_traces():
         return jax.dlpack.from_dlpack(value)
 
 
@@ -122,7 +131,7 @@ def in_device_memory(x: Any) -> Any:
 def copied_to_device_memory(buffer: Any) -> Any:
     """A new buffer in device memory with the value of one in host memory."""
     (kind,) = {device.default_memory().kind for device in buffer.devices()}
-    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+    with context_of(buffer.dtype), outside_of_traces():
         return jax.device_put(buffer, buffer.sharding.with_memory_kind(kind), may_alias=False)
 
 
@@ -130,6 +139,15 @@ def copied_to_device_memory(buffer: Any) -> Any:
 _copied: set[tuple[Any, ...]] = set()
 _compiled: set[tuple[Any, ...]] = set()
 _copy = jax.jit(jnp.copy)
+
+
+def _unless_struck(compute: Callable[[], T], transfer: Callable[[], T]) -> T:
+    """The result of `compute`; that of `transfer` in a signal handler that struck while JAX traced
+    the same computation, which it does once per context of a thread."""
+    try:
+        return compute()
+    except RecursionError:
+        return transfer()
 
 
 @uncollected
@@ -143,18 +161,22 @@ def copy(buffer: Any) -> Any:
     key = (buffer.dtype, buffer.shape, place, chosen_device())
     if key not in _copied:
         _copied.add(key)
-        with context_of(buffer.dtype), jax.ensure_compile_time_eval():
-            return jax.device_put(buffer, place, may_alias=False)
+        return _transferred(buffer, place)
     if key in _compiled:
-        return _copy_now(buffer)
+        return _unless_struck(lambda: _copy_now(buffer), lambda: _transferred(buffer, place))
     # A signal handler that struck during the compile could not copy anything itself.
     found = on_worker_thread_here(lambda: _copy_now(buffer))
     _compiled.add(key)
     return found
 
 
+def _transferred(buffer: Any, place: Any) -> Any:
+    with context_of(buffer.dtype), outside_of_traces():
+        return jax.device_put(buffer, place, may_alias=False)
+
+
 def _copy_now(buffer: Any) -> Any:
-    with context_of(buffer.dtype), jax.ensure_compile_time_eval():
+    with context_of(buffer.dtype), outside_of_traces():
         return _copy(buffer)
 
 
@@ -164,19 +186,29 @@ _row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, ke
 @uncollected
 def row(stack: Any, row: int) -> Any:
     """A row of a buffer as a buffer of its own."""
-    with context_of(stack.dtype), jax.ensure_compile_time_eval():
+    with context_of(stack.dtype), outside_of_traces():
+        on_host = functools.partial(_row_by_host, stack, row)
         if _is_on_host(stack):
-            return jax.device_put(np.asarray(stack)[row], may_alias=False)
-        return _row(stack, row)
+            return on_host()
+        return _unless_struck(lambda: _row(stack, row), on_host)
+
+
+def _row_by_host(stack: Any, row: int) -> Any:
+    return jax.device_put(np.asarray(stack)[row], may_alias=False)
 
 
 @uncollected
 def stack(buffers: Sequence[Any]) -> Any:
     """Buffers of one type, stacked as the rows of one buffer."""
-    with context_of(buffers[0].dtype), jax.ensure_compile_time_eval():
+    with context_of(buffers[0].dtype), outside_of_traces():
+        on_host = functools.partial(_stack_by_host, buffers)
         if all(map(_is_on_host, buffers)):  # needs no compiled program
-            return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
-        return jnp.stack(buffers)
+            return on_host()
+        return _unless_struck(lambda: jnp.stack(buffers), on_host)
+
+
+def _stack_by_host(buffers: Sequence[Any]) -> Any:
+    return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
 
 
 def _is_on_host(buffer: Any) -> bool:

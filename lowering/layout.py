@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lowering import agreement, processes
-from lowering.device import context_of, put as put_on_device
+from lowering.device import context_of, outside_of_traces, put as put_on_device
 from lowering.rules import lowers
 from tracegraph.core.source import Source
 from tracegraph.errors import InvalidArgumentError, fail
@@ -289,7 +289,7 @@ def _sent(array: Any, target: NamedSharding) -> Any:
     """A new buffer with a sharding. (JAX sends all of a process's data to all others, to check that
     they have the same.)"""
     processes.check_is_here(target.mesh)
-    with context_of(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), outside_of_traces():
         if target.is_fully_addressable or processes.spans_processes((array,)):
             return jax.device_put(array, target, may_alias=False)
         content = np.asarray(array)

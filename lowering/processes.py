@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from lowering.device import context_of
+from lowering.device import context_of, outside_of_traces
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
 from tracegraph.errors import InvalidArgumentError, fail
@@ -133,7 +133,7 @@ def on_host(buffer: Any) -> np.ndarray:
 def from_local(array: np.ndarray, sharding: Any) -> Any:
     """An array to which each process contributes its part."""
     check_is_here(sharding.mesh)
-    with context_of(array.dtype), jax.ensure_compile_time_eval():
+    with context_of(array.dtype), outside_of_traces():
         return jax.make_array_from_process_local_data(sharding, array)
 
 
@@ -155,5 +155,5 @@ def from_parts(type: TensorType, sharding: Any, read: Callable[..., np.ndarray])
         places = [place.indices(size) for place, size in zip(index, shape, strict=True)]
         return read(tuple(x[0] for x in places), tuple(x[1] for x in places))
 
-    with context_of(type.dtype), jax.ensure_compile_time_eval():
+    with context_of(type.dtype), outside_of_traces():
         return jax.make_array_from_callback(shape, sharding, part)

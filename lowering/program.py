@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
+import itertools
+import operator
 import re
 import threading
 import time
@@ -16,24 +19,27 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lowering import disk, layout, memory, sizes
 from lowering.agreement import agree
 from lowering.device import (
     WIDE,
+    chosen_device,
     in_device_memory,
     is_staging,
     memory_bytes,
     on_worker_thread_here,
+    outside_of_traces,
     x64,
 )
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
-from tracegraph.core.interrupts import COLLECTS_IN_C, is_of_interrupt, uncollected
+from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, is_of_interrupt, uncollected
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import place_of_thread
 from tracegraph.core.types import TensorType, token
-from tracegraph.core.worker_thread import may_be_left
+from tracegraph.core.worker_thread import is_undisturbed, may_be_left, on_worker_thread
 from tracegraph.errors import (
     DTypeError,
     GradientError,
@@ -74,6 +80,7 @@ class Lowering:
 BY_TABLE = Lowering()
 
 _exhaust = deque(maxlen=0).extend
+_is_numpy = functools.partial(operator.is_, np.ndarray)
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -89,6 +96,27 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
 
     run.__name__ = run.__qualname__ = _NUMBER.sub("", graph.name)
     return run
+
+
+def _undisturbed(run: Callable[..., Any], is_sharded: bool) -> Callable[..., Any]:
+    """The function, for JAX to trace where no handler can strike; elsewhere JAX gets an empty one.
+
+    For each context of a thread, such as `jax.enable_x64(True)`, JAX traces a function again. The
+    call that does so runs Python before and after it overwrites the donated buffers. A handler that
+    struck there would find its Variables without values, or see its own assignments overwritten.
+    The program that does nothing can be run at any time, and tells by its lack of outputs that the
+    call must be made on another thread.
+    """
+
+    @functools.wraps(run)
+    def traced(*arrays: Any) -> Any:
+        if is_undisturbed():
+            return run(*arrays)
+        if is_sharded:  # JAX has shardings for outputs
+            raise Disturbed
+        return ()
+
+    return traced
 
 
 class _Body:
@@ -230,6 +258,8 @@ class Program:
         self.may_be_left = graph.may_never_end
         self._is_kept = False
         self.has_run_in: object = None
+        #: The kinds of calls that ran on a worker thread: see `knows`.
+        self._known: set[tuple[Any, ...]] = set()
         self.renew()
         if _has_barrier(graph):
             _for_one_device.add(self)  # because of its compiler options
@@ -238,6 +268,9 @@ class Program:
         """Resets the program. JAX refuses a function whose trace an interrupt left unfinished."""
         #: Identifies everything made since the reset: an abandoned run must not affect it.
         self.life = object()
+        self._known = set()
+        #: JAX's function for calls that must not wait for another entry: see `_called_apart`.
+        self._spare: Any = None
         for inner in self.graph.graphs():
             inner.cache.pop("lowered", None)
         self._options = _compiler_options(self.graph)
@@ -260,8 +293,9 @@ class Program:
         """JAX's function; for buffers on several devices, one that keeps them there."""
         mesh = layout.home_of(self.graph, buffers)
         shardings = layout.output_shardings(self.graph, buffers, mesh)
+        run = graph_function(self.graph)
         return jax.jit(
-            graph_function(self.graph),
+            _undisturbed(run, any(shardings)) if self._is_atomic else run,
             donate_argnums=self.donated,
             compiler_options=self._options,
             out_shardings=shardings if any(shardings) else None,
@@ -329,12 +363,17 @@ class Program:
             self.renew()
         self.takes_any_device = True
 
+    @property
+    def _is_atomic(self) -> bool:
+        """Whether runs may overwrite buffers or Variables, so that no handler may strike in one."""
+        return bool(self.donated) or self._is_kept
+
     def keep(self) -> None:
         """Keeps `jitted` for good, for callers that allow no Python frame between it and the
         run."""
-        self._is_kept = True
-        if self.jitted is None:
+        if self.jitted is None or not self._is_atomic:
             self.renew()
+        self._is_kept = True
 
     def let_go(self) -> None:
         """Drops `jitted`, and with it JAX's trace and module, which are most of a small program's
@@ -345,7 +384,7 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if self.has_run and not self.may_be_left:
+        if self.has_run and not self.may_be_left and self.knows(buffers):
             return self._called(buffers)
         try:
             return on_worker_thread_here(lambda: self._noted(buffers))
@@ -365,6 +404,15 @@ class Program:
         """Whether it has run since it was reset."""
         return self.has_run_in is self.life
 
+    def knows(self, buffers: Sequence[Any]) -> bool:
+        """Whether such a call has run on a worker thread: on the chosen device, and with NumPy's
+        arrays at the same places. Before, JAX would run Python between the parts of the call."""
+        return self._kind(buffers) in self._known
+
+    def _kind(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        places = itertools.compress(itertools.count(), map(_is_numpy, map(type, buffers)))
+        return (chosen_device() if self.takes_any_device else None, *places)
+
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         life = self.life
         try:
@@ -375,11 +423,16 @@ class Program:
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
                 outputs = run(*buffers) if is_usual else self._run_alone(run, buffers)
+            if self._is_atomic and not outputs:
+                raise Disturbed
             self.has_run_in = life
+            self._known.add(self._kind(buffers))
             return outputs
         except BaseException as error:
             if memory.is_exhausted(error):
                 raise self.exhausted(error) from None
+            if self.is_disturbed(error):
+                return self._called_apart(buffers, isinstance(error, RecursionError))
             # The compiled form takes only arrays like those of the first call, `jitted` takes all.
             if self.is_movable(error, buffers):
                 return self(*layout.moved(buffers, self.mesh))
@@ -391,8 +444,33 @@ class Program:
             if not (is_other_kind or is_of_several or self.is_refused_by_a_trace(error)):
                 raise
             buffers = on_one_device(buffers) if is_of_several else buffers
-        with jax.ensure_compile_time_eval() if is_staging() else contextlib.nullcontext():
+        with outside_of_traces():
             return self(*buffers)
+
+    def is_disturbed(self, error: BaseException) -> bool:
+        """Whether JAX refused a run because a signal handler might strike in it, or because it
+        began in a handler that struck in the same one."""
+        if isinstance(error, RecursionError):
+            return not is_undisturbed() and not is_of_interrupt(error)
+        return isinstance(error, Disturbed)
+
+    def _called_apart(self, buffers: Sequence[Any], is_nested: bool) -> tuple[Any, ...]:
+        """A call on a worker thread. If it is nested in another one of this program, it needs an
+        entry that the main thread is not in: waiting for that would deadlock."""
+        if not self._is_atomic:
+            return on_worker_thread(lambda: self._called_by_spare(buffers))
+        is_elsewhere = chosen_device() is not None and not self.takes_any_device
+        if is_undisturbed() or (is_elsewhere and not is_nested):  # this entry is an empty program
+            self.takes_any_device |= is_elsewhere
+            self.renew()
+            return self(*buffers)
+        return on_worker_thread(lambda: self._called(buffers), takes_locks=False)
+
+    def _called_by_spare(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        with x64() if self.needs_x64 else contextlib.nullcontext():
+            if self._spare is None:
+                self._spare = self._new_jitted(buffers)
+            return self._spare(*buffers)
 
     def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
         """Whether a run failed because the buffers are on other devices, or sharded differently,

@@ -1,6 +1,7 @@
 """Signal handlers, finalizers and callbacks of weak references: at any moment they may do what the
 main program may do, and nothing is lost."""
 
+import contextlib
 import faulthandler
 import gc
 import pickle
@@ -11,10 +12,12 @@ import sys
 import threading
 import weakref
 
+import jax
 import numpy as np
 import pytest
 
 import tracegraph as tg
+from lowering.program import compiles
 from tracegraph.eager import pending
 
 pytestmark = [
@@ -500,6 +503,81 @@ def test_a_handler_that_calls_a_step_while_jax_traces_another_function():
     assert len(calls) > 3
     assert calls == [2.0 * (4.0 + n) for n in range(len(calls))]
     assert float(v) == 3.0 + len(calls)
+
+
+@pytest.mark.parametrize(
+    "context, argument",
+    [
+        (contextlib.nullcontext, np.float32(1)),
+        (lambda: jax.enable_x64(True), ONE),
+        (lambda: jax.default_matmul_precision("float32"), np.float32(1)),
+        (lambda: jax.default_device(jax.devices()[0]), ONE),
+    ],
+    ids=["NumPy's array", "x64", "precision", "device"],
+)
+@pytest.mark.parametrize("first", [1, 30, 120, 350, 900])
+def test_handlers_inside_the_first_call_of_another_kind_lose_nothing(context, argument, first):
+    """JAX runs Python around the first call with NumPy's arrays, and around the first one in each
+    of its contexts; a handler that strikes there finds all values, and loses none."""
+    v, w = tg.Variable(0.0), tg.Variable(0.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(x)
+        w.assign_add(x)
+        return v * 2.0
+
+    copies = tg.function(lambda x: x * w)
+    step(ONE), step(ONE), copies(ONE)
+    added, events, raised = [2.0], [0], []
+
+    def handler(number, frame):
+        assert float(v) == float(w)
+        step(ONE)
+        assert float(copies(ONE)) == float(w)
+        v.assign_add(1.0), w.assign_add(1.0)
+        added[0] += 2.0
+
+    def strike(frame, event, _):
+        events[0] += 1
+        moment = events[0] - first
+        if moment >= 0 and moment % max(7, first // 3) == 0 and added[0] < 10.0:
+            sys.setprofile(None)
+            try:
+                signal.raise_signal(signal.SIGALRM)
+            except Exception as error:
+                raised.append(error)  # Python would end the profile
+            sys.setprofile(strike)
+
+    old = signal.signal(signal.SIGALRM, handler)
+    try:
+        with context():
+            sys.setprofile(strike)
+            step(argument)
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGALRM, old)
+    step(argument)
+    assert not raised
+    assert float(v) == float(w) == added[0] + 2.0
+
+
+def test_what_jax_sets_for_a_thread_compiles_no_step_again():
+    v = tg.Variable([1.0, 2.0])
+
+    @tg.function
+    def step(x):
+        v.assign_add([x, x])
+        return v * 2.0
+
+    step(ONE), step(ONE)
+    before = len(compiles)
+    for _ in range(2):
+        with jax.enable_x64(True), jax.default_matmul_precision("float32"):
+            step(ONE)
+            step(np.float32(1))
+    assert np.array_equal(step(ONE), [16.0, 18.0])
+    assert len(compiles) == before
 
 
 def test_a_handler_creates_variables_while_a_function_is_traced(tmp_path):

@@ -98,6 +98,10 @@ class Stack:
         return False
 
 
+class Disturbed(Exception):
+    """A run that must be atomic was not begun, since an interrupt could strike in it."""
+
+
 # The garbage collector.
 
 #: Before Python 3.12 the collector, which calls finalizers and lets signal handlers in, could run

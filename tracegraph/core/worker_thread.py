@@ -19,7 +19,9 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import functools
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +35,7 @@ T = TypeVar("T")
 #: Stack size of a thread in bytes: JAX traces functions inside functions, each several C frames
 #: deep. The system allocates the stack as it is used.
 _STACK = 2**26
+_CACHED_PROPERTY = functools.cached_property.__get__.__code__
 #: How often to check whether work may be abandoned, in seconds, once a handler has raised.
 _LOOKS = 0.02
 
@@ -66,9 +69,9 @@ def entered(lock: threading.RLock) -> contextlib.AbstractContextManager[Any]:
 
 
 class Task(Generic[T]):
-    """`work`, started on its own thread; `result` waits for it."""
+    """`work`, started on its own thread, or done in place; `result` waits for it."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], is_in_place: bool = False) -> None:
         self._work = work
         self._outcome: list[Any] = []
         self._error: BaseException | None = None
@@ -80,6 +83,9 @@ class Task(Generic[T]):
         #: Whether it has reached a point where it may be abandoned.
         self.may_be_left = False
         _running[self] = None
+        if is_in_place:
+            self._run()
+            return
         before = _thread.stack_size(_STACK)
         try:
             _thread.start_new_thread(self._run, ())
@@ -170,9 +176,16 @@ def _wait_for_all() -> None:
         task.wait()
 
 
-def on_worker_thread(work: Callable[[], T]) -> T:
-    """The result of `work`, run where no signal handler interrupts it."""
-    if threading.get_ident() != threading.main_thread().ident:
+def is_undisturbed() -> bool:
+    """Whether no signal handler can strike on this thread."""
+    is_main = threading.get_ident() == threading.main_thread().ident
+    return not is_main or _own.task is not None
+
+
+def on_worker_thread(work: Callable[[], T], takes_locks: bool = True) -> T:
+    """The result of `work`, run where no signal handler interrupts it. If it takes no locks of
+    JAX, that is another thread even inside of a handler that struck while one was held."""
+    if is_undisturbed():
         return work()
     place = here()  # errors there still belong to the user's line
 
@@ -180,4 +193,14 @@ def on_worker_thread(work: Callable[[], T]) -> T:
         with sourced(place):
             return work()
 
-    return Task(placed).result()
+    is_in_place = takes_locks and _holds_lock_of_cached_property()
+    return Task(placed, is_in_place).result()
+
+
+def _holds_lock_of_cached_property() -> bool:
+    """Whether a handler struck inside a `functools.cached_property`. Before Python 3.12 it has one
+    lock for all objects, which work on another thread could wait for."""
+    frame = sys._getframe() if sys.version_info < (3, 12) else None
+    while frame is not None and frame.f_code is not _CACHED_PROPERTY:
+        frame = frame.f_back
+    return frame is not None

@@ -19,7 +19,9 @@ from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
 
-from tracegraph.core.interrupts import is_of_interrupt
+import numpy as np
+
+from tracegraph.core.interrupts import Disturbed, is_of_interrupt
 from tracegraph.core.source import here
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer, raise_failures, run_failure
@@ -213,7 +215,10 @@ class Step:
         """The outputs. Raises the error of an argument that failed earlier, or LoweringError."""
         program = self.program
         is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
-        if is_moved or program.has_run_in is not program.life or program.may_be_left:
+        is_new = program.has_run_in is not program.life or program.may_be_left
+        if program.takes_any_device or np.ndarray in map(type, buffers):
+            is_new = is_new or not program.knows(buffers)
+        if is_moved or is_new:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
@@ -242,6 +247,8 @@ class Step:
                     is_row = map(is_, map(get_buffer, self._members), self._rows)
                     arguments = compress(arguments, map(all, (is_row,)))
                 run = program.jitted if assigned else program.run
+                if run is None:  # an interrupt has reset the program
+                    return self.run(buffers, variables, rest, assigned)
                 stores: Any = map(found.setdefault, _FIRST, starmap(run, arguments))
                 if assigned:
                     new = chain.from_iterable(map(self._new_values, stores))
@@ -252,6 +259,8 @@ class Step:
                     if is_of_interrupt(error):
                         raise
                     found = self._run_again(error, buffers, variables, rest, assigned)
+                if found and not found[0] and assigned:
+                    found = self._run_again(Disturbed(), buffers, variables, rest, assigned)
                 if found:
                     return found[0]
                 self._look_at(variables)
@@ -323,7 +332,8 @@ class Step:
         inputs = (*buffers, *contents_of(variables), *rest)
         is_elsewhere = backend.is_of_several_devices(error, inputs)
         is_elsewhere = is_elsewhere or self.program.is_movable(error, inputs)
-        if not is_elsewhere and not self.program.is_refused_by_a_trace(error):
+        is_transient = is_elsewhere or self.program.is_disturbed(error)
+        if not is_transient and not self.program.is_refused_by_a_trace(error):
             raise run_failure(error, here()) from None
         # The failed call's frames still hold the buffers, so these are copied instead of donated;
         # to one device, or to the program's mesh if they were on several.
