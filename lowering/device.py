@@ -151,6 +151,14 @@ def _unless_struck(compute: Callable[[], T], transfer: Callable[[], T]) -> T:
 
 
 @uncollected
+def transferred(buffer: Any) -> Any:
+    """An unshared buffer with the same value, in the same place, without compiling anything."""
+    place = buffer.sharding if buffer.committed else None
+    with context_of(buffer.dtype), outside_of_traces():
+        return jax.device_put(buffer, place, may_alias=False)
+
+
+@uncollected
 def copy(buffer: Any) -> Any:
     """An unshared buffer with the same value, in the same place.
 
@@ -161,18 +169,13 @@ def copy(buffer: Any) -> Any:
     key = (buffer.dtype, buffer.shape, place, chosen_device())
     if key not in _copied:
         _copied.add(key)
-        return _transferred(buffer, place)
+        return transferred(buffer)
     if key in _compiled:
-        return _unless_struck(lambda: _copy_now(buffer), lambda: _transferred(buffer, place))
+        return _unless_struck(lambda: _copy_now(buffer), lambda: transferred(buffer))
     # A signal handler that struck during the compile could not copy anything itself.
     found = on_worker_thread_here(lambda: _copy_now(buffer))
     _compiled.add(key)
     return found
-
-
-def _transferred(buffer: Any, place: Any) -> Any:
-    with context_of(buffer.dtype), outside_of_traces():
-        return jax.device_put(buffer, place, may_alias=False)
 
 
 def _copy_now(buffer: Any) -> Any:

@@ -18,6 +18,7 @@ import pytest
 import tracegraph as tg
 from lowering.program import shape_struct
 from tracegraph.core.types import TensorType
+from tracegraph.core.worker_thread import on_worker_thread
 
 #: Calls into the libraries of CPUs, which no GPU makes.
 OF_CPUS = re.compile(r"lapack_|cpu_|_cpu\b")
@@ -44,8 +45,12 @@ def programs_of(function, *specs):
 def for_platform(program, platform="cuda"):
     """The StableHLO of a program for a platform, by `jax.export`."""
     structs = [shape_struct(type) for type in program.graph.input_types]
-    with jax.enable_x64(True):
-        exported = jax.export.export(program._new_jitted(), platforms=[platform])(*structs)
+
+    def export():
+        with jax.enable_x64(True):
+            return jax.export.export(program._new_jitted(), platforms=[platform])(*structs)
+
+    exported = on_worker_thread(export)  # where programs are traced
     assert exported.platforms == (platform,)
     return exported.mlir_module()
 

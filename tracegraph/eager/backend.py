@@ -202,6 +202,11 @@ def copy(buffer: Any) -> Any:
     return _lowering().device.copy(buffer)
 
 
+def transferred(buffer: Any) -> Any:
+    """An unshared buffer with the same value, for a single copy: nothing is compiled for it."""
+    return _lowering().device.transferred(buffer)
+
+
 def row(stack: Any, row: int) -> Any:
     """A row of a buffer as a buffer of its own."""
     return _lowering().device.row(stack, row)

@@ -304,7 +304,7 @@ class Step:
             for variable in assigned:
                 place = places[id(variable)]
                 is_moved = type(variable.place) is MemoryPlace
-                copied = backend.copied_to_device_memory if is_moved else backend.copy
+                copied = backend.copied_to_device_memory if is_moved else backend.transferred
                 given[place] = copied(state[place])
         outputs = run_program(self.program, (*buffers, *given, *rest))
         if not assigned:
