@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import itertools
-import operator
 import re
 import threading
 import time
@@ -19,7 +17,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lowering import disk, layout, memory, sizes
 from lowering.agreement import agree
@@ -80,7 +77,6 @@ class Lowering:
 BY_TABLE = Lowering()
 
 _exhaust = deque(maxlen=0).extend
-_is_numpy = functools.partial(operator.is_, np.ndarray)
 
 
 def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tuple[Any, ...]]:
@@ -258,7 +254,7 @@ class Program:
         self.may_be_left = graph.may_never_end
         self._is_kept = False
         self.has_run_in: object = None
-        #: The kinds of calls that ran on a worker thread: see `knows`.
+        #: The kinds of calls that ran on a worker thread.
         self._known: set[tuple[Any, ...]] = set()
         self.renew()
         if _has_barrier(graph):
@@ -384,7 +380,7 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if self.has_run and not self.may_be_left and self.knows(buffers):
+        if not self.may_be_left and self.kind(buffers) in self._known:
             return self._called(buffers)
         try:
             return on_worker_thread_here(lambda: self._noted(buffers))
@@ -404,14 +400,12 @@ class Program:
         """Whether it has run since it was reset."""
         return self.has_run_in is self.life
 
-    def knows(self, buffers: Sequence[Any]) -> bool:
-        """Whether such a call has run on a worker thread: on the chosen device, and with NumPy's
-        arrays at the same places. Before, JAX would run Python between the parts of the call."""
-        return self._kind(buffers) in self._known
-
-    def _kind(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
-        places = itertools.compress(itertools.count(), map(_is_numpy, map(type, buffers)))
-        return (chosen_device() if self.takes_any_device else None, *places)
+    def kind(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
+        """What JAX distinguishes calls by, apart from settings of the thread: the chosen device,
+        and which buffers are NumPy's arrays. The first call of each kind runs on a worker thread:
+        JAX runs Python between its parts."""
+        device = chosen_device() if self.takes_any_device else None
+        return (self.life, device, *map(type, buffers))
 
     def _called(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         life = self.life
@@ -426,7 +420,7 @@ class Program:
             if self._is_atomic and not outputs:
                 raise Disturbed
             self.has_run_in = life
-            self._known.add(self._kind(buffers))
+            self._known.add(self.kind(buffers))
             return outputs
         except BaseException as error:
             if memory.is_exhausted(error):

@@ -187,7 +187,10 @@ class Step:
     Its outputs at `stored` are the new values of the Variables that it assigns.
     """
 
-    __slots__ = ("_are_unshared", "_looked_at", "_members", "_new_values", "_rows", "program")
+    __slots__ = (
+        *("_are_unshared", "_known", "_looked_at", "_members", "_new_values", "_rows"),
+        "program",
+    )
 
     def __init__(self, program: Any, stored: slice) -> None:
         self.program = program
@@ -200,6 +203,8 @@ class Step:
         self._are_unshared: Callable[[int], bool] | None = None
         if program.donated:
             self._are_unshared = (_COUNT * (stored.stop - stored.start)).__eq__
+        #: The kinds of arguments with which it ran: see `Program.kind`.
+        self._known: set[tuple[Any, ...]] = set()
         #: When the Variables were last checked and all had buffers: see `_Given`.
         self._looked_at = -1
         if stored.start < stored.stop:
@@ -217,7 +222,7 @@ class Step:
         is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
         is_new = program.has_run_in is not program.life or program.may_be_left
         if program.takes_any_device or np.ndarray in map(type, buffers):
-            is_new = is_new or not program.knows(buffers)
+            is_new = is_new or program.kind(buffers) not in self._known
         if is_moved or is_new:
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
@@ -307,6 +312,7 @@ class Step:
                 copied = backend.copied_to_device_memory if is_moved else backend.transferred
                 given[place] = copied(state[place])
         outputs = run_program(self.program, (*buffers, *given, *rest))
+        self._known.add(self.program.kind(buffers))
         if not assigned:
             return outputs
         with state_lock:
