@@ -189,6 +189,8 @@ USES_OF_SIZES = {
     "slice": lambda y, n: (y[: n - 1], y[n - 1]),
     "sizes": lambda y, n: tg.slice(y, [0], [n]),
     "range": lambda y, n: tg.range(2 * n),
+    "argument": lambda y, n: repeated(y, n),
+    "shape as argument": lambda y, n: shaped(y, [n]),
     "comparison": lambda y, n: y if y.shape[0] == n else y[0],
 }
 
