@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import (
     DTypeError,
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 @functools.cache
 def tree_util() -> Any:
     """`jax.tree_util`, imported at first use."""
-    import jax.tree_util
-
-    return jax.tree_util
+    return opened("jax.tree_util")
 
 
 # Containers, which hold the parts of a structure.

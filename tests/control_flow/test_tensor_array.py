@@ -923,3 +923,24 @@ def test_ranges_end_where_a_dtype_does():
 
     f(tg.constant(1.0))
     assert seen == [None]
+
+
+def test_arrays_of_a_loop_inside_a_loop():
+    """The inner loop and the outer one write a row in each step, and read none."""
+    x = np.array([0.3, -0.5, 0.7])
+
+    def slopes(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            outer = tg.TensorArray(tg.float64, 2)
+            for i in tg.range(2):
+                inner = tg.TensorArray(tg.float64, 3)
+                for j in tg.range(3):
+                    inner = inner.write(j, x[j] ** 3 * tg.cast(i + 1, tg.float64))
+                outer = outer.write(i, inner.stack())
+            rows = outer.stack()
+        return rows, tape.gradient(rows, x)
+
+    rows, gradient = tg.function(slopes)(tg.constant(x))
+    np.testing.assert_allclose(rows, np.outer([1.0, 2.0], x**3), rtol=1e-14)
+    np.testing.assert_allclose(gradient, 9.0 * x**2, rtol=1e-14)

@@ -178,5 +178,53 @@ def test_a_size_of_a_finished_trace_is_refused():
     kept = []
     opened(lambda x, y: kept.append(y.shape[0]) or x)(tg.constant(X), tg.constant(Y))
     for call in (repeated, tg.function(lambda y, n=kept[0]: repeated(y, n))):
-        with pytest.raises(tg.errors.TraceError, match="an open size that no function being"):
+        with pytest.raises(tg.errors.TraceError, match="the size d1 belongs to a function traced"):
             call(tg.constant(Y), kept[0])
+
+
+USES_OF_SIZES = {
+    "shape": lambda y, n: tg.zeros([n], y.dtype),
+    "sum": lambda y, n: y[0] + (n + 1),
+    "reshape": lambda y, n: tg.reshape(y, [n]),
+    "slice": lambda y, n: (y[: n - 1], y[n - 1]),
+    "sizes": lambda y, n: tg.slice(y, [0], [n]),
+    "range": lambda y, n: tg.range(2 * n),
+    "argument": lambda y, n: repeated(y, n),
+    "shape as argument": lambda y, n: shaped(y, [n]),
+    "comparison": lambda y, n: y if y.shape[0] == n else y[0],
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_SIZES.values(), ids=USES_OF_SIZES)
+def test_a_size_of_a_finished_trace_means_nothing_in_another(use):
+    """Open sizes are named alike in each function, so that one would pass for the other."""
+    kept = []
+    tg.function(lambda x: kept.append(x.shape[0]) or x).get_concrete_function(VECTOR)
+    other = tg.function(lambda y: use(y, kept[0]))
+    with pytest.raises(tg.errors.TraceError, match=r"the size .* belongs to a function traced"):
+        other.get_concrete_function(VECTOR)
+
+
+def test_a_size_of_a_nested_function_is_not_known_around_it():
+    kept = []
+
+    @tg.function(input_signature=[VECTOR])
+    def inner(x):
+        kept.append(x.shape[0])
+        return x
+
+    def outer(x, y):
+        total = tg.reduce_sum(inner(tg.concat([x, y], 0)))
+        return tg.zeros(kept, x.dtype) + total
+
+    with pytest.raises(tg.errors.TraceError, match=r"the size .* belongs to a function traced"):
+        opened(outer)(tg.constant(X), tg.constant(Y))
+
+
+def test_a_size_of_a_finished_trace_at_top_level():
+    kept = []
+    opened(lambda x, y: kept.append(y.shape[0]) or x)(tg.constant(X), tg.constant(Y))
+    for use in (lambda n: tg.zeros([n]), lambda n: tg.constant(X) * n):
+        with pytest.raises(tg.errors.TraceError, match=r"the size .* belongs to a function traced"):
+            use(kept[0])
+    assert kept[0] != 5

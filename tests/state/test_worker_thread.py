@@ -1,6 +1,7 @@
 """Work that signal handlers do not fall into: compiles, and what a save hashes meanwhile."""
 
 import gc
+import importlib
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph import nest
 from tracegraph.core import recursion_limit
 from tracegraph.core.worker_thread import Task, entered, may_be_left, on_worker_thread
+from tracegraph.eager.pending import Pending
 from tracegraph.ir import op
 
 if not hasattr(signal, "setitimer"):
@@ -119,7 +122,16 @@ def step(x):
 def at_top_level(x):
     endless(x).numpy()
 
-run = {"top level": at_top_level, "function": tg.function(endless), "step": step}[kind]
+def assigned(x):
+    v.assign(endless(x) * v)
+
+def taped(x):
+    with tg.GradientTape() as tape:
+        y = tg.function(endless)(x) * v
+    v.assign_sub(tape.gradient(y, v))
+
+kinds = {"top level": at_top_level, "function": tg.function(endless), "step": step}
+run = (kinds | {"assigned": assigned, "taped": taped})[kind]
 if sys.argv[2] == "warm":
     run(tg.constant(-2.0))  # which ends
     v.assign(3.0)
@@ -138,13 +150,43 @@ print("ends with", v.numpy())
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", ["top level", "function", "step"])
+@pytest.mark.parametrize("kind", ["top level", "function", "step", "assigned", "taped"])
 @pytest.mark.parametrize("run", ["first", "warm"])
 def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(kind, run):
     command = [sys.executable, "-c", ENDLESS, kind, run]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     wanted = "interrupted\ninterrupted\nends with 4.0\n"
     assert (done.stdout, done.returncode) == (wanted, 0), done.stderr
+
+
+def test_an_interrupt_of_a_loop_at_top_level_comes_before_the_assignment(monkeypatch):
+    def interrupted(pending):
+        raise KeyboardInterrupt
+
+    v = tg.Variable(3.0)
+    plain, halved = v * 0.5, tg.while_loop(lambda x: x > 0.1, lambda x: [x * 0.5], [v * 1.0])[0]
+    monkeypatch.setattr(Pending, "evaluate", interrupted)
+    for assign in (v.assign, v.assign_sub):
+        with pytest.raises(KeyboardInterrupt):
+            assign(halved)
+    monkeypatch.undo()
+    assert (float(v), float(plain), float(halved)) == (3.0, 1.5, 0.09375)
+    monkeypatch.setattr(Pending, "evaluate", interrupted)
+    v.assign(v * 2.0)  # waits for the value as ever
+    monkeypatch.undo()
+    assert float(v) == 6.0
+
+
+def test_no_interrupt_strikes_while_jax_is_imported(monkeypatch):
+    threads, usual = [], importlib.import_module
+
+    def noted(name):
+        threads.append(threading.get_ident())
+        return usual(name)
+
+    monkeypatch.setattr(importlib, "import_module", noted)
+    assert nest.tree_util.__wrapped__() is nest.tree_util()
+    assert threads and threading.main_thread().ident not in threads
 
 
 def test_which_loops_may_never_end():
@@ -208,6 +250,7 @@ def test_a_handler_compiles_while_jax_holds_its_lock(on_alarm, monkeypatch):
 READS = """
 import faulthandler, random, signal
 import tracegraph as tg
+from tracegraph import nest
 faulthandler.dump_traceback_later(100, exit=True)
 found = []
 def handler(*_):

@@ -21,9 +21,12 @@ from tracegraph.autograph.function_conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     chosen,
+    finally_,
+    leave_iteration,
     list_append,
     negated,
     predicate,
+    read,
     refuse_change,
     run_choice,
     run_fold,
@@ -34,7 +37,9 @@ from tracegraph.autograph.state_values import (
     UndefinedReturnValue,
     UnfitState,
     in_graph,
+    is_flag,
     is_undefined,
+    without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError
 from tracegraph.control_flow.tensor_array import TensorList
@@ -69,9 +74,14 @@ def if_stmt(
     set_state: SetState,
     symbol_names: Sequence[str],
     nouts: int,
+    flag: str,
+    shared: Sequence[str],
 ) -> None:
+    """The code under `if not flag`, where malt says by a `flag` that it is to be left out, or an
+    `if` of the user's. `shared` names are also read by other functions."""
     if in_graph(cond):
-        run_choice(predicate(cond), body, orelse, get_state, set_state, symbol_names)
+        flags = [flag] if flag else []
+        run_choice(predicate(cond), body, orelse, get_state, set_state, symbol_names, flags, shared)
     elif cond:
         body()
     else:
@@ -94,8 +104,9 @@ def while_stmt(
         if not decides:
             return
         body()
+        leave_iteration(get_state, set_state, opts["exits"])
         decides = test()
-    options = LoopOptions(opts.get("maximum_iterations"), opts["read_after"])
+    options = LoopOptions(opts.get("maximum_iterations"), opts["read_after"], opts["exits"])
     run_loop(test, body, get_state, set_state, symbol_names, options)
 
 
@@ -112,7 +123,8 @@ def for_stmt(
     if steps is not None:
         most, names = opts.get("maximum_iterations"), opts["read_after"]
         item = opts["iterate_names"]
-        options = LoopOptions(most, names, bool(steps.bound), body, item)
+        is_entered = bool(steps.bound)
+        options = LoopOptions(most, names, opts["exits"], is_entered, body, item)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
@@ -121,11 +133,13 @@ def for_stmt(
         elif not _folds(rows, body, get_state, set_state, symbol_names, options):
             for item in _told(steps, over_growing(steps.bound)):
                 body(item)
+                leave_iteration(get_state, set_state, opts["exits"])
     elif extra_test is None:
         for item in _told_if_long(iterated):
             body(item)
+            leave_iteration(get_state, set_state, opts["exits"])
     else:
-        _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names)
+        _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names, opts["exits"])
 
 
 def _folds(rows: Any, *arguments: Any) -> bool:
@@ -157,6 +171,7 @@ def _guarded_for(
     get_state: GetState,
     set_state: SetState,
     symbol_names: Sequence[str],
+    exits: Sequence[str],
 ) -> None:
     """A loop over values that Python knows, which a value of the graph may leave: all iterations
     are traced, each guarded by whether the loop was left."""
@@ -170,11 +185,13 @@ def _guarded_for(
                 get_state,
                 set_state,
                 symbol_names,
+                filter(is_flag, symbol_names),
             )
         elif goes_on:
             body(item)
         else:
             break
+        leave_iteration(get_state, set_state, exits)
 
 
 def _staged_for(
@@ -402,13 +419,6 @@ class FunctionScope:
         return value
 
 
-def ld(value: Any) -> Any:
-    """The value of a name that is being read."""
-    if isinstance(value, Undefined):
-        value.refuse()
-    return value
-
-
 def ldu(load: Callable[[], Any], name: str) -> Any:
     """The value of an attribute or item, which may not exist."""
     try:
@@ -449,16 +459,18 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     list_append=list_append,
     called=called,
     check_left_out=check_left_out,
+    finally_=finally_,
     for_stmt=for_stmt,
     if_exp=if_exp,
     if_stmt=if_stmt,
     is_=is_,
     is_undefined=is_undefined,
     iterated=iterated,
-    ld=ld,
+    ld=read,
     ldu=ldu,
     not_=not_,
     or_=or_,
     raised=raised,
     while_stmt=while_stmt,
+    without_flags=without_flags,
 )

@@ -9,26 +9,32 @@ import dis
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CellType
 from typing import Any
 
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.autograph.function_conversion import HOOKS
 from tracegraph.autograph.state_values import (
+    SetUnlessLeft,
     StatePlace,
     Undefined,
     UndefinedReturnValue,
+    after_iteration,
     as_type,
     common_type,
+    flags_of,
     flattened,
     in_graph,
     is_carried,
+    is_flag,
     is_number,
     is_same,
     is_undefined,
     type_of,
+    without_flags,
 )
 from tracegraph.control.branch import Cond, may_differ
 from tracegraph.control_flow.array_states import (
@@ -67,6 +73,8 @@ class LoopOptions:
     maximum_iterations: Any = None
     #: The names that may be read after it.
     read_after: Sequence[str] = ()
+    #: The flags by which an iteration says that it was left.
+    exits: Sequence[str] = ()
     #: Whether it is known to run at least once.
     is_entered: bool = False
     #: The user's body, if the function that runs was derived from it.
@@ -111,6 +119,8 @@ class _Joined:
     structure: nest.Structure | None
     leaves: tuple[_StateLeaf, ...]
     undefined: Any = None
+    #: The name as one that has a value only where some flags do not hold.
+    conditional: SetUnlessLeft | None = None
 
     def tensors(self, value: Any, results: Iterator[Tensor]) -> list[Tensor]:
         """A branch's tensors for the leaves that are carried; `results` are the tensors among the
@@ -126,7 +136,35 @@ class _Joined:
         if self.structure is None:
             return self.undefined
         leaves = [own.kept if own.type is None else next(tensors) for own in self.leaves]
-        return self.structure.pack(leaves)
+        value = self.structure.pack(leaves)
+        if self.conditional is None:
+            return value
+        return dataclasses.replace(self.conditional, value=value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Exits:
+    """Which flags of a choice say that a branch was left by `return`, `break` or `continue`."""
+
+    first: frozenset[str] = frozenset()
+    second: frozenset[str] = frozenset()
+    #: The names that other code may read, whatever the flags are.
+    shared: Sequence[str] = ()
+
+    def after(self, names: Sequence[str], first: Values, second: Values) -> _Exits:
+        """Those that say so by their values at the end of the branches too."""
+
+        def held(values: Values) -> frozenset[str]:
+            pairs = zip(names, values, strict=True)
+            return frozenset(name for name, value in pairs if is_flag(name) and value is True)
+
+        return _Exits(self.first | held(first), self.second | held(second), self.shared)
+
+    def of(self, name: str, is_first: bool) -> frozenset[str]:
+        """The flags of one branch by which a name need not have a value there."""
+        is_own = name.isidentifier() and name not in self.shared
+        own, other = (self.first, self.second) if is_first else (self.second, self.first)
+        return own if is_own and not own <= other else frozenset()
 
 
 def chosen(
@@ -134,6 +172,7 @@ def chosen(
     first: Callable[[], Values],
     second: Callable[[], Values],
     names: Sequence[str],
+    exits: _Exits = _Exits(),
 ) -> Values:
     """The result of the first function if `pred` holds, else of the second."""
     found: list[Values] = []
@@ -144,7 +183,7 @@ def chosen(
     ) -> TracedRegion:
         def run() -> list[Tensor]:
             given.append(tuple(_known(value, pred, holds) for value in function()))
-            values = chosen_alike(given[-1])
+            values = chosen_alike(tuple(map(without_flags, given[-1])))
             values = supplied(values, lacking) if lacking else values
             found.append(values)
             return [as_tensor(x) for value in values for x in _arrays(value)]
@@ -161,11 +200,12 @@ def chosen(
         ]
     columns = zip(given[-2], given[-1], found[0], found[1], names, strict=True)
     reads_values = any(region.reads_values for region in regions)
+    exits = exits.after(names, given[-2], given[-1])
     joined = [
         # An array that neither branch writes to is unchanged.
         _Joined(None, (), x)
-        if x is y and isinstance(x, TensorArray)
-        else _join(one, other, name, reads_values)
+        if x is y and isinstance(without_flags(x), TensorArray)
+        else _with_flags(x, y, _join(one, other, name, reads_values, exits))
         for x, y, one, other, name in columns
     ]
 
@@ -184,6 +224,16 @@ def chosen(
     return measured(tuple(own.value(rest) for own in joined))
 
 
+def _with_flags(x: Any, y: Any, joined: _Joined) -> _Joined:
+    """The joined value of a name whose values in the branches, x and y, have flags of their own."""
+    flags = flags_of(x) | flags_of(y)
+    if not flags or joined.structure is None:
+        return joined
+    known = next(value for value in (x, y, joined.conditional) if isinstance(value, SetUnlessLeft))
+    flags |= flags_of(joined.conditional)
+    return dataclasses.replace(joined, conditional=dataclasses.replace(known, flags=flags))
+
+
 def _arrays(value: Any) -> list[Any]:
     """The leaves of a value that a branch returns."""
     return [] if is_undefined(value) else [*filter(_is_array, flattened(value)[0])]
@@ -191,6 +241,10 @@ def _arrays(value: Any) -> list[Any]:
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, (Tensor, Variable, np.ndarray, np.generic))
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
 
 
 def _known(value: Any, pred: Tensor, holds: bool) -> Any:
@@ -203,12 +257,12 @@ def _known(value: Any, pred: Tensor, holds: bool) -> Any:
     return value
 
 
-def _join(one: Any, other: Any, name: str, reads_values: bool) -> _Joined:
+def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) -> _Joined:
     place = StatePlace(
         name, "in the main branch", "in the else branch", "make both branches give one type"
     )
     if is_undefined(one) or is_undefined(other):
-        return _join_undefined(one, other, place)
+        return _join_undefined(one, other, place, exits.of(name, is_undefined(one)))
     (leaves, structure), (others, other_structure) = flattened(one), flattened(other)
     if not structure.matches(other_structure):
         place.refuse(SignatureError, one, other, "give both the same structure")
@@ -231,26 +285,42 @@ def _join_leaves(one: Any, other: Any, place: StatePlace, reads_values: bool) ->
     return _StateLeaf(common_type(one, other, place))
 
 
-def _join_undefined(one: Any, other: Any, place: StatePlace) -> _Joined:
-    """The state of a name that at most one branch sets. Return values are filled in, since a flag
-    says whether the function has returned; any other name must not be used."""
+def _join_undefined(one: Any, other: Any, place: StatePlace, flags: frozenset[str]) -> _Joined:
+    """The state of a name that at most one branch sets. It is filled in where a flag says whether
+    the function has returned, or the code that follows is not reached; any other name must not be
+    used."""
     if is_undefined(one) and is_undefined(other):
         return _Joined(None, (), one)
     value = other if is_undefined(one) else one
-    if isinstance(one if is_undefined(one) else other, UndefinedReturnValue):
+    fact = f"{place.label} is set in one branch only of the `if` at {here()}"
+    is_return = isinstance(one if is_undefined(one) else other, UndefinedReturnValue)
+    if is_return or flags:
         leaves, structure = flattened(value)
-        types = [type_of(x) if is_carried(x) else None for x in leaves]
-        return _Joined(structure, tuple(_StateLeaf(t, x) for t, x in zip(types, leaves)))
+        # What a name stands for is one Python value, and what a function returns one of several.
+        is_state = is_carried if is_return else _is_tensor
+        types = [type_of(x) if is_state(x) else None for x in leaves]
+        filled = tuple(_StateLeaf(t, x) for t, x in zip(types, leaves))
+        depth = _thread.finally_depth
+        own = None if is_return else SetUnlessLeft(place.name, None, flags, depth, fact)
+        return _Joined(structure, filled, conditional=own)
     missing = "main" if is_undefined(one) else "else"
     fix = f"{place.label} must also be set in the {missing} branch"
-    fact = f"{place.label} is set in one branch only of the `if` at {here()}"
     return _Joined(None, (), Undefined(place.name, fact, fix))
 
 
 def run_choice(
-    pred: Tensor, body: Any, orelse: Any, get_state: Any, set_state: Any, names: Sequence[str]
+    pred: Tensor,
+    body: Any,
+    orelse: Any,
+    get_state: Any,
+    set_state: Any,
+    names: Sequence[str],
+    flags: Iterable[str] = (),
+    shared: Sequence[str] = (),
 ) -> None:
-    """An `if` on a predicate of the graph: traces both branches from the same state."""
+    """An `if` on a predicate of the graph: traces both branches from the same state. The `flags`
+    say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too.
+    """
     before = get_state()
 
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
@@ -263,7 +333,8 @@ def run_choice(
         return traced
 
     try:
-        after = chosen(pred, branch(body), branch(orelse), names)
+        exits = _Exits(second=frozenset(flags), shared=shared)
+        after = chosen(pred, branch(body), branch(orelse), names, exits)
     except BaseException as error:
         set_state(before)
         _note_raise(error)
@@ -326,6 +397,7 @@ class _LoopName:
 
     @staticmethod
     def before(value: Any) -> _LoopName:
+        value = without_flags(value)
         if is_undefined(value):
             return _LoopName(None, [], value)
         leaves, structure = _with_whole_arrays(value)
@@ -382,6 +454,8 @@ class _StagedLoop:
         self._get_state, self._set_state = get_state, set_state
         self._options = options
         self._before = get_state()
+        #: What each name has flags by, before the loop or after an iteration.
+        self._conditional = [x if flags_of(x) else None for x in self._before]
         #: The dtypes of the lists that grow, by the indices of their names.
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
@@ -406,12 +480,29 @@ class _StagedLoop:
         except BaseException:
             self._set_state(self._before)
             raise
-        self._set_state(self.values(results, is_final=True))
+        self._set_state(self._after(results))
+
+    def _after(self, tensors: Sequence[Tensor]) -> Values:
+        """The state after the loop."""
+        values = self.values(tensors, is_final=True)
+        return tuple(
+            value if own is None else dataclasses.replace(own, value=value)
+            for value, own in zip(values, self._conditional, strict=True)
+        )
+
+    def _after_iteration(self) -> Values:
+        """The state after an iteration that was run, without flags."""
+        exits = self._options.exits
+        values = tuple(after_iteration(value, exits) for value in self._get_state())
+        for number, value in enumerate(values):
+            if flags_of(value):
+                self._conditional[number] = value
+        return tuple(map(without_flags, values))
 
     def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The state after an iteration that starts with `tensors`."""
         self._run(body, self.values(tensors))
-        return self._next(self._get_state(), tensors)
+        return self._next(self._after_iteration(), tensors)
 
     def _run(self, body: Callable[[], None], values: Values) -> None:
         """Runs an iteration that starts with these values. Raises _Again if one of them is a list
@@ -464,7 +555,7 @@ class _StagedLoop:
                 self._run(once, tuple(own.fresh() for own in self.own))
             except _Again:
                 return True
-            after = self._get_state()
+            after = self._after_iteration()
         found = [self._retype(*pair) for pair in zip(self.own, after, strict=True)]
         return any(found)
 
@@ -482,7 +573,7 @@ class _StagedLoop:
     def names_of_tensors(self) -> list[str]:
         """The user's name for each carried leaf of the state."""
         counts = [sum(leaf.type is not None for leaf in own.leaves) for own in self.own]
-        pairs = zip(self._names, counts, strict=True)
+        pairs = zip((name.removeprefix(HOOKS) for name in self._names), counts, strict=True)
         return [label for name, count in pairs for label in numbered(_as_path(name), count)]
 
     def initial(self) -> list[Tensor]:
@@ -649,16 +740,52 @@ def run_fold(
     loop.run(execute, first)
 
 
+def leave_iteration(get_state: GetState, set_state: SetState, exits: Sequence[str]) -> None:
+    """Drops, after an iteration that Python ran, the values that a name has unless the iteration
+    was left."""
+    if exits:
+        before = get_state()
+        after = tuple(after_iteration(value, exits) for value in before)
+        if any(x is not y for x, y in zip(before, after, strict=True)):
+            set_state(after)
+
+
+# What is read.
+
+
+@contextlib.contextmanager
+def finally_() -> Iterator[None]:
+    """The context of a `finally` block, which is reached wherever the code before was left."""
+    _thread.finally_depth += 1
+    try:
+        yield
+    finally:
+        _thread.finally_depth -= 1
+
+
+def read(value: Any) -> Any:
+    """The value of a name that is being read."""
+    if isinstance(value, SetUnlessLeft):
+        if value.depth >= _thread.finally_depth:
+            return value.value
+        value = value.refused("the `try`")
+    if isinstance(value, Undefined):
+        value.refuse()
+    return value
+
+
 # Lists that must not grow.
 
 
-class _KeptLists(threading.local):
+class _OfThread(threading.local):
     def __init__(self) -> None:
+        #: How many `finally` blocks are being traced.
+        self.finally_depth = 0
         #: For each branch and body being traced: the lists from outside, and whether it is a loop.
         self.lists: list[tuple[dict[int, list[Any]], bool]] = []
 
 
-_thread = _KeptLists()
+_thread = _OfThread()
 
 
 @contextlib.contextmanager
@@ -692,7 +819,7 @@ def _held_by(body: Any) -> Iterator[Any]:
 
 def _content(cell: CellType) -> Any:
     try:
-        return cell.cell_contents
+        return without_flags(cell.cell_contents)
     except ValueError:  # the cell is still empty
         return None
 

@@ -7,11 +7,13 @@ remain the same objects.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.autograph.function_conversion import HOOKS
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
@@ -61,6 +63,48 @@ class UndefinedReturnValue(Undefined):
 
     def __init__(self) -> None:
         super().__init__("the returned value")
+
+
+@dataclasses.dataclass(frozen=True)
+class SetUnlessLeft:
+    """The value of a name that has none where a `return`, `break` or `continue` left the code.
+    What follows is not reached there, so a graph has zeros for it."""
+
+    name: str
+    value: Any
+    #: malt's names of the flags that say whether the code was left.
+    flags: frozenset[str]
+    #: How many `finally` blocks the code that set it is in.
+    depth: int
+    fact: str
+
+    def refused(self, place: str) -> Undefined:
+        """The name without its value, where code is reached that comes after `place`."""
+        return Undefined(self.name, self.fact, f"give {self.name!r} a value before {place}")
+
+
+def is_flag(name: str) -> bool:
+    """Whether malt made the name, for a flag that says whether the code was left."""
+    return name.startswith(HOOKS)
+
+
+def is_flag_of_loop(name: str) -> bool:
+    return is_flag(name) and not name.startswith(f"{HOOKS}do_return")
+
+
+def without_flags(value: Any) -> Any:
+    """The value of a name, for code that is not reached where the code before was left."""
+    return value.value if isinstance(value, SetUnlessLeft) else value
+
+
+def flags_of(value: Any) -> frozenset[str]:
+    return value.flags if isinstance(value, SetUnlessLeft) else frozenset()
+
+
+def after_iteration(value: Any, exits: Sequence[str]) -> Any:
+    """The value of a name after an iteration of a loop, whose `break` and `continue` set the flags
+    `exits`: what follows is reached after these too."""
+    return value if flags_of(value).isdisjoint(exits) else value.refused("the loop")
 
 
 def is_undefined(value: Any) -> bool:

@@ -45,7 +45,7 @@ def with_stacked_writes(
     outputs = [*(ends[i] for i in kept), *ends[op.states :], *(x.update for x in writes)]
     rest = [i for i in range(len(inputs)) if i - op.constants not in dropped]
     small = dead_code(body.with_outputs(tuple(outputs)))
-    small = Graph(small.name, tuple(body.inputs[i] for i in rest), small.nodes, small.outputs)
+    small = Graph(small.name, tuple(small.inputs[i] for i in rest), small.nodes, small.outputs)
 
     def unstacked(found: Outputs) -> list[Tensor]:
         states = dict(zip(kept, found, strict=False))

@@ -1,4 +1,4 @@
-"""Modules of ours imported on first use, which keeps `import tracegraph` fast."""
+"""Modules imported on first use, which keeps `import tracegraph` fast."""
 
 from __future__ import annotations
 

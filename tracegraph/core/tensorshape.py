@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, SupportsIndex, overload
 
 import numpy as np
@@ -299,6 +299,8 @@ class AskedSize(Dim):
     note_apart: ClassVar[Callable[[Any, Any], None]] = lambda left, right: None
     #: What is being traced, with all that it calls; None outside. Tracing installs it.
     home: ClassVar[Any] = staticmethod(lambda: None)
+    #: Whether what is being traced has the open sizes of these names. Tracing installs it.
+    has_names: ClassVar[Callable[[Set[str]], bool]] = staticmethod(lambda names: True)
 
     __hash__ = Dim.__hash__
 
@@ -307,14 +309,19 @@ class AskedSize(Dim):
         self._home = AskedSize.home()
 
     def plain(self) -> Dim:
-        """The Dim, for use in a graph. Raises TraceError for a size that a run of another graph
-        finds: the name means another size in this one."""
+        """The Dim, for use in a graph. Raises TraceError for a size of another graph: the name
+        means another size in this one."""
         home = AskedSize.home()
-        is_elsewhere = home is not None and self._home is not home
-        if is_elsewhere and any(name.startswith("?") for name in self.names()):
+        found = {name for name in self.names() if name.startswith("?")}
+        if self._home is home:
+            is_elsewhere = home is not None and not AskedSize.has_names(self.names() - found)
+        else:
+            is_elsewhere = self._home is not None or bool(found)
+        if is_elsewhere:
+            where = "and only its runs know it" if found else "where alone it is known"
             fail(
                 TraceError,
-                f"the size {self} belongs to a function traced before, and only its runs know it",
+                f"the size {self} belongs to a function traced before, {where}",
                 fix="take the size from a tensor of this function, or return the tensor that has "
                 "it",
             )
@@ -322,13 +329,15 @@ class AskedSize(Dim):
 
     def __eq__(self, other: object) -> bool:
         if Dim.__eq__(self, other):
+            if isinstance(other, AskedSize) and other._home is not self._home:
+                _check_asked(self, other)
             return True
         if isinstance(other, (Dim, int, np.integer)) and not isinstance(other, bool):
             lowest, highest = bounds(self - other)
-            if lowest <= 0 <= highest:
-                _note_apart(plain(self), plain(other) if isinstance(other, Dim) else int(other))
-            else:
+            if not lowest <= 0 <= highest:
                 _note_positive(self - other)
+            elif AskedSize.home() is not None:
+                _note_apart(plain(self), plain(other) if isinstance(other, Dim) else int(other))
         return False
 
     def __lt__(self, other: Any) -> bool:
@@ -353,7 +362,11 @@ def _asked(size: Any) -> Any:
 def _arithmetic(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def computed(self: AskedSize, *others: Any) -> Any:
-        return _asked(method(self, *others))
+        result = _asked(method(self, *others))
+        if isinstance(result, AskedSize):
+            homes = [x._home for x in (self, *others) if isinstance(x, AskedSize)]
+            result._home = next((x for x in homes if x is not result._home), result._home)
+        return result
 
     return computed
 
@@ -362,6 +375,12 @@ for _name in ("add", "radd", "sub", "rsub", "neg", "mul", "rmul", "pow"):
     setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
 for _name in ("floordiv", "rfloordiv", "mod", "rmod"):
     setattr(AskedSize, f"__{_name}__", _arithmetic(getattr(Dim, f"__{_name}__")))
+
+
+def _check_asked(*sizes: Any) -> None:
+    """Refuses to compare a size of another function by its name, where the user asks."""
+    if AskedSize.home() is not None and _is_asked_by_user():
+        plain(sizes)
 
 
 def _note_apart(left: Any, right: Any) -> None:

@@ -92,6 +92,17 @@ class Pending(Builder):
         self._was_struck = False
         #: Weak references to objects that keep nodes and must drop them once they have run.
         self.keepers: list[weakref.ref[Any]] = []
+        #: How many nodes were searched for a loop that may never end, and whether one was found.
+        self._searched, self._has_endless = 0, False
+
+    @property
+    def may_never_end(self) -> bool:
+        """Whether a pending branch, loop or call is or holds a loop without a known bound."""
+        new, self._searched = self.nodes[self._searched :], len(self.nodes)
+        # Each assignment asks, so that most nodes must be passed over quickly.
+        if any(node.op.can_prune and node.op.may_never_end for node in new):
+            self._has_endless = True
+        return self._has_endless
 
     def admit_all(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple([self.admit(x) for x in inputs])
@@ -207,6 +218,7 @@ class Pending(Builder):
             batch = _Batch(nodes, nodes, trust_counts)
         batch.run()
         del self.nodes[: len(nodes)]
+        self._searched, self._has_endless = 0, False
         batch.release()
         if self.keepers:
             self._tell_keepers()
@@ -492,6 +504,14 @@ def run_failure(error: Exception, source: Source) -> Exception:
 
 
 _DELETED = "an array of JAX's was given away: pass its copy, jax.numpy.copy(x), to what keeps it"
+
+
+def materialise_endless(tensor: Tensor) -> None:
+    """Computes the value of `tensor` if it is pending with a loop that may never end: an interrupt
+    of that loop then comes before what is done with the value."""
+    builder = tensor.node and tensor.node.builder
+    if isinstance(builder, Pending) and builder.may_never_end:
+        materialise(tensor)
 
 
 def raise_failures(buffers: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.settings import device_scope
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, plain, same_shape, same_size
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import (
     PYTHON_DTYPES,
@@ -72,7 +72,7 @@ def as_tensor(value: Any, dtype: DType | None = None) -> Tensor:
     if read is not None:
         return as_tensor(read(), dtype)
     if isinstance(value, Dim):
-        size = DimSize(value)()
+        size = DimSize(plain(value))()
         return size if dtype in (None, int32) else Cast(dtype)(size)
     if _stays_on_device(value):
         return _from_device(value, dtype)
@@ -604,7 +604,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
     numbers.
     """
     if isinstance(value, (int, Dim, np.integer)):
-        return (value if isinstance(value, (bool, Dim)) else int(value),)
+        return (plain(value) if isinstance(value, (bool, Dim)) else int(value),)
     if has_dtype(value):
         value = _known_while_tracing(as_tensor(value), what)
     if isinstance(value, np.ndarray):
@@ -617,7 +617,7 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
             fix="use ints, such as [2, 3]",
         )
     return tuple(
-        v if isinstance(v, Dim) else static_ints(v, what)[0] if has_dtype(v) else _int(v)
+        plain(v) if isinstance(v, Dim) else static_ints(v, what)[0] if has_dtype(v) else _int(v)
         for v in value
     )
 

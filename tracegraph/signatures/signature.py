@@ -16,7 +16,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.boundary.argument_errors import renamed
 from tracegraph.core.interrupts import is_of_interrupt
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, is_static, plain
 from tracegraph.core.source import caller_of
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, asked_shape
 from tracegraph.core.types import PYTHON_DTYPES, DType, TensorType, bool_, type_of_array
@@ -111,14 +111,14 @@ class ShapeType(SizeType):
 def size_type(leaf: Any) -> TensorType | None:
     """The key of a leaf that is an open size or a shape with open sizes; None for any other."""
     if isinstance(leaf, Dim):
-        return SizeType(bool_, (leaf, 0))
+        return SizeType(bool_, (plain(leaf), 0))
     if not isinstance(leaf, TensorShape):
         return None
     if isinstance(leaf.variable, ShapeVariable):
         return ShapeType(bool_, leaf.variable)
     if leaf.variable is not None or not all(isinstance(size, (int, Dim)) for size in leaf):
         return None
-    return None if is_static(tuple(leaf)) else ShapeType(bool_, (*leaf, 0))
+    return None if is_static(tuple(leaf)) else ShapeType(bool_, (*map(plain, leaf), 0))
 
 
 def holder_of(leaf: Any, type: TensorType) -> Tensor:

@@ -19,7 +19,7 @@ from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType, as_dtype
 from tracegraph.eager import backend
-from tracegraph.eager.pending import device_buffer
+from tracegraph.eager.pending import device_buffer, materialise_endless
 from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
     MemoryPlace,
@@ -651,6 +651,7 @@ class Variable(Slot, TensorMethods):
 
     def _admitted(self, new: Tensor) -> Tensor:
         (new,) = current().admit_all((new,))
+        materialise_endless(new)  # an interrupt must leave the old value
         return self._laid_out(new)
 
     def tell_assigned(self, value: Tensor) -> None:

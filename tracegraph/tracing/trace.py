@@ -488,8 +488,14 @@ def _root() -> Any:
     return getattr(current(), "root", None)
 
 
+def _has_names(names: Set[str]) -> bool:
+    trace = current_trace()
+    return trace is None or trace.has_sizes(names)
+
+
 AskedSize.note_apart = _note_apart
 AskedSize.home = staticmethod(_root)
+AskedSize.has_names = staticmethod(_has_names)
 
 
 def executing_eagerly() -> bool:

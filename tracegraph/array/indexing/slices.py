@@ -12,7 +12,7 @@ from tracegraph.array.expressions import as_known, difference, text
 from tracegraph.array.indexing.index_arrays import is_gathered, is_index_array, taken_at
 from tracegraph.array.indexing.selection import boolean_mask
 from tracegraph.array.runtime_sizes import is_open, runtime_size
-from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum
+from tracegraph.core.shapes import Dim, Size, ceiling_divide, maximum, minimum, plain
 from tracegraph.core.types import bool_, int32, int64
 from tracegraph.errors import DTypeError, TraceError, counted, fail, kind_of, shown
 from tracegraph.ir.builder import current, operand_text
@@ -463,7 +463,7 @@ _ONE_EACH = "give one begin and one size for each axis"
 def _numbers(op: str, value: Any, rank: int) -> list[Any]:
     """The elements of a vector: numbers, or scalar tensors if unknown."""
     if isinstance(value, (list, tuple)):
-        return list(value)
+        return [plain(number) for number in value]
     if has_dtype(value):
         tensor = as_integers(op, "the numbers", value)
         if static_value_in_graph(tensor) is None:

@@ -11,6 +11,7 @@ import __future__
 import ast
 import contextlib
 import importlib.util  # malt uses it without importing it
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
@@ -28,9 +29,16 @@ from malt.converters import (
 from malt.core import converter, unsupported_features_checker
 from malt.lang import directives
 from malt.pyct import anno, cfg, errors, naming, qual_names, templates, transformer
-from malt.pyct.static_analysis import activity, liveness, reaching_definitions, reaching_fndefs
+from malt.pyct.static_analysis import (
+    activity,
+    annos,
+    liveness,
+    reaching_definitions,
+    reaching_fndefs,
+)
 
 from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
+from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.preparation import loop_options, prepared
 from tracegraph.core.interrupts import is_of_interrupt
@@ -86,8 +94,20 @@ def _transformed(function: FunctionType) -> Any:
     name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
     info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
-    context = transformer.Context(info, naming.Namer(names), converter.ProgramContext(_Options()))
+    context = transformer.Context(info, _Namer(names), converter.ProgramContext(_Options()))
     return _lowered(node, context)
+
+
+class _Namer(naming.Namer):
+    """Names for what malt adds. Its flags of `break`, `continue` and `return` get names that no
+    user has, by which the hooks know them."""
+
+    def new_symbol(self, name_root: str, reserved_locals: Any) -> str:
+        root = f"{HOOKS}{name_root}" if name_root in _FLAGS else name_root
+        return super().new_symbol(root, reserved_locals)
+
+
+_FLAGS = frozenset(["break_", "continue_", "do_return"])
 
 
 class _Options:
@@ -121,7 +141,8 @@ def _lowered(node: Any, context: Any) -> Any:
         node = _with_staged_statements(node, context)
     node = _Choices(context).visit(node)
     node = logical_expressions.transform(node, context)
-    return variables.transform(node, context)
+    node = _Reads(context).visit(node)
+    return _Finally(context).visit(node) if _has(node, ast.Try) else node
 
 
 def _has(node: ast.AST, *kinds: type) -> bool:
@@ -224,12 +245,35 @@ class _Choices(converter.Base):
 _CALLED = re.compile(rf"{HOOKS}\.called\(([\w.]+)\)")
 
 
+class _Reads(variables.VariableAccessTransformer):
+    """Reads of names as calls of a hook, also in the value of an augmented assignment."""
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+        if isinstance(node.target, ast.Name):
+            node.value = self.visit(node.value)  # type: ignore[assignment]
+        return super().visit_AugAssign(node)
+
+
+class _Finally(converter.Base):
+    """What `finally` runs, in a context of the hooks: it also runs after a `return`."""
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        self.generic_visit(node)
+        if node.finalbody:
+            text = f"with {HOOKS}.finally_():\n  body"
+            made = templates.replace(text, body=node.finalbody)
+            node.finalbody = _derived(made, next(_with_origin(node.finalbody), node))
+        return node
+
+
 class _Statements(control_flow.ControlFlowTransformer):
     """Control flow through hooks. Attributes and items created by one branch are removed again
     before the other branch is traced."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, shared: Iterable[str]) -> None:
         super().__init__(context)
+        #: The names that other functions may read too.
+        self._shared = frozenset(shared)
         #: The blocks already lowered: templates copy their arguments, so a deeply nested block
         #: would be copied at every level.
         self._blocks: dict[str, list[ast.stmt]] = {}
@@ -256,9 +300,17 @@ class _Statements(control_flow.ControlFlowTransformer):
         return _derived(made, node)
 
     def visit_If(self, node: ast.If) -> Any:
-        if not anno.hasanno(node.test, anno.Basic.ORIGIN):  # malt made it, around the user's lines
+        """An `if` as a call of a hook. That of malt's `if not flag:` around the user's lines also
+        gets the name of the flag."""
+        is_users = anno.hasanno(node.test, anno.Basic.ORIGIN)
+        if not is_users:
             _derived(node, next(_with_origin(node.body), node))
-        return self._lowered(super().visit_If(node), node)
+        flag = "" if is_users else node.test.operand.id  # type: ignore[attr-defined]
+        made = self._lowered(super().visit_If(node), node)
+        call = made[-1].value
+        names = sorted(x.value for x in call.args[5].elts if x.value in self._shared)
+        call.args += [ast.Constant(flag), ast.Tuple([*map(ast.Constant, names)], ast.Load())]
+        return made
 
     def visit_While(self, node: ast.While) -> Any:
         return self._lowered(super().visit_While(node), node)
@@ -267,12 +319,15 @@ class _Statements(control_flow.ControlFlowTransformer):
         return self._lowered(super().visit_For(node), node)
 
     def _create_loop_options(self, node: Any) -> Any:
-        """The options of a loop, and which names may be read after it."""
+        """The options of a loop, which names may be read after it, and which flags say that an
+        iteration was left."""
         options = super()._create_loop_options(node)
         live: Any = anno.getanno(node, anno.Static.LIVE_VARS_OUT)
-        names = sorted(map(str, live))
-        options.keys.append(ast.Constant("read_after"))
-        options.values.append(ast.Tuple([*map(ast.Constant, names)], ast.Load()))
+        body: Any = anno.getanno(node, annos.NodeAnno.BODY_SCOPE)
+        flags = filter(is_flag_of_loop, map(str, body.bound))
+        for key, names in (("read_after", map(str, live)), ("exits", flags)):
+            options.keys.append(ast.Constant(key))
+            options.values.append(ast.Tuple([*map(ast.Constant, sorted(names))], ast.Load()))
         return options
 
     def _create_state_functions(
@@ -323,8 +378,20 @@ def _loaded(name: Any) -> Any:
         return name
     text = ast.Constant(str(name))
     return templates.replace_as_expression(
-        f"{HOOKS}.ldu(lambda: value, text)", value=name, text=text
+        f"{HOOKS}.ldu(lambda: value, text)", value=_path(name), text=text
     )
+
+
+class _Paths(ast.NodeTransformer):
+    """Names in attributes and items as what they stand for where the code was not left."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return templates.replace_as_expression(f"{HOOKS}.without_flags(name)", name=node)
+
+
+def _path(name: Any) -> Any:
+    """An attribute or item as an expression, or as a target."""
+    return _Paths().visit(name.ast())
 
 
 def _store(name: Any, value: str) -> Any:
@@ -339,7 +406,7 @@ def _store(name: Any, value: str) -> Any:
         """,
         value=value,
         loaded=_loaded(name),
-        target=name,
+        target=_path(name),
     )
 
 
@@ -349,7 +416,9 @@ def _with_staged_statements(node: Any, context: Any) -> Any:
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = reaching_definitions.resolve(node, context, graphs)
     node = reaching_fndefs.resolve(node, context, graphs)
-    return _Statements(context).visit(liveness.resolve(node, context, graphs))
+    declared = (x.names for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
+    statements = _Statements(context, itertools.chain.from_iterable(declared))
+    return statements.visit(liveness.resolve(node, context, graphs))
 
 
 # Code generation.
