@@ -100,8 +100,7 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
     state of a generator never does. None for a program on one device. Raises InvalidArgumentError
     for two meshes."""
     found: Home | None = None
-    in_graph = graph.cached("homes", lambda: tuple(_homes_of_graph(graph)))
-    for home in (*_homes_of_buffers(graph, buffers), *in_graph):
+    for home in (*_homes_of_buffers(graph, buffers), *_homes_in(graph)):
         if found is None:
             found = home
         elif not _are_same(found.mesh, home.mesh):
@@ -144,16 +143,24 @@ def _homes_of_buffers(graph: Graph, buffers: Sequence[Any]) -> Iterator[Home]:
             yield Home(found.mesh, _called(x), x.source)
 
 
-def _homes_of_graph(graph: Graph) -> Iterator[Home]:
+def _homes_in(graph: Graph) -> tuple[Home, ...]:
     """Each mesh of a graph once, with the first line that names it."""
-    known: set[Any] = set()
-    for inner in graph.graphs():
-        for node in inner.nodes:
-            if isinstance(node.op, ops.WithLayout):
-                mesh = jax_mesh(node.op.mesh, node.op.devices)
-                if mesh is not None and mesh not in known:
-                    known.add(mesh)
-                    yield Home(mesh, f"with_layout at {node.source}", node.source)
+    for inner in () if "homes" in graph.cache else graph.graphs():  # callees first
+        inner.cached("homes", lambda inner=inner: tuple(_homes_of_nodes(inner).values()))
+    return graph.cache["homes"]
+
+
+def _homes_of_nodes(graph: Graph) -> dict[Any, Home]:
+    found: dict[Any, Home] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, ops.WithLayout):
+            mesh = jax_mesh(node.op.mesh, node.op.devices)
+            if mesh is not None:
+                found.setdefault(mesh, Home(mesh, f"with_layout at {node.source}", node.source))
+        for inner in node.op.graphs():
+            for home in inner.cache["homes"]:
+                found.setdefault(home.mesh, home)
+    return found
 
 
 def refuse_devices(graph: Graph, buffers: Sequence[Any]) -> None:
@@ -310,6 +317,19 @@ def mesh_of(*xs: Any) -> Any:
     return None
 
 
+def on_mesh(graph: Graph, arrays: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a graph that is being traced, with the mesh of its program in the types of
+    all, for `mesh_of`. An argument that is on no mesh may be divided as well, as XLA goes from
+    results to operands."""
+    bare = [jax.typeof(x).sharding.mesh.empty for x in arrays]
+    if not any(bare):
+        return arrays
+    mesh = mesh_of(*arrays) or next((home.mesh for home in _homes_in(graph)), None)
+    if mesh is None or mesh.size == 1:
+        return arrays
+    return [whole(x, (), mesh) if is_bare else x for x, is_bare in zip(arrays, bare, strict=True)]
+
+
 def axes_that_divide(mesh: Any) -> int:
     """How many axes of a mesh have more than one device; none without a mesh."""
     return 0 if mesh is None else sum(size > 1 for size in mesh.axis_sizes)
@@ -326,7 +346,7 @@ def whole(x: Any, axes: Iterable[int], mesh: Any) -> Any:
 def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:
     """The outputs of a branch, which XLA may shard freely. It refuses a conditional whose branches
     end in different layouts, so a layout stated for a branch's result ends inside the branch."""
-    mesh = next((home.mesh for home in _homes_of_graph(graph)), None)
+    mesh = next((home.mesh for home in _homes_in(graph)), None)
     if mesh is None:
         return tuple(outputs)
     free = PartitionSpec.UNCONSTRAINED

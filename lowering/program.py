@@ -86,7 +86,8 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         place = place_of_thread()
         source = place.source
         try:
-            return _lowered(graph, tuple(map(in_device_memory, arrays)), way)
+            on_device = [*map(in_device_memory, arrays)]
+            return _lowered(graph, layout.on_mesh(graph, on_device), way)
         finally:
             place.source = source  # a plain store, which no interrupt can split
 

@@ -37,7 +37,16 @@ def _transpose(op: ops.Transpose, x: Any) -> Any:
 
 @lowers(ops.Slice)
 def _slice(op: ops.Slice, x: Any) -> Any:
-    return lax.slice(x, sizes.shape(op.start), sizes.shape(op.stop), op.stride)
+    around = [*map(_easy_to_divide, sizes.shape(op.start), sizes.shape(op.stop), op.stride)]
+    return lax.slice(x, *zip(*around, strict=True)) if around else x
+
+
+def _easy_to_divide(start: Any, stop: Any, stride: int) -> tuple[Any, Any, int]:
+    """The same elements of an axis; one alone has no stride, since XLA's partitioner refuses to
+    divide an axis with another stride than 1 then."""
+    is_known = not (sizes.is_open(start) or sizes.is_open(stop))
+    is_alone = stride > 1 and is_known and start < stop <= start + stride
+    return (start, start + 1, 1) if is_alone else (start, stop, stride)
 
 
 @lowers(ops.Pad)
@@ -47,15 +56,21 @@ def _pad(op: ops.Pad, x: Any, value: Any) -> Any:
 
 
 def padded(x: Any, value: Any, around: Sequence[tuple[Any, Any, int]]) -> Any:
-    """JAX's `pad`. XLA's partitioner ends the process where it divides an axis that is cut."""
-    cut = [axis for axis, (low, high, _) in enumerate(around) if _cuts(low) or _cuts(high)]
-    mesh = mesh_of(x) if cut else None
+    """JAX's `pad`. Where XLA's partitioner divides an axis that is cut, it ends the process; where
+    it divides one that gets gaps, it refuses some programs, and in others puts elements in wrong
+    places."""
+    hard = [
+        axis
+        for axis, (low, high, gap) in enumerate(around)
+        if gap or _may_cut(low) or _may_cut(high)
+    ]
+    mesh = mesh_of(x) if hard else None
     if mesh is None:
         return lax.pad(x, value, around)
-    return whole(lax.pad(whole(x, cut, mesh), value, around), cut, mesh)
+    return whole(lax.pad(whole(x, hard, mesh), value, around), hard, mesh)
 
 
-def _cuts(size: Any) -> bool:
+def _may_cut(size: Any) -> bool:
     return sizes.is_open(size) or size < 0
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import tracegraph as tg
 from lowering.agreement import _first_difference
+from tracegraph.commands.main import main
 from tracegraph.distribute.watch import port_of, reserved_port
 
 SCRIPT = Path(__file__).parents[1] / "in_processes.py"
@@ -394,6 +395,32 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind():
     while any(map(is_running, numbers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(is_running, numbers))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_process_started_ends_with_it(code, tmp_path, monkeypatch):
+    monkeypatch.setattr("tracegraph.commands.launch._GRACE", 0.3)
+    script = tmp_path / "starts_another.py"
+    script.write_text(
+        "import os, subprocess, sys\n"
+        "started = subprocess.Popen(['sleep', '600'])\n"
+        f"open(os.environ['TRACEGRAPH_PROCESS'], 'w').write(str(started.pid))\n"
+        f"sys.exit({code} * int(os.environ['TRACEGRAPH_PROCESS']))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", "-n", "2", str(script)]) == code
+    numbers = [int((tmp_path / name).read_text()) for name in "01"]
+    deadline = time.monotonic() + 10
+    while any(map(is_running, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(is_running, numbers))
+
+
+def test_lines_are_printed_as_they_are(tmp_path, capfd):
+    script = tmp_path / "prints.py"
+    script.write_text("import os\nos.write(1, b'kept:  \\n  \\xff\\n\\nlast\\t')\n")
+    assert main(["launch", "-n", "1", str(script)]) == 0
+    assert capfd.readouterr().out == "[0] kept:  \n[0]   \\xff\n[0] \n[0] last\t\n"
 
 
 def test_a_reader_that_goes_away_ends_all(tmp_path):

@@ -240,3 +240,41 @@ def test_axes_that_are_cut_may_be_divided(ends, interior):
     ]
     operands = [x, np.float32(3)]
     assert not [*wrong(str, graph_function(graph_of(op, operands)), operands, forms)]
+
+
+@pytest.mark.parametrize("axes", [["data", None], ["data", "model"], [("model", "data"), None]])
+def test_what_a_slice_with_a_stride_is_taken_from_may_be_divided(axes):
+    x = np.random.default_rng(0).normal(size=(24, 4))
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 4, "model": 2}), axes)
+    slices = [slice(start, stop, step) for start in (0, 9, 22) for stop, step in ((24, 2), (23, 3))]
+
+    @tg.function
+    def slopes(x):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            z = tg.distribute.with_layout(tg.sin(x), layout)
+            losses = [tg.reduce_sum(tg.exp(z[each])) for each in slices]
+        return [tape.gradient(loss, x) for loss in losses]
+
+    for each, found in zip(slices, slopes(x), strict=True):
+        expected = np.zeros_like(x)
+        expected[each] = np.exp(np.sin(x[each])) * np.cos(x[each])
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_what_comes_from_an_argument_that_is_on_no_mesh_may_be_divided(is_divided):
+    """The layout of the result divides the operands, or another argument names the mesh alone."""
+    x, other = np.arange(12.0).reshape(2, 6), np.ones((12, 6))
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 4, "model": 2}), ["data", None])
+    gaps = Pad((8, 0), (1, 0), (1, 0))
+
+    @tg.function
+    def f(x, other):
+        y = gaps(x, tg.constant(0.0, tg.float64)) + other
+        return y if is_divided else tg.distribute.with_layout(y, layout)
+
+    expected = np.ones((12, 6))
+    expected[8:12:2] += x
+    given = tg.distribute.with_layout(other, layout) if is_divided else other
+    np.testing.assert_array_equal(f(x, given), expected)

@@ -86,20 +86,20 @@ class _Group:
         with pipe, contextlib.suppress(OSError):
             for line in pipe:
                 with self._writing:
-                    stream.write(f"[{index}] {line.rstrip()}\n")
+                    stream.write(f"[{index}] {line.removesuffix(chr(10))}\n")
                     stream.flush()
         # If nobody reads on, the process finds its pipe closed, as it would without a launcher.
 
     def _forward(self, number: int, _: Any) -> None:
         for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(number)
+            if not _has_ended(process):
+                os.kill(process.pid, number)
 
     def wait(self) -> int:
         """Waits for all processes. When one fails, the others may end by themselves for a while,
         and are then ended. Returns the exit code of the first that failed, or 0."""
         try:
-            while self._are_running() and not any(p.returncode for p in self._processes):
+            while self._are_running() and not any(map(_code_of, self._processes)):
                 time.sleep(_LOOKS)
             for number in (signal.SIGTERM, signal.SIGKILL):
                 deadline = time.monotonic() + _GRACE
@@ -108,9 +108,9 @@ class _Group:
                 self._end(number)
         finally:
             self._end(signal.SIGKILL)
+            self._end_what_they_started()
             for process in self._processes:
                 process.wait()
-            self._are_running()
             for printer in self._printers:
                 printer.join()
             self._reserved.close()
@@ -126,14 +126,39 @@ class _Group:
 
     def _are_running(self) -> bool:
         """Whether any process is still running. Notes the order in which they end."""
-        running = [process for process in self._processes if process.poll() is None]
+        running = [process for process in self._processes if not _has_ended(process)]
         self._ended += [x for x in self._processes if x not in running and x not in self._ended]
         return bool(running)
 
     def _end(self, number: int) -> None:
         for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(number)
+            if not _has_ended(process):
+                os.kill(process.pid, number)
+
+    def _end_what_they_started(self) -> None:
+        """Kills what is left of the processes' groups, such as workers that load data. It has a
+        while to end by itself; as long as it runs, it keeps the pipes open."""
+        while self._are_running():
+            time.sleep(_LOOKS)
+        deadline = time.monotonic() + _GRACE
+        for printer in self._printers:
+            printer.join(max(deadline - time.monotonic(), 0))
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _has_ended(process: subprocess.Popen[str]) -> bool:
+    return _code_of(process) is not None
+
+
+def _code_of(process: subprocess.Popen[str]) -> int | None:
+    """0 once a process has ended well, and None while it runs. It is not reaped, as Popen would do,
+    so that its number, which its group has too, is given to nobody else before all is over."""
+    if not hasattr(os, "waitid"):  # macOS with an older Python
+        return process.poll()
+    end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return None if end is None else end.si_status
 
 
 def _device_flags(devices: int | None) -> dict[str, str]:
