@@ -401,6 +401,20 @@ def test_a_sharding_constraint_is_a_layout():
     np.testing.assert_allclose(tape.gradient(y, given), jax.grad(fn)(x), rtol=1e-5, atol=1e-6)
 
 
+def test_what_device_put_divides_has_a_layout():
+    x = tg.ones([2, 3])
+    f = tg.function(tg.from_jax(lambda x: jax.device_put(x, placed("x")) * 2.0))
+    graph = f.get_concrete_function(x).graph
+    assert 'with_layout<mesh="x=1", axes=["x",none]>' in graph.as_text()
+    np.testing.assert_array_equal(f(x), 2.0 * np.ones([2, 3]))
+
+
+@pytest.mark.parametrize("place", [None, jax.memory.Space.Device])
+def test_device_put_to_the_device_of_the_program_is_the_value(place):
+    found = tg.from_jax(lambda x: jax.device_put((x, 2.0 * x), place))(tg.ones([2]))
+    np.testing.assert_array_equal(found, [np.ones(2), 2.0 * np.ones(2)])
+
+
 # What is refused.
 
 
@@ -412,6 +426,23 @@ def refusal(fn, *args, **kwargs):
 
 def line_of(fn, offset=1):
     return f"test_from_jax.py:{fn.__code__.co_firstlineno + offset}"
+
+
+@pytest.mark.parametrize(
+    ("place", "fix"),
+    [
+        (jax.devices()[0], "tg.device"),
+        (jax.sharding.SingleDeviceSharding(jax.devices()[0]), "tg.device"),
+        (jax.memory.Space.Host, "memory_kind"),
+    ],
+)
+def test_device_put_to_a_device_or_a_memory_is_refused_with_its_line(place, fix):
+    def fn(x):
+        return jax.device_put(x, place)
+
+    error = refusal(fn, tg.ones([2])).value
+    assert isinstance(error, tg.errors.TraceError)
+    assert str(place) in str(error) and line_of(fn) in str(error) and fix in str(error)
 
 
 def test_a_primitive_without_counterpart_is_named_with_its_line():
