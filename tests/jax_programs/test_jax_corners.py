@@ -181,6 +181,13 @@ def test_the_derivative_of_a_cube_root_at_0_is_infinite():
     np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)
 
 
+@pytest.mark.parametrize("function", [lax.cbrt, lax.exp2])
+def test_cube_roots_and_powers_of_2_have_the_bits_of_jax(function):
+    x = np.random.default_rng(0).normal(scale=3.0, size=500).astype(np.float32)
+    x = np.concatenate([x, np.float32([0.0, -0.0, 8.0, np.inf, -np.inf, np.nan, 1e-40])])
+    np.testing.assert_array_equal(tg.from_jax(function)(x), jax.jit(function)(x))
+
+
 def test_rounding_has_the_slope_of_what_it_rounds():
     def rounded(x):
         return jnp.sum(jax.lax.reduce_precision(x, 5, 10))

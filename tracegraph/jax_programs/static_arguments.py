@@ -1,4 +1,4 @@
-"""Which arguments of a JAX function are static: checked against its signature, as `jax.jit` does."""
+"""Which arguments of a JAX function are static, checked against its signature as in `jax.jit`."""
 
 from __future__ import annotations
 
