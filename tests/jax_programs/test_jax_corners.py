@@ -181,6 +181,16 @@ def test_the_derivative_of_a_cube_root_at_0_is_infinite():
     np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)
 
 
+@pytest.mark.parametrize("function", [lax.pmax, lax.pmin, lax.pmean])
+def test_collectives_within_vmap_are_reductions(function):
+    def fn(x):
+        inner = jax.vmap(lambda x: x - function(x, ("rows", "columns")), axis_name="columns")
+        return jax.vmap(inner, axis_name="rows")(x)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_allclose(tg.from_jax(fn)(x), jax.jit(fn)(x), 1e-6)
+
+
 @pytest.mark.parametrize("function", [lax.cbrt, lax.exp2])
 def test_cube_roots_and_powers_of_2_have_the_bits_of_jax(function):
     x = np.random.default_rng(0).normal(scale=3.0, size=500).astype(np.float32)
