@@ -297,6 +297,7 @@ FUNCTIONS = [
     unary(E.Log(), "positive"),
     unary(E.Log1p(), "positive"),
     unary(E.Sqrt(), "positive"),
+    unary(E.Cbrt(), "nonzero", "f"),
     unary(E.Rsqrt(), "positive"),
     unary(E.Sin()),
     unary(E.Cos()),

@@ -22,7 +22,13 @@ def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
     # XLA adds up products of 16 bits in float32. To ask for it, by a preferred type, costs half as
     # much again for bfloat16 on CPUs; `tests/ops/test_numbers.py` looks at what is got.
     batch = tuple(range(x.ndim - 2))
-    return lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)))
+    axes = ((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)
+    return lax.dot_general(x, y, axes, precision=_precision(op))
+
+
+def _precision(op: ops.Matmul | ops.Conv) -> str | None:
+    """What JAX is asked for; None leaves it to JAX's own setting."""
+    return None if op.precision == "default" else op.precision
 
 
 @lowers(ops.Conv)
@@ -88,4 +94,5 @@ def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
         op.rhs_dilation,
         lax.ConvDimensionNumbers(layout, kernel, layout),
         feature_group_count=sizes.size(op.groups),
+        precision=_precision(op),
     )

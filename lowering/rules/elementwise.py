@@ -45,6 +45,7 @@ _FUNCTIONS: dict[type, Callable[..., Any]] = {
     ops.Log: lax.log,
     ops.Log1p: lax.log1p,
     ops.Sqrt: lax.sqrt,
+    ops.Cbrt: lax.cbrt,
     ops.Rsqrt: lax.rsqrt,
     ops.Sin: lax.sin,
     ops.Cos: lax.cos,

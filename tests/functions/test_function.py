@@ -593,6 +593,29 @@ def test_the_repair_for_sizes_ends_the_retraces():
     assert [text for text, _ in found.compiles] == [f"<lambda>(x: f32[{n}])" for n in (2, 3, 4, 5)]
 
 
+def test_explain_retraces_lists_the_bucket_sizes_that_are_compiled():
+    f = tg.function(lambda x: x * 2.0, reduce_retracing=True, bucket_sizes=[4, 8])
+    for size in (2, 3, 7, 4, 9):
+        f(tg.ones([size]))
+    found = f.explain_retraces()
+    assert {text for text, _ in found.compiles} == {
+        "<lambda>(x: f32[2])",  # the trace before the sizes were open
+        "<lambda>(x: f32[4]), padded",
+        "<lambda>(x: f32[8]), padded",
+        "<lambda>(x: f32[9])",  # above the largest
+    }
+    assert all(seconds > 0 for _, seconds in found.compiles)
+    (retrace,) = found.retraces
+    assert retrace.fix.startswith("declare such sizes as None in an input_signature")
+
+
+def test_explain_retraces_lists_the_compiles_of_functions_that_are_cut(capsys):
+    f = tg.function(lambda x: tg.print(x * 2.0))
+    f(tg.ones([2]))
+    ((text, seconds),) = f.explain_retraces().compiles
+    assert text == "<lambda>(x: f32[2])" and seconds > 0
+
+
 @pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 def test_explain_retraces_tells_what_needs_the_number_of_an_open_size():
     def body(x):

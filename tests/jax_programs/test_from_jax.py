@@ -1,6 +1,7 @@
 """`tg.from_jax`: where converted functions may stand, what they take, and what is refused."""
 
 import collections
+import contextlib
 import functools
 import re
 
@@ -400,6 +401,20 @@ def test_a_sharding_constraint_is_a_layout():
     np.testing.assert_allclose(tape.gradient(y, given), jax.grad(fn)(x), rtol=1e-5, atol=1e-6)
 
 
+def test_what_device_put_divides_has_a_layout():
+    x = tg.ones([2, 3])
+    f = tg.function(tg.from_jax(lambda x: jax.device_put(x, placed("x")) * 2.0))
+    graph = f.get_concrete_function(x).graph
+    assert 'with_layout<mesh="x=1", axes=["x",none]>' in graph.as_text()
+    np.testing.assert_array_equal(f(x), 2.0 * np.ones([2, 3]))
+
+
+@pytest.mark.parametrize("place", [None, jax.memory.Space.Device])
+def test_device_put_to_the_device_of_the_program_is_the_value(place):
+    found = tg.from_jax(lambda x: jax.device_put((x, 2.0 * x), place))(tg.ones([2]))
+    np.testing.assert_array_equal(found, [np.ones(2), 2.0 * np.ones(2)])
+
+
 # What is refused.
 
 
@@ -411,6 +426,23 @@ def refusal(fn, *args, **kwargs):
 
 def line_of(fn, offset=1):
     return f"test_from_jax.py:{fn.__code__.co_firstlineno + offset}"
+
+
+@pytest.mark.parametrize(
+    ("place", "fix"),
+    [
+        (jax.devices()[0], "tg.device"),
+        (jax.sharding.SingleDeviceSharding(jax.devices()[0]), "tg.device"),
+        (jax.memory.Space.Host, "memory_kind"),
+    ],
+)
+def test_device_put_to_a_device_or_a_memory_is_refused_with_its_line(place, fix):
+    def fn(x):
+        return jax.device_put(x, place)
+
+    error = refusal(fn, tg.ones([2])).value
+    assert isinstance(error, tg.errors.TraceError)
+    assert str(place) in str(error) and line_of(fn) in str(error) and fix in str(error)
 
 
 def test_a_primitive_without_counterpart_is_named_with_its_line():
@@ -462,6 +494,57 @@ def test_a_tracer_that_leaks_is_refused():
     tg.from_jax(leaks)(tg.ones([2]))
     caught = refusal(lambda x: x + kept[0], tg.ones([2]))
     assert caught.type is tg.errors.TraceError and "keep no traced value" in str(caught.value)
+
+
+def two(x, n, *, k=2):
+    return x * n * k
+
+
+def many(x, *xs, **settings):
+    return x * len(xs)
+
+
+@pytest.mark.parametrize("function", [two, many])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"static_argnums": n} for n in ("a", 5, 2, -1, -3, (1, 7), (1, -1), 1.0, [[1]], None)),
+        *({"static_argnames": name} for name in ("k", "q", ("k", "q"), 3, ["k", 3], b"k", None)),
+        {"static_argnums": 1, "static_argnames": "q"},
+        {"static_argnums": np.int64(1)},
+    ],
+)
+def test_static_arguments_are_refused_where_jit_refuses_them(function, options):
+    expected = None
+    with contextlib.suppress(TypeError, ValueError):
+        expected = jax.jit(function, **options)(np.ones(2, np.float32), 3)
+    if expected is None:
+        with pytest.raises(tg.errors.SignatureError, match=f"^{function.__name__}: static_argn"):
+            tg.from_jax(function, **options)
+    else:
+        found = tg.from_jax(function, **options)(tg.ones([2]), 3)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_wrong_static_argument_is_told_with_what_the_function_takes():
+    with pytest.raises(ValueError, match=r"two: static_argnums has 5, .* takes 2 .*: two\(x, n, "):
+        tg.from_jax(two, static_argnums=(0, 5))
+    with pytest.raises(ValueError, match=r"'q', which the function does not take: two\(x, n, "):
+        tg.from_jax(two, static_argnames=("n", "q"))
+    with pytest.raises(ValueError, match="'x', which the function takes by position only"):
+        tg.from_jax(lambda x, /: x, static_argnames="x")
+    with pytest.raises(ValueError, match=r"static argument 0 is a Tensor.*\n.*\n  fix: give a Py"):
+        tg.from_jax(two, static_argnums=0)(tg.ones([2]), 3)
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "mode"}])
+def test_positions_and_names_of_static_arguments_follow_from_each_other(options):
+    def fn(x, mode):
+        return x + 1 if mode == "plus" else x
+
+    converted, compiled = tg.from_jax(fn, **options), jax.jit(fn, **options)
+    for args, kwargs in (((1.0, "plus"), {}), ((1.0,), {"mode": "plus"})):
+        assert converted(*args, **kwargs).numpy() == compiled(*args, **kwargs) == 2.0
 
 
 def test_settings_by_position_and_lists_as_static_arguments_are_refused():

@@ -181,6 +181,69 @@ def test_the_derivative_of_a_cube_root_at_0_is_infinite():
     np.testing.assert_allclose(*gradients(lambda x: jnp.cbrt(x).sum(), x), 1e-6)
 
 
+def multiplied(x, y, **options):
+    return jnp.matmul(x, y, **options)
+
+
+def slid(x, y, **options):
+    return lax.conv_general_dilated(x[None, None], y[None, None], (1, 1), "SAME", **options)
+
+
+@pytest.mark.parametrize("function", [multiplied, slid])
+@pytest.mark.parametrize("asked", ["highest", "high", None, ("default", "highest")])
+def test_products_keep_the_precision_that_is_asked_for(function, asked):
+    """In derivatives of both modes and in maps too, as JAX's do."""
+
+    def fn(x, y):
+        return jnp.sum(function(x, y, precision=asked) ** 2)
+
+    def ours(x, y):
+        with tg.GradientTape() as tape:
+            tape.watch([x, y])
+            value = tg.from_jax(fn)(x, y)
+        return tape.gradient(value, [x, y])
+
+    def of_a_map(x, y):
+        return tg.vectorized_map(lambda x: tg.jvp(ours, [x, y], [x, y])[1], x)
+
+    x, y = tg.ones([2, 3, 3]), tg.ones([3, 3])
+    f = tg.function(of_a_map)
+    text = f.get_concrete_function(x, y).graph.as_text()
+    products = [line for line in text.split("\n") if " = matmul" in line or " = conv<" in line]
+    name = "highest" if isinstance(asked, tuple) else asked
+    assert len(products) > 4
+    assert all((f'precision="{name}"' in line) == (name is not None) for line in products)
+    lowered = jax.jit(f.as_jax()).lower(x.numpy(), y.numpy()).as_text()
+    assert (name or "default").upper() in lowered
+    assert name is None or "DEFAULT" not in lowered
+    wanted = jax.vmap(lambda x: jax.jvp(jax.grad(fn, (0, 1)), (x, y.numpy()), (x, y.numpy()))[1])
+    for one, other in zip(f(x, y), wanted(x.numpy()), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5)
+
+
+def test_an_algorithm_for_products_is_refused():
+    preset = lax.DotAlgorithmPreset.BF16_BF16_F32
+    with pytest.raises(tg.errors.TraceError, match=r"dot_general asks for the algorithm .*BF16_"):
+        tg.from_jax(lambda x: jnp.matmul(x, x, precision=preset))(tg.ones([2, 2]))
+
+
+@pytest.mark.parametrize("function", [lax.pmax, lax.pmin, lax.pmean])
+def test_collectives_within_vmap_are_reductions(function):
+    def fn(x):
+        inner = jax.vmap(lambda x: x - function(x, ("rows", "columns")), axis_name="columns")
+        return jax.vmap(inner, axis_name="rows")(x)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_allclose(tg.from_jax(fn)(x), jax.jit(fn)(x), 1e-6)
+
+
+@pytest.mark.parametrize("function", [lax.cbrt, lax.exp2])
+def test_cube_roots_and_powers_of_2_have_the_bits_of_jax(function):
+    x = np.random.default_rng(0).normal(scale=3.0, size=500).astype(np.float32)
+    x = np.concatenate([x, np.float32([0.0, -0.0, 8.0, np.inf, -np.inf, np.nan, 1e-40])])
+    np.testing.assert_array_equal(tg.from_jax(function)(x), jax.jit(function)(x))
+
+
 def test_rounding_has_the_slope_of_what_it_rounds():
     def rounded(x):
         return jnp.sum(jax.lax.reduce_precision(x, 5, 10))

@@ -339,6 +339,20 @@ def test_what_a_module_of_nnx_shares_is_one_variable():
     np.testing.assert_allclose(converted.parameters["norms/0/mean"], mean, 1e-5, 1e-6)
 
 
+def test_a_batch_norm_of_equinox_averages_over_the_mapped_examples():
+    eqx = pytest.importorskip("equinox")
+    module, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="ema")
+
+    def normalised(x, state):
+        mapped = jax.vmap(module, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        return mapped(x, state)
+
+    x = normal(5, 3)
+    found, wanted = tg.from_jax(normalised)(x, state), jax.jit(normalised)(x, state)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+
+
 def test_leaves_that_a_module_of_equinox_shares_are_one_variable():
     eqx = pytest.importorskip("equinox")
 

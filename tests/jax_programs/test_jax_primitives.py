@@ -145,6 +145,7 @@ CASES = [
     whole("population_count", lax.population_count, ints(4)),
     whole("clz", lax.clz, ints(4)),
     unary("cbrt", lax.cbrt),
+    unary("psum", jax.vmap(lambda x: x * lax.psum(x, "rows"), axis_name="rows")),
     unary("ceil", lax.ceil),
     whole("clamp", lax.clamp, np.full(5, -0.5, F), normal(5), np.full(5, 0.5, F)),
     whole("clamp", lambda x: lax.clamp(F(1.0), x, F(2.0)), TIED),
@@ -681,6 +682,7 @@ KNOWN = frozenset(
         ),
         *("random_wrap", "random_unwrap", "random_clone", "platform_index"),
         "sharding_constraint",  # in test_from_jax.py
+        *("pmax", "pmin"),  # in test_jax_corners.py: JAX has no derivatives of them
         *(
             "add_any",
             "copy",

@@ -50,6 +50,20 @@ OPTIMIZERS = {
     "sm3": lambda: optax.sm3(1e-2),
     "yogi": lambda: optax.yogi(1e-2),
     "muon": lambda: optax.contrib.muon(1e-2),
+    "madgrad": lambda: optax.contrib.madgrad(1e-2),
+    "ademamix": lambda: optax.contrib.ademamix(1e-2),
+    "adopt": lambda: optax.contrib.adopt(1e-2),
+    "cocob": lambda: optax.contrib.cocob(),
+    "dog": lambda: optax.contrib.dog(),
+    "galore": lambda: optax.contrib.galore(1e-2, rank=2, update_proj_gap=3),
+    "mechanize": lambda: optax.contrib.mechanize(optax.sgd(1e-2)),
+    "sam": lambda: optax.contrib.sam(optax.sgd(1e-2), optax.sgd(1e-1)),
+    "dpsgd": lambda: optax.chain(
+        optax.contrib.differentially_private_aggregate(1.0, 0.1, key=jax.random.key(1)),
+        optax.sgd(1e-2),
+    ),
+    "backtracking": lambda: optax.chain(optax.sgd(1e-2), optax.scale_by_backtracking_linesearch(5)),
+    "lbfgs with its line search": optax.lbfgs,
     "schedule_free": lambda: optax.contrib.schedule_free_sgd(1e-2),
     "clipped": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE)),
     "MultiSteps": lambda: optax.MultiSteps(optax.adam(1e-2), 3).gradient_transformation(),
@@ -79,8 +93,23 @@ def gradients(step):
     return {k: rng.normal(size=v.shape).astype(np.float32) for k, v in parameters().items()}
 
 
+def bowl(p):
+    return sum(jnp.sum((x - 0.3) ** 2) for x in jax.tree.leaves(p))
+
+
+SEARCHES = "backtracking", "lbfgs with its line search"
+
+
 def extra(name, step):
-    return {"value": np.float32(1 + step)} if name == "polyak_sgd" else {}
+    return {"value": np.float32(1 + step)} if name in ("polyak_sgd", *SEARCHES) else {}
+
+
+def given(name, step):
+    """The gradients of a step; with an axis of examples where the optimizer takes them."""
+    found = gradients(step)
+    if name != "dpsgd":
+        return found
+    return {k: np.stack([g, 2 * g, -g]) for k, g in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -92,9 +121,12 @@ def extra(name, step):
 def test_steps_are_those_of_optax_bit_for_bit(name, optimised):
     transformation = OPTIMIZERS[name]()
 
+    def settings(g):
+        return {"grad": g, "value_fn": bowl} if name in SEARCHES else {}
+
     @functools.partial(jax.jit, compiler_options=OPTIMISED)
     def theirs(g, state, p, extra):
-        updates, state = transformation.update(g, state, p, **extra)
+        updates, state = transformation.update(g, state, p, **extra, **settings(g))
         return optax.apply_updates(p, updates), state
 
     variables = {k: tg.Variable(v, name=k) for k, v in parameters().items()}
@@ -102,13 +134,14 @@ def test_steps_are_those_of_optax_bit_for_bit(name, optimised):
 
     @tg.function
     def ours(g, extra):
-        optimizer.apply_gradients([(g[k], v) for k, v in variables.items()], **extra)
+        pairs = [(g[k], v) for k, v in variables.items()]
+        optimizer.apply_gradients(pairs, **extra, **settings(g))
 
     p = jax.tree.map(jnp.asarray, parameters())
     state = transformation.init(p)
     for step in range(STEPS):
-        p, state = theirs(gradients(step), state, p, extra(name, step))
-        ours(gradients(step), extra(name, step))
+        p, state = theirs(given(name, step), state, p, extra(name, step))
+        ours(given(name, step), extra(name, step))
         leaves = [x if not is_key(x) else jax.random.key_data(x) for x in jax.tree.leaves(state)]
         kept = [*variables.values(), *optimizer.optax_state.values()]
         for wanted, found in zip([*p.values(), *leaves], kept, strict=True):
@@ -122,6 +155,23 @@ def is_key(x):
 
 def same(wanted, found):
     return np.asarray(wanted).tobytes() == found.numpy().tobytes()
+
+
+def test_a_transformation_of_other_parameters_than_a_dict_is_refused():
+    v = tg.Variable([1.0], name="w")
+    optimizer = tg.optimizers.from_optax(optax.lookahead(optax.sgd(0.1), 3, 0.5))
+    with pytest.raises(ValueError, match=r"no attribute 'fast'.*\n.*\n  fix: .*optax.lookahead"):
+        optimizer.apply_gradients([(tg.ones([1]), v)])
+
+
+def test_examples_that_the_transformation_does_not_sum_are_refused():
+    v = tg.Variable([1.0, 2.0], name="w")
+    optimizer = tg.optimizers.from_optax(optax.sgd(0.1))
+    with pytest.raises(ValueError, match=r"made a f32\[3,2\] of 'w'.*nothing was assigned"):
+        optimizer.apply_gradients([(tg.ones([3, 2]), v)])
+    with pytest.raises(ValueError, match=r"the gradient f32\[2,3\] of the variable w"):
+        optimizer.apply_gradients([(tg.ones([2, 3]), v)])
+    np.testing.assert_array_equal(v, [1.0, 2.0])
 
 
 def test_the_state_is_named_after_fields_and_variables():

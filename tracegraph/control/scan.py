@@ -54,7 +54,7 @@ from tracegraph.ir.op import (
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
-from tracegraph.ops.contract import MATMUL, Bilinear, Matmul
+from tracegraph.ops.contract import Bilinear, Matmul
 from tracegraph.ops.elementwise import ADD, SELECT, Cast
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
@@ -561,7 +561,7 @@ def _over_steps(op: Op, xs: Sequence[Tensor], stacked: Mapping[Tensor, Tensor]) 
         return Sum((0, *(axis + 1 for axis in axes)))(stacked[x])
     x, y = xs
     # The steps are merged into the contracted axis: the columns of x, the rows of y.
-    return MATMUL(_joined(x, 1, stacked), _joined(y, 0, stacked))
+    return op(_joined(x, 1, stacked), _joined(y, 0, stacked))
 
 
 def _joined(x: Tensor, axis: int, stacked: Mapping[Tensor, Tensor]) -> Tensor:

@@ -131,7 +131,8 @@ class Bucketing:
         self._buckets = buckets
         self._options = options
         self._padded: Padded | None = None
-        self._executions: dict[tuple[TensorType, ...], Execution] = {}
+        #: By the padded types of the inputs.
+        self.executions: dict[tuple[TensorType, ...], Execution] = {}
         #: The sizes of results that only a run finds.
         self._found: tuple[str, ...] = ()
         #: Plans of calls; each is small.
@@ -188,7 +189,7 @@ class Bucketing:
     def _execution(self, types: tuple[TensorType, ...]) -> Execution | None:
         """The program for padded inputs of these types; None if there can be none."""
         assert self._padded is not None
-        found = self._executions.get(types)
+        found = self.executions.get(types)
         if found is None:
             count, names = self._traced.argument_count, self._padded.names
             graph = self._padded.graph
@@ -206,7 +207,7 @@ class Bucketing:
             except ShapeError:
                 return None
             found = Execution(traced, whole, self._options)
-            self._executions[types] = found
+            self.executions[types] = found
         return found
 
 

@@ -103,15 +103,22 @@ class Execution:
 
     @property
     def compile_seconds(self) -> float | None:
-        """How long the whole graph took to compile as one program; None if it is not compiled."""
-        program = vars(self).get("program")
-        return None if program is None else program.compile_seconds
+        """How long the program took to compile, or all those of a graph that is cut; None if none
+        is compiled."""
+        known = [program.compile_seconds for program in self._programs_so_far()]
+        seconds = [each for each in known if each is not None]
+        return sum(seconds) if seconds else None
 
     @property
     def is_of_saved_model(self) -> bool:
         """Whether the program was loaded from beside a saved model."""
-        program = vars(self).get("program")
-        return program is not None and program.is_of_saved_model
+        programs = self._programs_so_far()
+        return bool(programs) and all(program.is_of_saved_model for program in programs)
+
+    def _programs_so_far(self) -> list[Any]:
+        if self._procedure is not None:
+            return self._procedure.programs()
+        return [program] if (program := vars(self).get("program")) is not None else []
 
     @functools.cached_property
     def rolled(self) -> Rolled | None:

@@ -538,15 +538,18 @@ class ConcreteFunction:
 
     def compiled(self) -> list[tuple[str, float]]:
         """The argument types that this trace is currently compiled for, as text, with the compile
-        time of each in seconds; the text says if the program came from beside a saved model."""
+        time of each in seconds; the text says if they are padded to bucket sizes, and if the
+        program came from beside a saved model."""
+        padded = {} if self.bucketing is None else self.bucketing.executions
         found = []
-        for types, execution in list(self._executions.items()):
-            seconds = execution.compile_seconds
-            if seconds is not None:
-                pairs = zip(self.request.tensor_names, types)
-                text = ", ".join(f"{name}: {type}" for name, type in pairs)
-                origin = " from the saved programs" if execution.is_of_saved_model else ""
-                found.append((f"{self.name}({text}){origin}", seconds))
+        for note, executions in ((", padded", padded), ("", self._executions)):
+            for types, execution in list(executions.items()):
+                seconds = execution.compile_seconds
+                if seconds is not None:
+                    pairs = zip(self.request.tensor_names, types)
+                    text = ", ".join(f"{name}: {type}" for name, type in pairs)
+                    origin = " from the saved programs" if execution.is_of_saved_model else ""
+                    found.append((f"{self.name}({text}){note}{origin}", seconds))
         return found
 
     def program_notes(self) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jax import lax
+
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import float32, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import Equation, converts, whole_numbers
 from tracegraph.jax_programs.sizes import sizes_of
-from tracegraph.ops.contract import MATMUL, Conv
+from tracegraph.ops.contract import PRECISIONS, Conv, Matmul
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.shape import Reshape, Transpose, inverse
 
@@ -21,10 +23,21 @@ def _dot_general(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
     x, y = _of_products(eqn, x), _of_products(eqn, y)
     left, rows = _as_matrix(x, batch_x, of_x, is_left=True)
     right, columns = _as_matrix(y, batch_y, of_y, is_left=False)
-    z = MATMUL(left, right)
+    z = Matmul(_precision(eqn))(left, right)
     lead = z.type.shape[:-2]
     z = Reshape((*lead, *rows, *columns))(z)
     return z if z.dtype is result.dtype else Cast(result.dtype)(z)
+
+
+def _precision(eqn: Equation) -> str:
+    """The precision of the products: that of the operand which asks for more."""
+    asked = eqn.params["precision"]
+    each = asked if isinstance(asked, tuple) else (asked,)
+    if not all(x is None or isinstance(x, lax.Precision) for x in each):
+        fix = 'ask for a precision: "default", "high" or "highest"'
+        eqn.refuse(f"{eqn.name} asks for the algorithm {asked}, which depends on the device", fix)
+    names = ["default" if x is None else x.name.lower() for x in each]
+    return max(names, key=PRECISIONS.index)
 
 
 def _of_products(eqn: Equation, x: Tensor) -> Tensor:
@@ -74,6 +87,7 @@ def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
         whole_numbers(params["lhs_dilation"] or (1,) * rank),
         whole_numbers(params["rhs_dilation"] or (1,) * rank),
         groups,
+        _precision(eqn),
     )
     z = op(x, y)
     n, channels, *spatial = numbers.out_spec

@@ -33,6 +33,7 @@ from tracegraph.jax_programs.equations import (
     type_of,
     with_sizes_given,
 )
+from tracegraph.jax_programs.reduce import ACROSS_DEVICES
 from tracegraph.jax_programs.sizes import size_of
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
@@ -303,16 +304,17 @@ def _platform_index(eqn: Equation) -> Tensor:
 _REFUSED = {
     **dict.fromkeys(
         ["debug_callback", "debug_print", "io_callback", "pure_callback", "outside_call"],
-        ("calls Python", "leave it out, or use tg.print and tg.py_function around the program"),
+        (
+            "calls Python",
+            "leave it out, or use tg.print and tg.py_function around the program; for the checks "
+            "of equinox and diffrax set the environment variable EQX_ON_ERROR=nan",
+        ),
     ),
     **dict.fromkeys(
         ["mesh_cast", "reshard", "shard_map", "pvary"],
         ("places values on devices", "leave it out: placing is told of Variables and arguments"),
     ),
-    **dict.fromkeys(
-        ["psum", "all_gather", "ppermute", "all_to_all", "axis_index", "pmax", "pmin"],
-        ("talks to other devices", "take it out of the program, or use jax.vmap within it"),
-    ),
+    **dict.fromkeys(["all_gather", "ppermute", "all_to_all", "axis_index"], ACROSS_DEVICES),
 }
 
 

@@ -46,6 +46,7 @@ _OPS: dict[str, Op] = {
     "atanh": ops.Atanh(),
     "bessel_i0e": special.BesselI0e(),
     "bessel_i1e": special.BesselI1e(),
+    "cbrt": ops.Cbrt(),
     "ceil": ops.Ceil(),
     "clz": LeadingZeros(),
     "complex": ops.Complex(),
@@ -136,14 +137,7 @@ def _log2(eqn: Equation, x: Tensor) -> Tensor:
 
 @converts("exp2")
 def _exp2(eqn: Equation, x: Tensor) -> Tensor:
-    return ops.POW(full_like(x, 2), x)
-
-
-@converts("cbrt")
-def _cbrt(eqn: Equation, x: Tensor) -> Tensor:
-    # A power of a negative number is nan, so the absolute value is raised.
-    size = ops.POW(JaxAbs()(x), full_like(x, 1 / 3))
-    return ops.SELECT(ops.LESS(x, full_like(x, 0)), ops.NEG(size), size)
+    return ops.EXP(ops.MUL(full_like(x, math.log(2)), x))
 
 
 @converts("integer_pow")

@@ -54,6 +54,7 @@ from tracegraph.jax_programs.equations import (
     sizes_not_given,
     type_of,
 )
+from tracegraph.jax_programs.static_arguments import StaticArguments, static_arguments
 from tracegraph.operands.conversion import LARGEST_CONSTANT, as_tensor
 from tracegraph.state.variable import Variable
 
@@ -81,21 +82,21 @@ class TracedProgram(NamedTuple):
 def from_jax(
     fn: Positional[jax.Array],
     *,
-    static_argnums: int | Iterable[int] = ...,
-    static_argnames: str | Iterable[str] = ...,
+    static_argnums: int | Iterable[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
 ) -> Callable[..., Tensor]: ...
 @overload
 def from_jax(
     fn: Positional[Any],
     *,
-    static_argnums: int | Iterable[int] = ...,
-    static_argnames: str | Iterable[str] = ...,
+    static_argnums: int | Iterable[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
 ) -> Callable[..., Any]: ...
 def from_jax(
     fn: Callable[..., Any],
     *,
-    static_argnums: int | Iterable[int] = (),
-    static_argnames: str | Iterable[str] = (),
+    static_argnums: int | Iterable[int] | None = (),
+    static_argnames: str | Iterable[str] | None = (),
 ) -> Callable[..., Any]:
     """Converts a JAX function to a function of tensors, whose program becomes graph nodes.
 
@@ -103,7 +104,8 @@ def from_jax(
       are tensors, Variables, arrays and numbers; the leaves of results are tensors.
     - `static_argnums`, `static_argnames`: arguments that fn gets unchanged, as it does keyword
       arguments that are Python numbers, strings, functions or None. Each new value of one is a
-      new trace.
+      new trace. If only positions or only names are given, the others follow from fn's signature,
+      as in `jax.jit`.
 
     Call the result wherever an op can be called: at top level, in a `tg.function`, under tapes and
     in `tg.vectorized_map`. It is one `call` node, whose graph keeps the line numbers of the JAX
@@ -116,7 +118,8 @@ def from_jax(
 
     Raises TraceError for an argument that is not an array, for a primitive without a counterpart
     (naming it and its line), and if fn needs a concrete value while it is traced; DTypeError for
-    dtypes that tensors do not support.
+    dtypes that tensors do not support; SignatureError for static arguments that fn does not take,
+    and for arrays as static arguments.
 
     >>> import jax.numpy as jnp
     >>> x = tg.Variable([1.0, 2.0])
@@ -136,20 +139,20 @@ class JaxFunction:
     def __init__(self, fn: Callable[..., Any], numbers: Any, names: Any) -> None:
         self._function = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._numbers = frozenset([numbers] if isinstance(numbers, int) else numbers)
-        self._names = frozenset([names] if isinstance(names, str) else names)
         self._programs: LRUCache[Any, TracedProgram] = LRUCache(_MOST_PROGRAMS)
         with contextlib.suppress(AttributeError, TypeError):  # a callable object may have no name
             functools.update_wrapper(self, fn, updated=())
-        with contextlib.suppress(TypeError, ValueError):  # built-ins may have no signature
-            self.__signature__ = _as_given(inspect.signature(fn))
+        signature = _signature_of(fn)
+        if signature is not None:
+            self.__signature__ = _as_given(signature)
+        self._static = static_arguments(self._name, signature, numbers, names)
 
     def __repr__(self) -> str:
         return f"<tg.from_jax of {self._name}>"
 
     @api_boundary
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _ProgramArguments(self._name, args, kwargs, self._numbers, self._names)
+        call = _ProgramArguments(self._name, args, kwargs, self._static)
         program = self._programs.get(call.key)
         if program is None:
             program = self._programs.setdefault(call.key, _traced(self._function, call))
@@ -157,6 +160,14 @@ class JaxFunction:
             return program.structure.unflatten([])
         outputs = appended(Call(program.graph), [*program.constants, *call.tensors])
         return program.structure.unflatten(outputs)
+
+
+def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature of a function; a built-in one may have none."""
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
 
 
 def _as_given(signature: inspect.Signature) -> inspect.Signature:
@@ -182,16 +193,21 @@ class _ProgramArguments:
         name: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        numbers: frozenset[int],
-        names: frozenset[str],
+        static: StaticArguments,
     ) -> None:
         self.name = name
-        count = len(args)
-        fixed = {number % count if number < 0 else number for number in numbers} if count else set()
-        self.static: dict[Any, Any] = {i: x for i, x in enumerate(args) if i in fixed}
-        self.static |= {k: x for k, x in kwargs.items() if k in names}
-        settings = {k: x for k, x in kwargs.items() if k not in names and _is_setting(x)}
-        self._count = count
+        self._count = len(args)
+        self.static: dict[Any, Any] = {i: args[i] for i in sorted(static.places(len(args)))}
+        self.static |= {k: x for k, x in kwargs.items() if k in static.names}
+        for place, x in self.static.items():
+            if isinstance(x, (Tensor, Variable, np.ndarray, jax.Array)) or _is_leaf(x):
+                fail(
+                    SignatureError,
+                    f"{name}: the static argument {place!r} is {kind_of(x)}: {shown(x)}",
+                    fix="give a Python value there, or leave the argument out of static_argnums "
+                    "and static_argnames",
+                )
+        settings = {k: x for k, x in kwargs.items() if k not in static.names and _is_setting(x)}
         self._static_key = (
             tuple((k, type(x), attribute_key(x)) for k, x in self.static.items()),
             tuple((k, _setting_key(x)) for k, x in settings.items()),

@@ -70,6 +70,25 @@ def _reduction(eqn: Equation) -> Op:
     return _REDUCTIONS[eqn.name](tuple(sorted(eqn.params["axes"])))
 
 
+#: What is said of a primitive that is between devices.
+ACROSS_DEVICES = (
+    "talks to other devices",
+    "take it out of the program, or use jax.vmap within it",
+)
+
+_COLLECTIVES: dict[str, type[Op]] = {"psum": Sum, "pmax": ops.Max, "pmin": ops.Min}
+
+
+@converts(*_COLLECTIVES)
+def _collective(eqn: Equation, *xs: Tensor) -> list[Tensor]:
+    """A collective over axes by number, which are those of a `jax.vmap` with an axis_name."""
+    axes = eqn.params["axes"]
+    if not all(isinstance(axis, int) for axis in axes):
+        does, fix = ACROSS_DEVICES
+        eqn.refuse(f"the primitive {eqn.name!r} {does}, and a graph computes alone", fix)
+    return [_COLLECTIVES[eqn.name](tuple(sorted(axes)))(x) for x in xs]
+
+
 @converts("reduce_xor")
 def _reduce_xor(eqn: Equation, x: Tensor) -> Tensor:
     if not x.dtype.is_bool:

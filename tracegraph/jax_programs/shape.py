@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+
 from tracegraph.eager.layouts import as_layout, check_memory
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import Equation, broadcast_to, converts, whole_numbers
@@ -133,7 +135,19 @@ def _dim_as_value(eqn: Equation) -> Tensor:
 
 @converts("device_put")
 def _device_put(eqn: Equation, *xs: Tensor) -> list[Tensor]:
-    return [IDENTITY(x) for x in xs]
+    return [_put(eqn, x, place) for x, place in zip(xs, eqn.params["devices"], strict=True)]
+
+
+def _put(eqn: Equation, x: Tensor, place: Any) -> Tensor:
+    if place is None or place is jax.memory.Space.Device:
+        return IDENTITY(x)
+    if isinstance(place, jax.sharding.NamedSharding):
+        return _laid_out(x, place)
+    if isinstance(place, jax.memory.Space):
+        fix = "keep a value there in tg.Variable(..., memory_kind=)"
+    else:
+        fix = "call the function inside tg.device, or divide the value by a NamedSharding"
+    eqn.refuse(f"the program puts a value on {place}, and a graph is placed from outside", fix)
 
 
 @converts("optimization_barrier")
@@ -147,5 +161,9 @@ def _sharding_constraint(eqn: Equation, x: Tensor) -> Tensor:
     if eqn.params.get("unconstrained_dims"):
         fact = f"{sharding} leaves axes to XLA, and a layout states each axis"
         eqn.refuse(fact, "name an axis of the mesh, or None, for each")
+    return _laid_out(x, sharding)
+
+
+def _laid_out(x: Tensor, sharding: Any) -> Tensor:
     check_memory("from_jax", sharding)
-    return as_layout(sharding, len(eqn.type.shape)).op(x)
+    return as_layout(sharding, x.ndim).op(x)

@@ -50,10 +50,26 @@ def same_batch(x: TensorType, y: TensorType) -> Shape:
     return leading
 
 
+#: How exactly the products of a contraction are computed, where a device has faster, less exact
+#: ones. CPUs have none.
+PRECISIONS = ("default", "high", "highest")
+
+
+def check_products(precision: str) -> None:
+    """Raises Mismatch for a precision that there is not."""
+    if precision not in PRECISIONS:
+        raise Mismatch(
+            f"there is no precision {precision!r}", fix=f"use one of {', '.join(PRECISIONS)}"
+        )
+
+
 class Matmul(Bilinear):
     """z[..., i, k] = sum_j x[..., i, j] * y[..., j, k]; leading axes are batch axes, equal."""
 
+    precision: str = "default"
+
     def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        check_products(self.precision)
         dtype = check_same_dtype(self.name, x, y)
         if dtype.is_bool:
             raise DTypeMismatch(
@@ -78,18 +94,18 @@ class Matmul(Bilinear):
         return x.with_shape((*same_batch(x, y), x.shape[-2], y.shape[-1]))
 
     def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
-        return MATMUL(g, adjoint(y)), MATMUL(adjoint(x), g)
+        return self(g, adjoint(y)), self(adjoint(x), g)
 
     def batch(self, n: Size, batched: tuple[bool, ...], x: Tensor, y: Tensor) -> Batched:
         if all(batched):  # leading axes of both operands are batch axes already
-            return MATMUL(x, y), True
+            return self(x, y), True
         # The other operand is shared: the loop axis joins the rows of x, or the columns of y.
         if batched[0]:
             rows = x.type.shape[-2]
-            z = MATMUL(merge_axis(x, x.ndim - 3), y)
+            z = self(merge_axis(x, x.ndim - 3), y)
             return split_axis(z, z.ndim - 2, n, rows), True
         columns = y.type.shape[-1]
-        z = MATMUL(x, merge_axis(y, y.ndim - 2))
+        z = self(x, merge_axis(y, y.ndim - 2))
         return split_axis(z, z.ndim - 1, n, columns), True
 
     def depends(self, p: Pattern, q: Pattern) -> Pattern:
@@ -139,8 +155,10 @@ class Conv(Bilinear):
     lhs_dilation: tuple[int, ...]
     rhs_dilation: tuple[int, ...]
     groups: Size
+    precision: str = "default"
 
     def infer(self, x: TensorType, y: TensorType) -> TensorType:
+        check_products(self.precision)
         dtype = check_same_dtype(self.name, x, y)
         check_kind(self.name, x, NUMERIC)
         rank = len(self.strides)
@@ -193,9 +211,8 @@ class Conv(Bilinear):
         for k, (size, width, count) in enumerate(self._sizes(g, sizes, y)):
             low = width - self.padding[k][0] - 1
             padding.append((low, size + width - 1 - count - low))
-        transposed = Conv(
-            self.lhs_dilation, tuple(padding), self.strides, self.rhs_dilation, self.groups
-        )
+        steps = self.lhs_dilation, tuple(padding), self.strides, self.rhs_dilation
+        transposed = Conv(*steps, self.groups, self.precision)
         *window, channels, outputs = y.type.shape
         rank = len(window)
         kernel = Reverse(tuple(range(rank)))(y)
@@ -212,9 +229,8 @@ class Conv(Bilinear):
         for k, (size, width, count) in enumerate(self._sizes(g, x.type.shape[1:-1], y)):
             low = self.padding[k][0]
             padding.append((low, count - size + width - low - 1))
-        transposed = Conv(
-            self.rhs_dilation, tuple(padding), self.lhs_dilation, self.strides, self.groups
-        )
+        steps = self.rhs_dilation, tuple(padding), self.lhs_dilation, self.strides
+        transposed = Conv(*steps, self.groups, self.precision)
         n, *spatial, _ = x.type.shape
         channels = y.type.shape[-2]
         rank = len(spatial)
@@ -252,9 +268,8 @@ class Conv(Bilinear):
             z = self.infer(*(TensorType(v.dtype, v.type.shape[1:]) for v in (x, y)))
             return full(0, z.with_shape((0, *z.shape))), True
         # It joins the groups.
-        wide = Conv(
-            self.strides, self.padding, self.lhs_dilation, self.rhs_dilation, n * self.groups
-        )
+        steps = self.strides, self.padding, self.lhs_dilation, self.rhs_dilation
+        wide = Conv(*steps, n * self.groups, self.precision)
         z = wide(merge_axis(x, x.ndim - 2), merge_axis(y, y.ndim - 2))
         return split_axis(z, z.ndim - 1, n, outputs), True
 

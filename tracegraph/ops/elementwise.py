@@ -554,6 +554,16 @@ class Sqrt(SteepQuotient):
         return 2 * y
 
 
+class Cbrt(SteepQuotient):
+    """The cube root, negative for negative x"""
+
+    kinds = FLOATING
+    reference = np.cbrt
+
+    def divisor(self, y: Tensor, x: Tensor) -> Tensor:
+        return 3 * (y * y)
+
+
 class Rsqrt(Steep):
     """1 / sqrt(x)"""
 

@@ -538,15 +538,16 @@ def recorded_loss(
 
 
 def connected_pairs(
-    grads_and_vars: Any, keeps_rows: bool = False
+    grads_and_vars: Any, keeps_rows: bool = False, takes_examples: bool = False
 ) -> list[tuple[Gradient, Variable]]:
     """The pairs whose gradient is not None. IndexedSlices become dense, or Rows with
-    `keeps_rows`.
+    `keeps_rows`; with `takes_examples`, a gradient may have an axis of examples in front.
 
     Raises GradientError if all are None, and DTypeError or ShapeError for an invalid pair.
     """
     pairs = _checked_pairs(grads_and_vars)
-    connected = [(_checked_gradient(g, v, keeps_rows), v) for g, v in pairs if g is not None]
+    how = keeps_rows, takes_examples
+    connected = [(_checked_gradient(g, v, *how), v) for g, v in pairs if g is not None]
     if not connected:
         fail(
             GradientError,
@@ -579,7 +580,9 @@ def _checked_variable(variable: Any, rule: str) -> Variable:
 _PAIRS = "give pairs of gradient and variable: zip(gradients, variables)"
 
 
-def _checked_gradient(gradient: Any, variable: Variable, keeps_rows: bool) -> Gradient:
+def _checked_gradient(
+    gradient: Any, variable: Variable, keeps_rows: bool, takes_examples: bool
+) -> Gradient:
     """The gradient as Rows, or as a tensor of the variable's shape in a compatible dtype.
 
     Raises ShapeError or DTypeError for anything else.
@@ -595,7 +598,11 @@ def _checked_gradient(gradient: Any, variable: Variable, keeps_rows: bool) -> Gr
     is_typed = has_dtype(gradient)
     g = as_tensor(gradient, None if is_typed else own.dtype)
     fact = f"the gradient {g.type} of the variable {told_name(variable)} of {own}"
-    if not shape_of(g.type.shape).is_compatible_with(shape_of(own.shape)):
+    shape = shape_of(g.type.shape)
+    wanted = shape_of(own.shape)
+    if takes_examples and None not in (shape.rank, wanted.rank) and len(shape) > len(wanted):
+        shape = shape[1:]
+    if not shape.is_compatible_with(wanted):
         refuse("apply_gradients", fact, g, fix="give each variable its own gradient")
     return _of_fitting_dtype(g, own.dtype, fact)
 

@@ -35,6 +35,8 @@ _SIZES = (
 )
 _NEEDED = "pad to few sizes before the call, or do without the number in that line"
 _EXCEPTION = "expect a trace for each such size: the trace for open sizes assumes other ones"
+#: The fix where `reduce_retracing` opened the sizes.
+_OPENED = "declare such sizes as None in an input_signature, which saves the trace before this one"
 _STRUCTURE = "pass one structure in each call"
 _KEY_ORDER = "build the dict in one order"
 _NAME_ORDER = "give the arguments by name in one order"
@@ -205,7 +207,8 @@ class Retracing:
             self._known = [known for known in self._known if known is not entry]
             is_open = not all(type.is_static for type in request.types)
             if is_open and isinstance(error, (ShapeError, TraceError)):
-                self._needs_sizes, found.fix = True, found.fix.replace(_SIZES, _NEEDED)
+                self._needs_sizes = True
+                found.fix = found.fix.replace(_SIZES, _NEEDED).replace(_OPENED, _NEEDED)
             found.failure = _fact_and_place(error)
             raise
         finally:
@@ -282,6 +285,8 @@ def _leaf_fix(name: str, old: Any, new: Any, leaf: Any) -> str:
             return f"pass {name!r} as one dtype: tg.cast({name}, tg.{old.dtype.name})"
         if old.rank != new.rank:
             return f"leave the rank open, with tg.TensorSpec(None) for {name!r}, or reshape it"
+        if old.is_static and not new.is_static:
+            return _OPENED
         return _EXCEPTION if new.is_static and not old.is_static else _SIZES
     if isinstance(new, VariableKey) or isinstance(old, VariableKey):
         return "pass the same Variables in the same places, or use them from outside"

@@ -75,11 +75,12 @@ class OptaxOptimizer(Module):
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
         Every call must pass the variables of the first step. `extra` holds the transformation's
-        further arguments, such as `value=loss`. Raises GradientError (a ValueError) if all
+        further arguments, such as `value=loss`. A gradient may have an axis of examples in front,
+        as `optax.contrib.dpsgd` takes it. Raises GradientError (a ValueError) if all
         gradients are None, and SignatureError (a ValueError) for variables other than those of the
         first step. Returns `iterations`.
         """
-        pairs = connected_pairs(grads_and_vars)
+        pairs = connected_pairs(grads_and_vars, takes_examples=True)
         names = self._names_of([v.actual() for _, v in pairs])
         gradients = {name: dense(g) for name, (g, _) in zip(names, pairs, strict=True)}
         variables = {name: v for name, (_, v) in zip(names, pairs, strict=True)}
@@ -202,6 +203,15 @@ def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, e
             SignatureError,
             f"the transformation takes more than gradients and variables: {error}",
             fix="pass it by name: optimizer.apply_gradients(pairs, value=loss)",
+            cause=error,
+        )
+    except AttributeError as error:
+        if is_of_interrupt(error) or not isinstance(error.obj, dict):
+            raise
+        fail(
+            SignatureError,
+            f"the transformation takes other parameters than a dict of arrays: {error}",
+            fix="use a transformation of any tree of arrays, which optax.lookahead is not",
             cause=error,
         )
 
