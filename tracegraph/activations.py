@@ -42,6 +42,8 @@ from tracegraph.math.elementwise.unary import (
 from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
 from tracegraph.math.sorting import sort
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.elementwise import Maximum
 from tracegraph.typing import Axis, TensorLike
 
 exponential = exp
@@ -112,13 +114,15 @@ def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
 
 
 def celu(x: TensorLike, alpha: float = 1.0) -> Tensor:
-    """max(x, 0) + min(alpha * (e ** (x / alpha) - 1), 0) (Barron 2017)
+    """max(x, 0) + min(alpha * (e ** (x / alpha) - 1), 0), with the derivative nan at nan (Barron
+    2017)
 
     >>> tg.activations.celu([-1.0, 2.0]).numpy().round(4)
     array([-0.6321,  2.    ], dtype=float32)
     """
     y, scale = as_tensor(x), as_number("celu", "alpha", alpha)
-    return add(nn.relu(y), multiply(expm1(divide(minimum(y, 0), scale)), scale))
+    positive = Maximum(keeps_nan=True)(zeros_of(y), y)
+    return add(positive, multiply(expm1(divide(minimum(y, 0), scale)), scale))
 
 
 def selu(x: TensorLike) -> Tensor:

@@ -221,9 +221,18 @@ def test_a_long_compile_is_told_once(notes, capsys):
     text = capsys.readouterr().err
     assert text.startswith("tracegraph: the first run of chain (test_slowness.py:")
     assert f"it has {len(f.traces[0].graph.nodes):,} nodes, and XLA still compiles" in text
+    assert "Fewer nodes compile faster" in text and "processors" not in text
     assert "has taken 0 s so far" in text and text.count("\n") == 1
     f(x, 400, shift)
     assert wait_for(is_quiet) and capsys.readouterr().err == ""
+
+
+def test_few_nodes_are_not_blamed(notes, capsys):
+    with slow_compiles.noted(tg.function(chain).graph(tg.ones([2]), 3)):
+        assert wait_for(is_quiet)
+    text = capsys.readouterr().err
+    assert "These are few: other programs may keep the processors busy;" in text
+    assert "Fewer nodes" not in text
 
 
 def test_a_wait_for_other_processes_is_no_compile(notes, capsys):

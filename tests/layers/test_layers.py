@@ -237,6 +237,50 @@ def test_layers_of_several_inputs():
     assert layer.shapes == [(2,), (2,)]
 
 
+def test_lists_of_arrays_are_structures_as_in_keras():
+    class Pair(tg.layers.Layer):
+        def call(self, inputs):
+            ids, (features, more) = inputs
+            return ids, features, more
+
+    ids, features, more = Pair()((np.array([1, 2]), [np.array([0.5, 1.5]), np.ones((3, 1))]))
+    assert [x.dtype for x in (ids, features, more)] == [tg.int64, tg.float32, tg.float32]
+    assert more.shape == (3, 1)
+
+
+def test_a_sequential_gives_layers_by_name_and_its_output_shape():
+    first, second = tg.layers.Dense(4, name="first"), tg.layers.Dense(2)
+    model = tg.layers.Sequential([first, second])
+    with pytest.raises(AttributeError, match="no output_shape before it is called"):
+        _ = model.output_shape
+    model.build([None, 3])
+    assert model.output_shape == (None, 2)
+    assert model.get_layer("first") is first and model.get_layer(index=-1) is second
+    for arguments, words in (
+        ({"name": "third"}, "no layers have the name 'third'"),
+        ({"index": 2}, "index is 2, and there are 2 layers"),
+        ({"index": "first"}, "index is 'first'"),
+        ({}, "name is None, and index is None"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model.get_layer(**arguments)
+    model.add(tg.layers.Dense(3, name="first"))
+    with pytest.raises(ValueError, match="2 layers have the name 'first'"):
+        model.get_layer("first")
+
+
+@pytest.mark.parametrize(
+    ("argument", "fix"),
+    [
+        ({"input_shape": (2,)}, r"begin the Sequential with tg.layers.Input\(shape\)"),
+        ({"input_dim": 2}, r"begin the Sequential with tg.layers.Input\(\[size\]\)"),
+    ],
+)
+def test_shapes_of_inputs_are_those_of_an_input(argument, fix):
+    with pytest.raises(tg.errors.TraceError, match=fix):
+        tg.layers.Lambda(abs, **argument)
+
+
 def test_layers_are_found_as_submodules():
     class Model(tg.Module):
         def __init__(self):

@@ -170,7 +170,7 @@ SMOOTH = {
     "log_cosh": Smooth(
         lambda x: tg.losses.log_cosh(tg.zeros_like(x)[:, None], x[:, None]),
         (
-            lambda x: mp.log1p(2 * mp.sinh(x / 2) ** 2) if abs(x) < 9 else abs(x) - mp.log(2),
+            lambda x: mp.log1p(2 * mp.sinh(x / 2) ** 2) if abs(x) < 99 else abs(x) - mp.log(2),
             mp.tanh,
             lambda x: sech(x) ** 2,
         ),
@@ -233,6 +233,7 @@ LIMITS = [
     Limit("relu", tg.nn.relu, ([-1.0, 0.0, 2.0, NAN],), ([0.0, 0.0, 1.0, 0.0],), ([0.0] * 4,)),
     Limit("relu6", tg.nn.relu6, ([0.0, 6.0, 3.0, 7.0],), ([0.0, 0.0, 1.0, 0.0],), ([0.0] * 4,)),
     Limit("elu", tg.nn.elu, ([0.0, -INF, INF],), ([1.0, 0.0, 1.0],)),
+    Limit("celu", tg.activations.celu, ([NAN, -INF, 0.0, 2.0],), ([NAN, 0.0, 1.0, 1.0],)),
     Limit("sqrt", tg.sqrt, (0.0,), (INF,)),
     Limit("square", tg.square, ([0.0, 1e-30],), ([0.0, 2e-30],), ([2.0, 2.0],)),
     Limit("norm", tg.norm, ([0.0, 0.0],), ([NAN, NAN],)),

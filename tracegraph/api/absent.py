@@ -162,6 +162,19 @@ ABSENT = {
     ),
     "autograph.trace": ("what is traced runs Python", "use Python's print"),
     "keras.ops": ("functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
+    "keras.backend": (
+        "functions of tensors are those of tg, and each layer has its dtype",
+        "use tg, tg.math and tg.nn; in place of `set_floatx`, such as "
+        'tg.layers.Dense(4, dtype="float64")',
+    ),
+    "keras.saving": (
+        "objects are saved as data, so classes need no registration",
+        "leave it out, and use tg.saved_model.save or tg.train.Checkpoint",
+    ),
+    "layers.experimental": (
+        _APART,
+        "use tg.image for its layers of pictures, NumPy for others",
+    ),
     "keras.utils": ("data are prepared by NumPy", "use NumPy, and tg.one_hot"),
     "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),
     "keras.callbacks": (
@@ -190,6 +203,13 @@ _STEP = (
     "steps take gradients",
     "use optimizer.apply_gradients(zip(gradients, variables)), or optimizer.minimize",
 )
+_ONE_DTYPE = ("a layer computes in the dtype of its variables", "use layer.dtype")
+_NO_GRAPH = (
+    "there is no graph of layers",
+    "call the layers one after the other in a function, as `for layer in model.layers`, and return "
+    "what you need",
+)
+_CONFIG = ("objects are saved as data", "use tg.saved_model.save, or keep the arguments yourself")
 _VARIABLES = ("they are called variables here", "use .variables, or .trainable_variables")
 
 #: Attributes of Keras' and PyTorch's layers and optimizers, and their replacements.
@@ -207,6 +227,20 @@ _OF_LAYERS = {
     "summary": (
         "models have summaries, and graphs",
         "use tg.layers.Sequential([...]).summary(), or f.graph(x).summary() of a @tg.function",
+    ),
+    **dict.fromkeys(["compute_dtype", "dtype_policy", "variable_dtype"], _ONE_DTYPE),
+    **dict.fromkeys(["input", "inputs", "output", "outputs"], _NO_GRAPH),
+    **dict.fromkeys(["from_config", "get_config", "to_json"], _CONFIG),
+    "compute_output_shape": (
+        "the shape of a result is that of a call",
+        "use layer(tg.zeros(shape)).shape",
+    ),
+    **dict.fromkeys(
+        ["reset_state", "reset_states"],
+        (
+            "a call of a layer leaves no state behind",
+            "pass the state that return_state gives as the next initial_state",
+        ),
     ),
     "parameters": _VARIABLES,
     "step": _STEP,

@@ -82,6 +82,10 @@ _WITHOUT = {
     "out": "take the result that is returned",
     "inplace": "take the result that is returned",
     "device": "leave it out: devices are JAX's",
+    "input_shape": "begin the Sequential with tg.layers.Input(shape)",
+    "batch_input_shape": "begin the Sequential with tg.layers.Input(batch_shape=shape)",
+    "input_dim": "begin the Sequential with tg.layers.Input([size])",
+    "input_length": "leave it out: sequences may have any length",
     "requires_grad": "use a tg.Variable, or tape.watch(x)",
     "dtype": "convert with tg.cast",
 }
@@ -180,6 +184,8 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
             found = next((x for x in row if x in names), None)
             if found is not None:
                 return found
+    if name in _WITHOUT:
+        return None
     plain = {x.replace("_", "").lower(): x for x in names}
     close = difflib.get_close_matches(name.replace("_", "").lower(), plain, 1, 0.75)
     return plain[close[0]] if close else None

@@ -24,6 +24,8 @@ from tracegraph.ir.tensor import Graph
 
 #: The note appears after this many seconds, once per compile.
 SECONDS = 10.0
+#: With fewer nodes than these, their number is not what makes a compile slow.
+MANY_NODES = 300
 #: How often the thread samples until then.
 LOOKS = 20
 
@@ -172,10 +174,11 @@ class noted:
                 "and Ctrl-C ends the wait"
             )
         count = sum(len(inner.nodes) for inner in self._graph.graphs())
-        return (
-            f"it has {count:,} nodes, and XLA still compiles them. Fewer nodes compile "
-            "faster, such as ops on whole tensors in place of Python loops"
-        )
+        doing = f"it has {count:,} nodes, and XLA still compiles them"
+        if count < MANY_NODES:
+            return f"{doing}. These are few: other programs may keep the processors busy"
+        advice = "Fewer nodes compile faster, such as ops on whole tensors in place of Python loops"
+        return f"{doing}. {advice}"
 
 
 class _CompileWatch:

@@ -189,10 +189,11 @@ class Layer(Module):
         self.build(tree_shape(x))
 
     def _as_inputs(self, inputs: Any) -> Any:
-        if isinstance(inputs, dict) or (isinstance(inputs, (list, tuple)) and _has_tensors(inputs)):
+        if isinstance(inputs, dict):
             return self._cast(inputs)
         if isinstance(inputs, (list, tuple)):
-            return as_tensor(inputs, self.dtype)
+            is_structure = _has_tensors(inputs)
+            return self._cast(inputs) if is_structure else as_tensor(inputs, self.dtype)
         x = as_tensor(inputs)
         return cast_to(x, self.dtype) if x.dtype.is_floating else x
 
@@ -203,7 +204,7 @@ class Layer(Module):
         return nest.map_structure(self._cast_leaf, value)
 
     def _cast_leaf(self, value: Any) -> Any:
-        if not is_tensor(value) and not isinstance(value, np.ndarray):
+        if not _is_array(value):
             return value
         x = as_tensor(value)
         return cast_to(x, self.dtype) if x.dtype.is_floating else x
@@ -354,8 +355,14 @@ def _outermost(layer: Layer) -> Iterator[None]:
         _thread.is_in_layer = was_inside
 
 
-def _has_tensors(inputs: Any) -> bool:
-    return any(map(is_tensor, inputs))
+def _has_tensors(inputs: Sequence[Any]) -> bool:
+    """Whether a list, or one inside it, has tensors or arrays: it is a structure, as in Keras.
+    Otherwise it is a list of numbers, which stands for one tensor."""
+    return any(_has_tensors(x) if isinstance(x, (list, tuple)) else _is_array(x) for x in inputs)
+
+
+def _is_array(value: Any) -> bool:
+    return is_tensor(value) or isinstance(value, np.ndarray)
 
 
 def tree_shape(inputs: Any) -> Any:

@@ -9,7 +9,7 @@ from tracegraph import nest
 from tracegraph.array.arguments import as_shape, refuse_kind
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import float32
-from tracegraph.errors import SignatureError, counted, fail, shown
+from tracegraph.errors import SignatureError, counted, fail, fail_absent, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
@@ -73,6 +73,46 @@ class Sequential(Layer):
         self._shapes = []
         return self.layers.pop()
 
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """The layer of this name, or at this index.
+
+        Raises ValueError if there is none, or several have the name.
+
+        >>> model = tg.layers.Sequential([tg.layers.Dense(2, name="first"), tg.layers.Dense(3)])
+        >>> model.get_layer("first") is model.get_layer(index=0)
+        True
+        """
+        if (name is None) == (index is None):
+            fact = f"get_layer: name is {shown(name)}, and index is {shown(index)}"
+            fail(SignatureError, fact, fix="give one of the two")
+        if index is not None:
+            places = range(-len(self.layers), len(self.layers))
+            if index not in places:
+                fact = (
+                    f"index is {shown(index)}, and there are {counted(len(places) // 2, 'layer')}"
+                )
+                fail(SignatureError, f"get_layer: {fact}", fix="give a number of one of them")
+            return self.layers[index]
+        names = [layer.name if isinstance(layer, Module) else None for layer in self.layers]
+        count = names.count(name)
+        if count != 1:
+            fact = f"get_layer: {count or 'no'} layers have the name {shown(name)}, of {names}"
+            fix = "give each layer a name of its own" if count else "give the name of one of them"
+            fail(SignatureError, fact, fix=f"{fix}, or an index")
+        return self.layers[names.index(name)]
+
+    @property
+    def output_shape(self) -> Any:
+        """The shape of the result at the first call, as a tuple with None for open sizes.
+
+        >>> tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)]).output_shape
+        (None, 2)
+        """
+        if not self._shapes:
+            fact = "a Sequential has no output_shape before it is called"
+            fail_absent("output_shape", fact, "begin it with tg.layers.Input, or call it first")
+        return _plain_shape(self._shapes[-1])
+
     def _build_known(self) -> None:
         if self._input is not None and self.layers:
             self._trace(self._input)
@@ -116,7 +156,9 @@ class Sequential(Layer):
         -------------  ------------  ----------
         8 parameters, 8 of them trainable
         """
-        shapes = [*map(_shape_text, self._shapes)] or ["?"] * len(self.layers)
+        shapes = [_shape_text(_plain_shape(shape)) for shape in self._shapes] or ["?"] * len(
+            self.layers
+        )
         rows = [
             (_title(layer), shape, f"{_count(layer):,}")
             for layer, shape in zip(self.layers, shapes)
@@ -183,12 +225,17 @@ def _count(layer: Any) -> int:
     return parameter_count(layer.variables) if isinstance(layer, Module) else 0
 
 
-def _shape_text(shapes: Any) -> str:
-    """The shapes of one tensor or several; open sizes appear as None."""
+def _plain_shape(shapes: Any) -> Any:
+    """The shape of one tensor as a tuple, or of several as a list, with None for open sizes."""
     if isinstance(shapes, (list, tuple)) and not hasattr(shapes, "rank"):
-        return ", ".join(map(_shape_text, shapes))
-    sizes = [str(size) if isinstance(size, int) else "None" for size in shapes]
-    return f"({', '.join(sizes)})"
+        return [_plain_shape(shape) for shape in shapes]
+    return tuple(size if isinstance(size, int) else None for size in shapes)
+
+
+def _shape_text(shapes: Any) -> str:
+    plain = _plain_shape(shapes)
+    each = plain if isinstance(plain, list) else [plain]
+    return ", ".join(f"({', '.join(map(str, shape))})" for shape in each)
 
 
 def _layer_text(layer: Any) -> str:

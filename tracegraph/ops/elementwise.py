@@ -66,11 +66,16 @@ def check_kind(op: str, type: TensorType, kinds: frozenset[str]) -> None:
 
 
 def scale(tangent: Tensor | None, factor: Factor) -> Tensor | None:
-    """tangent * factor, where a factor is a tensor, 1, -1, or None for zero."""
+    """tangent * factor, where a factor is a tensor, 1, -1, or None for zero; truth values stand
+    for 1 and 0."""
     if tangent is None or factor is None:
         return None
     if isinstance(factor, int):
         return tangent if factor == 1 else NEG(tangent)
+    if factor.dtype is bool_:
+        # Not a product with 0 and 1: XLA turns some of these into selections, so that nan times 0
+        # would be nan in one program and 0 in another.
+        return SELECT(factor, tangent, zeros_of(tangent))
     return MUL(tangent, factor)
 
 
@@ -107,7 +112,8 @@ class Elementwise(Op, abstract=True):
 
     @rule
     def partials(self, y: Tensor, *xs: Tensor) -> Factors:
-        """dy/dx as one factor per operand, from primal values only: a Tensor, 1, -1 or None."""
+        """dy/dx as one factor per operand, from primal values only: a Tensor, 1, -1 or None, or a
+        Tensor of truth values, which stands for 1 and 0."""
         raise NotImplementedError
 
     @rule
@@ -361,11 +367,11 @@ class Maximum(Elementwise):
     reference = np.maximum
 
     def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
-        slopes = Cast(x.dtype)(GREATER_EQUAL(x, y)), Cast(y.dtype)(LESS(x, y))
+        goes_to_x, goes_to_y = GREATER_EQUAL(x, y), LESS(x, y)
         if not self.keeps_nan:
-            return slopes
+            return goes_to_x, goes_to_y
         is_number = EQUAL(z, z)
-        return tuple(SELECT(is_number, slope, z) for slope in slopes)
+        return tuple(SELECT(is_number, Cast(z.dtype)(to), z) for to in (goes_to_x, goes_to_y))
 
 
 class Minimum(Elementwise):
@@ -375,7 +381,7 @@ class Minimum(Elementwise):
     reference = np.minimum
 
     def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
-        return Cast(x.dtype)(LESS_EQUAL(x, y)), Cast(y.dtype)(GREATER(x, y))
+        return LESS_EQUAL(x, y), GREATER(x, y)
 
 
 class Atan2(Elementwise):
