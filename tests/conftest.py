@@ -10,9 +10,14 @@ from xdist.scheduler import WorkStealingScheduling
 
 import tracegraph as tg
 from lowering import program as programs
+from tests.bytecode import keep_bytecode
 from tests.compiling import OPTIMISED, compile_quickly, keep_programs, let_go_of_programs
 from tests.sampling import divided
 from tracegraph.eager import pending
+
+# What is read and collected stays, so looking for garbage in it would only take time: a fifth of
+# all that the collection of the tests takes.
+gc.disable()
 
 compile_quickly()
 
@@ -25,6 +30,7 @@ tg.config.set_compile_notes(False)
 
 
 def pytest_configure(config):
+    keep_bytecode(config)
     # With several processes only the workers compile.
     if not getattr(config.option, "numprocesses", None):
         folder = keep_programs()
@@ -43,6 +49,12 @@ def pytest_collection_modifyitems(items):
         (count,) = cases[0].get_closest_marker("sampled").args
         for item in divided(cases, count)[1]:
             item.add_marker("sweep")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection():
+    yield
+    gc.enable()
 
 
 def pytest_collection_finish(session):

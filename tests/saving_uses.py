@@ -1,9 +1,11 @@
 """What is done with a function before it is saved, and after it is loaded in a process of its own.
 
-`python -m tests.saving_uses FOLDER` loads every model in the folder, which has none of their source
-here, and writes what the uses give to `FOLDER/<model>.npz`.
+`python -m tests.saving_uses FOLDER USES` loads models in the folder, which have none of their
+source here, and writes what their uses give to `FOLDER/<model>.npz`. USES has the names of the uses
+by model, as JSON.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -61,16 +63,16 @@ USES = {
 }
 
 
-def results(f):
-    """By name what each use gives of f at X."""
-    return {name: np.asarray(use(f, tg.constant(X))) for name, use in USES.items()}
+def results(f, names):
+    """By name what each of these uses gives of f at X."""
+    return {name: np.asarray(USES[name](f, tg.constant(X))) for name in names}
 
 
-def main(folder):
-    for path in sorted(Path(folder).iterdir()):
-        if path.is_dir():
-            np.savez(path.with_suffix(".npz"), **results(tg.saved_model.load(path).f))
+def main(folder, uses):
+    for model, names in uses.items():
+        found = results(tg.saved_model.load(folder / model).f, names)
+        np.savez(folder / f"{model}.npz", **found)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

@@ -183,6 +183,7 @@ class Steps:
 
     def __enter__(self):
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a child's imports change no files
         self.server = subprocess.Popen(
             [sys.executable, "-m", "tests.stepping", *self.arguments],
             stdin=subprocess.PIPE,

@@ -34,10 +34,8 @@ def _candidates(code: CodeType, lines: list[str]) -> Iterator[Any]:
         positions = _positions(code)
         if not positions:  # for a constant Python 3.12 gives only its line
             raise NotConvertible("it returns a constant, in which there is nothing to convert")
-        lambdas = (x for x in ast.walk(_parsed("".join(lines))) if isinstance(x, ast.Lambda))
-        for node in lambdas:
-            is_there = node.lineno == code.co_firstlineno and _holds(node.body, positions)
-            if is_there and _takes(node, code):
+        for node in _lambdas("".join(lines)).get(code.co_firstlineno, ()):
+            if _holds(node.body, positions) and _takes(node, code):
                 yield node
         return
     for node in ast.walk(_definition(code.co_firstlineno, lines)):
@@ -69,6 +67,17 @@ def _parsed(text: str) -> ast.Module:
         return _parsed_once(text)
     except SyntaxError as error:
         raise NotConvertible(f"its file has no Python in it: {error.msg}") from error
+
+
+@functools.lru_cache(8)
+def _lambdas(text: str) -> dict[int, list[ast.Lambda]]:
+    """The lambdas of a file by the line on which they start. Walking a long file takes longer than
+    converting one of its lambdas."""
+    found: dict[int, list[ast.Lambda]] = {}
+    for node in ast.walk(_parsed(text)):
+        if isinstance(node, ast.Lambda):
+            found.setdefault(node.lineno, []).append(node)
+    return found
 
 
 def _takes(node: Any, code: CodeType) -> bool:
