@@ -1424,3 +1424,22 @@ def test_results_of_python_functions_of_unknown_rank_name_the_repair():
         ) as caught:
             tg.function(form)(f64(0.5))
         assert "test_control_flow.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_branches_that_hand_on_residuals_of_other_types(holds):
+    """Residuals of one type share a place among the results of the branches, and no others."""
+    x = np.array([0.3, 0.5, 0.7])
+
+    @tg.function
+    def slope(x, holds):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            whole = lambda: tg.reduce_sum(tg.sin(tg.exp(x)))  # noqa: E731
+            y = tg.cond(holds, whole, lambda: tg.sin(tg.exp(x[0]) * x[1]))
+        return tape.gradient(y, x)
+
+    e = np.exp(x)
+    one, other = np.cos(e) * e, np.cos(e[0] * x[1]) * np.array([e[0] * x[1], e[0], 0.0])
+    found = slope(tg.constant(x), tg.constant(holds))
+    np.testing.assert_allclose(found, one if holds else other, rtol=1e-12)
