@@ -55,7 +55,7 @@ def _numbers(name: str, numbers: Any) -> Iterable[int]:
 
 def _names(name: str, names: Any) -> Iterable[str]:
     is_several = isinstance(names, Iterable) and not isinstance(names, str)
-    given = [] if names is None else [*names] if is_several else [names]
+    given: list[Any] = [] if names is None else [*names] if is_several else [names]
     if not all(isinstance(each, str) for each in given):
         fail(
             SignatureError,
