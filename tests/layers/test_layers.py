@@ -237,6 +237,21 @@ def test_layers_of_several_inputs():
     assert layer.shapes == [(2,), (2,)]
 
 
+def test_a_layer_built_by_hand_keeps_its_variables():
+    class Own(tg.layers.Dense):
+        def build(self, input_shape):
+            super().build(input_shape)
+            assert not self.built  # this one goes on
+            self.shift = self.add_weight([self.units], "ones", name="shift")
+
+    for layer, count in ((tg.layers.Dense(3), 2), (Own(3), 3)):
+        layer.build([None, 2])
+        kernel = layer.kernel
+        kernel.assign([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+        np.testing.assert_allclose(layer(np.ones((1, 2))), [[5.0, 7.0, 9.0]])
+        assert layer.built and layer.kernel is kernel and len(layer.variables) == count
+
+
 def test_lists_of_arrays_are_structures_as_in_keras():
     class Pair(tg.layers.Layer):
         def call(self, inputs):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
@@ -103,6 +106,12 @@ class Layer(Module):
         self.trainable = trainable
         if activity_regularizer is not None:
             self.activity_regularizer = regularizers.get(activity_regularizer)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        build = vars(cls).get("build")
+        if isinstance(build, FunctionType):
+            cls.build = _marking_built(build)  # type: ignore[method-assign]
 
     if not TYPE_CHECKING:
 
@@ -353,6 +362,19 @@ def _outermost(layer: Layer) -> Iterator[None]:
         yield
     finally:
         _thread.is_in_layer = was_inside
+
+
+def _marking_built(build: Callable[..., Any]) -> Any:
+    """`build`, after which the layer is built whoever called it: the first call of the layer must
+    not create its variables again."""
+
+    @functools.wraps(build)
+    def marking(layer: Layer, *shapes: Any, **arguments: Any) -> None:
+        build(layer, *shapes, **arguments)
+        if inspect.unwrap(type(layer).build) is build:  # and not one that goes on after this one
+            layer.built = True
+
+    return marking
 
 
 def _has_tensors(inputs: Sequence[Any]) -> bool:

@@ -197,7 +197,6 @@ class Embedding(Layer):
         )
         if weights is not None:
             self.build(None)
-            self.built = True
             self.set_weights(weights if isinstance(weights, (list, tuple)) else [weights])
 
     def build(self, input_shape: Any) -> None:

@@ -116,7 +116,6 @@ class Bidirectional(Layer, Generic[Outputs]):
         for layer in (self.forward_layer, self.backward_layer):
             if not layer.built:
                 layer.build(input_shape)
-                layer.built = True
         if self._initial_weights is not None:
             self.set_weights(self._initial_weights)
 
@@ -201,7 +200,6 @@ class SpectralNormalization(Layer):
     def build(self, input_shape: Any) -> None:
         if not self.layer.built:
             self.layer.build(input_shape)
-            self.layer.built = True
         start = initializers.TruncatedNormal(stddev=0.02)
         wide = self._kernel().shape[-1]
         self.vector_u = self.add_weight([1, wide], start, name="vector_u", trainable=False)

@@ -363,8 +363,6 @@ class MultiHeadAttention(Layer):
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
         self.output_dense.build([None, None, heads, self.value_dim])
-        for part in (self.query_dense, self.key_dense, self.value_dense, self.output_dense):
-            part.built = True
 
     def _dense(self, equation: str, output_shape: Sequence[int | None], axes: str) -> EinsumDense:
         made: Any = vars(self)

@@ -639,7 +639,6 @@ def _check_cell(op: str, cell: Any) -> None:
 def _build_cell(cell: Any, shape: Any) -> None:
     if isinstance(cell, Layer) and not cell.built:
         cell.build(shape)
-        cell.built = True
 
 
 def _first_size(size: Any) -> Any:
