@@ -62,6 +62,8 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     the graphs it calls are theirs."""
     inputs, nodes = list(inputs), list(nodes)
     used = set[str]().union(*(names_in(x.type) for x in inputs), *map(names_used, nodes))
+    if not used:
+        return []
     known = set[str]().union(*(bound_names(x.type) for x in inputs), *map(names_chosen, nodes))
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
@@ -89,7 +91,7 @@ def names_in(value: Any) -> set[str]:
     if isinstance(value, ShapeVariable):
         return {str(value)}
     if isinstance(value, TensorType):
-        return names_in(value.shape)
+        return set() if value.is_static else names_in(value.shape)
     items = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
     return set[str]().union(*map(names_in, items))
 
