@@ -384,11 +384,13 @@ class Program:
         if not self.may_be_left and self.kind(buffers) in self._known:
             return self._called(buffers)
         try:
-            return on_worker_thread_here(lambda: self._noted(buffers))
+            outputs = on_worker_thread_here(lambda: self._noted(buffers))
         except BaseException:
             if not self.has_run:
                 self.renew()  # the thread may be stuck inside JAX's function
             raise
+        self._known.add(self.kind(buffers))
+        return outputs
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         if self.has_run or slow_compiles.is_noted(self.graph):
@@ -421,7 +423,6 @@ class Program:
             if self._is_atomic and not outputs:
                 raise Disturbed
             self.has_run_in = life
-            self._known.add(self.kind(buffers))
             return outputs
         except BaseException as error:
             if memory.is_exhausted(error):

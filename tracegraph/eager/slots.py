@@ -77,6 +77,7 @@ class _Given:
 
 _given = _Given()
 _UNMADE = {Tensor, StackRow}
+_NUMPY = np.ndarray
 
 _get_place = attrgetter("place")
 _put: Callable[[Slot, Any], None] = Slot.__dict__["buffer"].__set__
@@ -220,10 +221,15 @@ class Step:
         """The outputs. Raises the error of an argument that failed earlier, or LoweringError."""
         program = self.program
         is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
-        is_new = program.has_run_in is not program.life or program.may_be_left
-        if program.takes_any_device or np.ndarray in map(type, buffers):
-            is_new = is_new or program.kind(buffers) not in self._known
-        if is_moved or is_new:
+        if (
+            is_moved
+            or program.has_run_in is not program.life
+            or program.may_be_left
+            or (
+                (program.takes_any_device or _NUMPY in map(type, buffers))
+                and program.kind(buffers) not in self._known
+            )
+        ):
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
                 return outputs
@@ -264,10 +270,12 @@ class Step:
                     if is_of_interrupt(error):
                         raise
                     found = self._run_again(error, buffers, variables, rest, assigned)
-                if found and not found[0] and assigned:
-                    found = self._run_again(Disturbed(), buffers, variables, rest, assigned)
                 if found:
-                    return found[0]
+                    if (outputs := found[0]) or not assigned:
+                        return outputs
+                    found = self._run_again(Disturbed(), buffers, variables, rest, assigned)
+                    if found:
+                        return found[0]
                 self._look_at(variables)
                 _unshare(assigned)
 
