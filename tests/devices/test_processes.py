@@ -416,6 +416,20 @@ def test_what_a_process_started_ends_with_it(code, tmp_path, monkeypatch):
     assert not any(map(is_running, numbers))
 
 
+def test_a_process_that_a_signal_ended_is_named(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("tracegraph.commands.launch._GRACE", 0.3)
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "if os.environ['TRACEGRAPH_PROCESS'] == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(600)\n"
+    )
+    assert main(["launch", "-n", "2", str(script)]) == 128 + signal.SIGKILL
+    told = "tracegraph launch: process 1 was ended by SIGKILL, so all are ended\n"
+    assert capfd.readouterr().err == told
+
+
 def test_lines_are_printed_as_they_are(tmp_path, capfd):
     script = tmp_path / "prints.py"
     script.write_text("import os\nos.write(1, b'kept:  \\n  \\xff\\n\\nlast\\t')\n")
