@@ -366,7 +366,10 @@ def test_a_lost_process_ends_all(scenario, code, word, who):
         assert "[1] ValueError: this is the error" in err
 
 
-def test_signals_go_on_and_codes_come_back():
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGUSR1, 7), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_signals_go_on_and_codes_come_back(number, code):
     command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -374,10 +377,11 @@ def test_signals_go_on_and_codes_come_back():
     while sum("is waiting" in line for line in seen) < 2:
         seen.append(process.stdout.readline())
         assert seen[-1], process.communicate()
-    process.send_signal(signal.SIGUSR1)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 7
-    assert sum("got the signal" in line for line in out.splitlines()) == 2
+    assert process.returncode == code
+    heard = sum("got the signal" in line for line in out.splitlines())
+    assert heard == (2 if number == signal.SIGUSR1 else 0)
 
 
 def test_a_launcher_that_is_killed_leaves_nothing_behind():
