@@ -58,6 +58,8 @@ def initialize(
     settings.timeout = timeout
     are_watched = None not in (address, count, index)  # and ended with an error of ours
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # It would catch SIGTERM, and the process go on: a save on this signal is CheckpointManager's.
+    jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         address,
         count,

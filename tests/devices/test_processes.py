@@ -366,7 +366,10 @@ def test_a_lost_process_ends_all(scenario, code, word, who):
         assert "[1] ValueError: this is the error" in err
 
 
-def test_signals_go_on_and_codes_come_back():
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGUSR1, 7), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_signals_go_on_and_codes_come_back(number, code):
     command = [*LAUNCH, "-n", "2", str(SCRIPT), "waits_for_a_signal"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -374,10 +377,11 @@ def test_signals_go_on_and_codes_come_back():
     while sum("is waiting" in line for line in seen) < 2:
         seen.append(process.stdout.readline())
         assert seen[-1], process.communicate()
-    process.send_signal(signal.SIGUSR1)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == 7
-    assert sum("got the signal" in line for line in out.splitlines()) == 2
+    assert process.returncode == code
+    heard = sum("got the signal" in line for line in out.splitlines())
+    assert heard == (2 if number == signal.SIGUSR1 else 0)
 
 
 def test_a_launcher_that_is_killed_leaves_nothing_behind():
@@ -414,6 +418,20 @@ def test_what_a_process_started_ends_with_it(code, tmp_path, monkeypatch):
     while any(map(is_running, numbers)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(is_running, numbers))
+
+
+def test_a_process_that_a_signal_ended_is_named(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("tracegraph.commands.launch._GRACE", 0.3)
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "if os.environ['TRACEGRAPH_PROCESS'] == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(600)\n"
+    )
+    assert main(["launch", "-n", "2", str(script)]) == 128 + signal.SIGKILL
+    told = "tracegraph launch: process 1 was ended by SIGKILL, so all are ended\n"
+    assert capfd.readouterr().err == told
 
 
 def test_lines_are_printed_as_they_are(tmp_path, capfd):

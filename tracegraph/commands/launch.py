@@ -57,6 +57,8 @@ class _Group:
         #: The processes that have ended, in order.
         self._ended: list[subprocess.Popen[str]] = []
         self._printers: list[threading.Thread] = []
+        #: The signals that were forwarded.
+        self._received: set[int] = set()
         self._before = {x: signal.signal(x, self._forward) for x in _FORWARDED}
         self.codes: list[int] = []
         for index in range(count):
@@ -91,6 +93,7 @@ class _Group:
         # If nobody reads on, the process finds its pipe closed, as it would without a launcher.
 
     def _forward(self, number: int, _: Any) -> None:
+        self._received.add(number)
         for process in self._processes:
             if not _has_ended(process):
                 os.kill(process.pid, number)
@@ -120,9 +123,18 @@ class _Group:
                 signal.signal(number, handler)
         self.codes += [process.returncode for process in self._processes]
         # Processes that ended because of another one are not to blame.
-        ended = [process.returncode for process in self._ended]
-        failures = sorted(filter(None, ended), key=lambda code: code == LOST)
-        return next((code if code > 0 else 128 - code for code in failures), 0)
+        failed = [process for process in self._ended if process.returncode]
+        blamed = min(failed, key=lambda process: process.returncode == LOST, default=None)
+        return 0 if blamed is None else self._reported(blamed)
+
+    def _reported(self, process: subprocess.Popen[str]) -> int:
+        """The exit code of a process. One that was killed could not say anything itself."""
+        code = process.returncode
+        if code < 0 and -code not in self._received:
+            name = signal.Signals(-code).name
+            text = f"process {self._processes.index(process)} was ended by {name}, so all are ended"
+            print(f"tracegraph launch: {text}", file=sys.stderr)
+        return code if code > 0 else 128 - code
 
     def _are_running(self) -> bool:
         """Whether any process is still running. Notes the order in which they end."""
