@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -359,4 +359,30 @@ def unstated(graph: Graph, outputs: Sequence[Any]) -> tuple[Any, ...]:
 @lowers(ops.WithLayout)
 def _with_layout(op: ops.WithLayout, x: Any) -> Any:
     found = sharding(Placement(op.mesh, op.devices, op.axes))
-    return x if found is None else jax.lax.with_sharding_constraint(x, found)
+    if found is None:
+        return x
+    return jax.lax.with_sharding_constraint(in_order_of_mesh(x, found), found)
+
+
+def in_order_of_mesh(x: Any, sharding: NamedSharding) -> Any:
+    """A value that is about to get a sharding; if that has mesh axes of one dimension in another
+    order than the mesh, first with these in the mesh's order. XLA's partitioner computes wrong
+    values from some products with a bias otherwise: it takes their rows to be in that order."""
+    names = sharding.mesh.axis_names
+    spec = PartitionSpec(
+        *[tuple(sorted(x, key=names.index)) if isinstance(x, tuple) else x for x in sharding.spec]
+    )
+    if spec == sharding.spec:
+        return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, spec))
+
+
+def about_to_get(shardings: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose outputs JAX will give shardings, None where XLA chooses."""
+
+    @functools.wraps(run)
+    def ordered(*arrays: Any) -> tuple[Any, ...]:
+        outputs = zip(run(*arrays), shardings, strict=True)
+        return tuple([y if x is None else in_order_of_mesh(y, x) for y, x in outputs])
+
+    return ordered if any(shardings) else run

@@ -290,7 +290,7 @@ class Program:
         """JAX's function; for buffers on several devices, one that keeps them there."""
         mesh = layout.home_of(self.graph, buffers)
         shardings = layout.output_shardings(self.graph, buffers, mesh)
-        run = graph_function(self.graph)
+        run = layout.about_to_get(shardings, graph_function(self.graph))
         return jax.jit(
             _undisturbed(run, any(shardings)) if self._is_atomic else run,
             donate_argnums=self.donated,
