@@ -69,7 +69,7 @@ class Pair:
     def programs(self):
         """How many programs with padding were compiled, and how many without."""
         traces = self.padded.traces
-        padded = sum(len(t.bucketing._executions) for t in traces if t.bucketing is not None)
+        padded = sum(len(t.bucketing.executions) for t in traces if t.bucketing is not None)
         return padded, sum(len(t._executions) for t in traces)
 
 
@@ -457,7 +457,7 @@ def test_training_on_batches_of_many_sizes():
     for x, y in zip(padded_weights, weights, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
     (trace,) = step.traces
-    assert len(trace.bucketing._executions) == 3
+    assert len(trace.bucketing.executions) == 3
     assert not trace._executions
 
 
@@ -561,7 +561,7 @@ def test_a_growing_context_compiles_seven_programs():
     for n in range(1, 65):
         f(numbers(2, n, 8))
     (trace,) = f.traces
-    assert len(trace.bucketing._executions) == 7
+    assert len(trace.bucketing.executions) == 7
     assert not trace._executions
     assert f.experimental_get_tracing_count() == 1
 
@@ -991,4 +991,4 @@ def test_results_are_arguments_again():
     for _ in range(20):
         x = step(x)
     np.testing.assert_array_equal(x.numpy(), np.arange(21.0))
-    assert len(step.traces[0].bucketing._executions) == 6
+    assert len(step.traces[0].bucketing.executions) == 6

@@ -95,7 +95,7 @@ def test_other_sizes_run_in_the_program_of_their_bucket(loaded):
             x = np.arange(4.0 * size, dtype=np.float32).reshape(size, 4)
             wanted = 2 * x.sum(0) if function is loaded.padded else x.mean(0)
             np.testing.assert_allclose(function(x).numpy(), wanted, rtol=1e-6)
-        (types,) = trace.bucketing._executions
+        (types,) = trace.bucketing.executions
         assert types[0].shape == (bucket, 4)
 
 
@@ -103,7 +103,7 @@ def test_a_signature_has_the_buckets_of_its_function(folder):
     signature = tg.saved_model.load(folder).signatures["serving_default"]
     for size in (9, 11):
         signature(tg.ones([size, 4]))
-    (types,) = signature.bucketing._executions
+    (types,) = signature.bucketing.executions
     assert types[0].shape == (32, 4)
 
 

@@ -226,8 +226,7 @@ class Step:
             or program.has_run_in is not program.life
             or program.may_be_left
             or (
-                (program.takes_any_device or _NUMPY in map(type, buffers))
-                and program.kind(buffers) not in self._known
+                (program.takes_any_device or _NUMPY in map(type, buffers)) and self._is_new(buffers)
             )
         ):
             outputs = self._run_first(buffers, variables, rest, assigned)
@@ -236,10 +235,7 @@ class Step:
             if is_moved:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
-            self._move_variables(variables, buffers)
-            # On the program's mesh, or on another one, for which it has been reset.
-            given = program.brought(buffers) if program.has_run else buffers
-            return self.run(given, variables, rest, assigned)
+            return self._run_on_mesh(buffers, variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
@@ -266,18 +262,32 @@ class Step:
                     stores = map(setattr, assigned, _BUFFER, new)
                 try:
                     program.exhaust(stores)
+                    if found and assigned and not found[0]:
+                        raise Disturbed
                 except Exception as error:
                     if is_of_interrupt(error):
                         raise
                     found = self._run_again(error, buffers, variables, rest, assigned)
                 if found:
-                    if (outputs := found[0]) or not assigned:
-                        return outputs
-                    found = self._run_again(Disturbed(), buffers, variables, rest, assigned)
-                    if found:
-                        return found[0]
+                    return found[0]
                 self._look_at(variables)
                 _unshare(assigned)
+
+    def _is_new(self, buffers: Sequence[Any]) -> bool:
+        """Whether it has not run with arguments of this kind."""
+        return self.program.kind(buffers) not in self._known
+
+    def _run_on_mesh(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Any, ...]:
+        """A run on the program's mesh, or on another one, for which it is reset."""
+        self._move_variables(variables, buffers)
+        given = self.program.brought(buffers) if self.program.has_run else buffers
+        return self.run(given, variables, rest, assigned)
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
         """Computes the Variables' pending values, on the program's devices; records when."""

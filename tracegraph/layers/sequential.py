@@ -73,7 +73,7 @@ class Sequential(Layer):
         self._shapes = []
         return self.layers.pop()
 
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Callable[..., Any]:
         """The layer of this name, or at this index.
 
         Raises ValueError if there is none, or several have the name.
@@ -102,7 +102,7 @@ class Sequential(Layer):
         return self.layers[names.index(name)]
 
     @property
-    def output_shape(self) -> Any:
+    def output_shape(self) -> tuple[int | None, ...] | list[tuple[int | None, ...]]:
         """The shape of the result at the first call, as a tuple with None for open sizes.
 
         >>> tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)]).output_shape
@@ -156,9 +156,7 @@ class Sequential(Layer):
         -------------  ------------  ----------
         8 parameters, 8 of them trainable
         """
-        shapes = [_shape_text(_plain_shape(shape)) for shape in self._shapes] or ["?"] * len(
-            self.layers
-        )
+        shapes = [*map(_shape_text, self._shapes)] or ["?"] * len(self.layers)
         rows = [
             (_title(layer), shape, f"{_count(layer):,}")
             for layer, shape in zip(self.layers, shapes)
