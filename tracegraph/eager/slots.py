@@ -225,9 +225,7 @@ class Step:
             is_moved
             or program.has_run_in is not program.life
             or program.may_be_left
-            or (
-                (program.takes_any_device or _NUMPY in map(type, buffers)) and self._is_new(buffers)
-            )
+            or self._is_of_new_kind(buffers)
         ):
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
@@ -273,9 +271,11 @@ class Step:
                 self._look_at(variables)
                 _unshare(assigned)
 
-    def _is_new(self, buffers: Sequence[Any]) -> bool:
-        """Whether it has not run with arguments of this kind."""
-        return self.program.kind(buffers) not in self._known
+    def _is_of_new_kind(self, buffers: Sequence[Any]) -> bool:
+        """Whether it has not run with such arguments. Tensors are of one kind on one device."""
+        program = self.program
+        has_kinds = program.takes_any_device or _NUMPY in map(type, buffers)
+        return has_kinds and program.kind(buffers) not in self._known
 
     def _run_on_mesh(
         self,
