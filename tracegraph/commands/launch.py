@@ -167,7 +167,7 @@ def _has_ended(process: subprocess.Popen[str]) -> bool:
 def _code_of(process: subprocess.Popen[str]) -> int | None:
     """0 once a process has ended well, and None while it runs. It is not reaped, as Popen would do,
     so that its number, which its group has too, is given to nobody else before all is over."""
-    if not hasattr(os, "waitid"):  # macOS with an older Python
+    if process.returncode is not None or not hasattr(os, "waitid"):  # macOS with an older Python
         return process.poll()
     end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     return None if end is None else end.si_status
