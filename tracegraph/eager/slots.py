@@ -221,11 +221,12 @@ class Step:
         """The outputs. Raises the error of an argument that failed earlier, or LoweringError."""
         program = self.program
         is_moved = _given.memory_places and MemoryPlace in map(type, map(_get_place, variables))
+        has_kinds = program.takes_any_device or _NUMPY in map(type, buffers)
         if (
             is_moved
             or program.has_run_in is not program.life
             or program.may_be_left
-            or self._is_of_new_kind(buffers)
+            or (has_kinds and program.kind(buffers) not in self._known)
         ):
             outputs = self._run_first(buffers, variables, rest, assigned)
             if outputs is not None:
@@ -270,12 +271,6 @@ class Step:
                     return found[0]
                 self._look_at(variables)
                 _unshare(assigned)
-
-    def _is_of_new_kind(self, buffers: Sequence[Any]) -> bool:
-        """Whether it has not run with such arguments. Tensors are of one kind on one device."""
-        program = self.program
-        has_kinds = program.takes_any_device or _NUMPY in map(type, buffers)
-        return has_kinds and program.kind(buffers) not in self._known
 
     def _run_on_mesh(
         self,
