@@ -369,16 +369,19 @@ def in_order_of_mesh(x: Any, sharding: NamedSharding) -> Any:
     order than the mesh, first with these in the mesh's order. XLA's partitioner computes wrong
     values from some products with a bias otherwise: it takes their rows to be in that order."""
     names = sharding.mesh.axis_names
-    spec = PartitionSpec(
-        *[tuple(sorted(x, key=names.index)) if isinstance(x, tuple) else x for x in sharding.spec]
-    )
+    ordered = [
+        tuple(sorted(axes, key=names.index)) if isinstance(axes, tuple) else axes
+        for axes in sharding.spec
+    ]
+    spec = PartitionSpec(*ordered)
     if spec == sharding.spec:
         return x
     return jax.lax.with_sharding_constraint(x, NamedSharding(sharding.mesh, spec))
 
 
-def about_to_get(shardings: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose outputs JAX will give shardings, None where XLA chooses."""
+def with_outputs_in_order(run: Callable[..., Any], shardings: Sequence[Any]) -> Callable[..., Any]:
+    """The function, to whose outputs JAX will give shardings, None where XLA chooses: each output
+    comes through `in_order_of_mesh`."""
 
     @functools.wraps(run)
     def ordered(*arrays: Any) -> tuple[Any, ...]:

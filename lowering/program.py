@@ -290,7 +290,7 @@ class Program:
         """JAX's function; for buffers on several devices, one that keeps them there."""
         mesh = layout.home_of(self.graph, buffers)
         shardings = layout.output_shardings(self.graph, buffers, mesh)
-        run = layout.about_to_get(shardings, graph_function(self.graph))
+        run = layout.with_outputs_in_order(graph_function(self.graph), shardings)
         return jax.jit(
             _undisturbed(run, any(shardings)) if self._is_atomic else run,
             donate_argnums=self.donated,
@@ -381,7 +381,8 @@ class Program:
             self.jitted = None
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
-        if not self.may_be_left and self.kind(buffers) in self._known:
+        kind = self.kind(buffers)
+        if not self.may_be_left and kind in self._known:
             return self._called(buffers)
         try:
             outputs = on_worker_thread_here(lambda: self._noted(buffers))
@@ -389,7 +390,7 @@ class Program:
             if not self.has_run:
                 self.renew()  # the thread may be stuck inside JAX's function
             raise
-        self._known.add(self.kind(buffers))
+        self._known.add(kind)  # never asked for again if a handler has reset the program
         return outputs
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:

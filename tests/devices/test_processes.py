@@ -395,10 +395,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind():
         numbers += [int(line.split()[-1])] if "is waiting" in line else []
     process.kill()
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    while any(map(is_running, numbers)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(is_running, numbers))
+    assert_that_all_end(numbers, 30)
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -414,10 +411,7 @@ def test_what_a_process_started_ends_with_it(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["launch", "-n", "2", str(script)]) == code
     numbers = [int((tmp_path / name).read_text()) for name in "01"]
-    deadline = time.monotonic() + 10
-    while any(map(is_running, numbers)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(map(is_running, numbers))
+    assert_that_all_end(numbers, 10)
 
 
 def test_a_process_that_a_signal_ended_is_named(tmp_path, monkeypatch, capfd):
@@ -460,6 +454,13 @@ def is_running(number):
     except OSError:
         return False
     return state.rpartition(")")[2].split()[0] != "Z"
+
+
+def assert_that_all_end(numbers, seconds):
+    deadline = time.monotonic() + seconds
+    while any(map(is_running, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(is_running, numbers))
 
 
 def initialized(*arguments, timeout=60):

@@ -234,7 +234,7 @@ class Step:
             if is_moved:
                 return self.run(buffers, variables, rest, assigned)
         if program.is_bound and program.is_elsewhere(buffers):
-            return self._run_on_mesh(buffers, variables, rest, assigned)
+            return self.run(self._brought(buffers, variables), variables, rest, assigned)
         with state_lock:
             while True:
                 if self._looked_at != _given.pending:
@@ -272,17 +272,11 @@ class Step:
                 self._look_at(variables)
                 _unshare(assigned)
 
-    def _run_on_mesh(
-        self,
-        buffers: Sequence[Any],
-        variables: Sequence[Slot],
-        rest: Sequence[Any],
-        assigned: Sequence[Slot],
-    ) -> tuple[Any, ...]:
-        """A run on the program's mesh, or on another one, for which it is reset."""
+    def _brought(self, buffers: Sequence[Any], variables: Sequence[Slot]) -> Sequence[Any]:
+        """The buffers on the program's mesh, to which the Variables move too, or where they are if
+        that is another mesh, for which the program is reset."""
         self._move_variables(variables, buffers)
-        given = self.program.brought(buffers) if self.program.has_run else buffers
-        return self.run(given, variables, rest, assigned)
+        return self.program.brought(buffers) if self.program.has_run else buffers
 
     def _look_at(self, variables: Sequence[Slot]) -> None:
         """Computes the Variables' pending values, on the program's devices; records when."""
@@ -324,8 +318,9 @@ class Step:
                 is_moved = type(variable.place) is MemoryPlace
                 copied = backend.copied_to_device_memory if is_moved else backend.transferred
                 given[place] = copied(state[place])
+        kind = self.program.kind(buffers)
         outputs = run_program(self.program, (*buffers, *given, *rest))
-        self._known.add(self.program.kind(buffers))
+        self._known.add(kind)
         if not assigned:
             return outputs
         with state_lock:
