@@ -26,7 +26,7 @@ OPTIMISED = {
     "xla_llvm_disable_expensive_passes": False,
     "xla_cpu_parallel_codegen_split_count": 32,
 }
-if jax.__version_info__ < (0, 12):  # later XLA has no other way, and aborts on unknown flags
+if jax.__version_info__ < (0, 11):  # later XLA has no other way, and aborts on unknown flags
     QUICK["xla_cpu_use_fusion_emitters"] = False
     OPTIMISED["xla_cpu_use_fusion_emitters"] = True
 

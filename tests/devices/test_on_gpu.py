@@ -63,6 +63,8 @@ def is_there(value):
 def trials(cases):
     """Graphs and arrays: each row in each type, and its gradient."""
     for case in cases:
+        if case.op.name == "with_layout":  # its mesh is of one kind
+            continue
         for dtype in dtypes_of(case):
             graph = traced(case, dtype)
             graphs = [("value", graph)]
@@ -73,14 +75,15 @@ def trials(cases):
                 yield f"{what} of {case} in {dtype.name}", case, dtype, graph_function(each), values
 
 
-def computed(runs, rows, place):
-    """The results of all trials as one program on a device."""
+def computed(runs, rows, *places):
+    """The results of all trials as one program, for each place where it runs."""
 
+    @jax.jit
     def run_all(rows):
         return [run(*row) for run, row in zip(runs, rows, strict=True)]
 
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        return jax.tree.map(np.asarray, jax.jit(run_all)(jax.device_put(rows, place)))
+        return [jax.tree.map(np.asarray, run_all(jax.device_put(rows, x))) for x in places]
 
 
 def tolerance_of(case: Case, dtype) -> float:
@@ -90,8 +93,8 @@ def tolerance_of(case: Case, dtype) -> float:
 @pytest.mark.parametrize("cases", chunks())
 def test_every_op_computes_what_a_cpu_computes_and_always_the_same(cases):
     names, owners, dtypes, runs, rows = zip(*trials(cases), strict=True)
-    on_cpu = computed(runs, rows, jax.devices("cpu")[0])
-    first, second = computed(runs, rows, device()), computed(runs, rows, device())
+    places = jax.devices("cpu")[0], device(), device()
+    on_cpu, first, second = computed(runs, rows, *places)
     wrong = []
     for name, case, dtype, *found in zip(names, owners, dtypes, first, second, on_cpu, strict=True):
         for a, again, wanted in zip(*found, strict=True):
