@@ -39,6 +39,12 @@ def compile_quickly() -> None:
     os.environ["XLA_FLAGS"] = " ".join([*(x for x in flags if x not in given), *given])
 
 
+def compute_on_cpus() -> None:
+    """Makes this process and its children compute on CPUs, whatever the machine has; a given
+    JAX_PLATFORMS wins. What is for GPUs has tests of its own, which `-m gpu` selects."""
+    jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
+
+
 def keep_programs() -> Path | None:
     """Starts keeping this process's compiled programs on disk, in JAX's own cache: many tests
     compile the same programs. Returns the folder, or None if the caller has one.

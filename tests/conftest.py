@@ -11,7 +11,13 @@ from xdist.scheduler import WorkStealingScheduling
 import tracegraph as tg
 from lowering import program as programs
 from tests.bytecode import keep_bytecode
-from tests.compiling import OPTIMISED, compile_quickly, keep_programs, let_go_of_programs
+from tests.compiling import (
+    OPTIMISED,
+    compile_quickly,
+    compute_on_cpus,
+    keep_programs,
+    let_go_of_programs,
+)
 from tests.sampling import divided
 from tracegraph.eager import pending
 
@@ -30,6 +36,9 @@ tg.config.set_compile_notes(False)
 
 
 def pytest_configure(config):
+    selected = config.getoption("markexpr")
+    if "gpu" not in selected.replace("not gpu", ""):
+        compute_on_cpus()
     keep_bytecode(config)
     # With several processes only the workers compile.
     if not getattr(config.option, "numprocesses", None):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.scipy import special
 
+from lowering.device import x64
 from lowering.rules import lowers
 from tracegraph.ops import elementwise as ops
 
@@ -115,15 +118,39 @@ def _div(op: ops.Div, x: Any, y: Any) -> Any:
 
 
 def quotient(x: Any, y: Any) -> Any:
-    """x / y, rounded once.
+    """x / y, rounded once."""
+    return lax.div(x, y) if jnp.iscomplexobj(x) else _quotient(x, y)
+
+
+@partial(jax.jit, inline=True)  # traced once for each shape: programs divide often
+def _quotient(x: Any, y: Any) -> Any:
+    if x.dtype != jnp.float32:
+        return _hidden_quotient(x, y)
+    on_gpus = {"cuda": _quotient_by_float64, "rocm": _quotient_by_float64}
+    return lax.platform_dependent(x, y, **on_gpus, default=_hidden_quotient)
+
+
+def _quotient_by_float64(x: Any, y: Any) -> Any:
+    """x / y for GPUs, whose float32 division is off by up to two units in the last place.
+
+    In float64 the product with the reciprocal is off by less than two units, and no quotient of
+    float32 numbers is that near to the middle between two others. A division in float64 would not
+    do: LLVM narrows it to float32 again.
+    """
+    with x64():
+        wide_x, wide_y = (lax.convert_element_type(value, jnp.float64) for value in (x, y))
+        wide = lax.mul(wide_x, lax.integer_pow(wide_y, -1))
+        return lax.convert_element_type(wide, jnp.float32)
+
+
+def _hidden_quotient(x: Any, y: Any) -> Any:
+    """x / y where a division is rounded once, if XLA leaves it alone.
 
     XLA's algebraic simplifier multiplies by 1 / y where y is a constant or is broadcast, makes
     x / (y * z) of (x / y) / z, and x * rsqrt(y) of x / sqrt(y): each rounds twice. So both operands
     are hidden from it by selections on what is always true: more bits never make a whole number
     smaller. LLVM, which comes later, knows that, and what is left is the division alone.
     """
-    if jnp.iscomplexobj(x):
-        return lax.div(x, y)
     bits = _BITS[x.dtype.itemsize]
     x_bits, y_bits = (lax.bitcast_convert_type(value, bits) for value in (x, y))
     is_true = lax.ge(lax.bitwise_or(x_bits, y_bits), y_bits)

@@ -71,12 +71,37 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
     )
     mode = "clip" if op.clamps else "drop"
 
-    def scatter(x: Any, updates: Any) -> Any:
+    def scatter(x: Any, indices: Any, updates: Any, mode: str = mode) -> Any:
         return _SCATTERS[type(op)](x, indices, updates, numbers, mode=mode)
 
+    def scatter_the_last(x: Any, indices: Any, updates: Any) -> Any:
+        return scatter(x, _of_the_last(op, x, indices), updates, mode="drop")
+
     if isinstance(op, ops.ScatterAdd):
-        return in_float32(scatter, x, updates)
-    return scatter(x, updates)
+        return in_float32(lambda x, updates: scatter(x, indices, updates), x, updates)
+    if isinstance(op, ops.ScatterUpdate) and math.prod(indices.shape[b:-1]) != 1:
+        forms = {"cpu": scatter, "default": scatter_the_last}
+        return lax.platform_dependent(x, indices, updates, **forms)
+    return scatter(x, indices, updates)
+
+
+def _of_the_last(op: ops.Scatter, x: Any, indices: Any) -> Any:
+    """The indices, of which all but the last for each place lead outside.
+
+    A CPU writes one update after the other. A GPU writes them all at once: of several for one place
+    any one stays, or some numbers of each, and another at every run.
+    """
+    b, count = op.batch_dims, indices.shape[-1]
+    every = indices.shape[:-1]
+    sizes_of_places = (*x.shape[:b], *x.shape[op.axis : op.axis + count])
+    numbers = jnp.arange(math.prod(every), dtype=jnp.int32).reshape(every)
+    nothing = jnp.full(sizes_of_places, -1, jnp.int32)
+    last = _scatter(ops.ScatterMax(b, b, op.clamps), nothing, indices, numbers)
+    is_last = lax.eq(_gather(ops.GatherNd(b, b, op.clamps), last, indices), numbers)
+    if op.clamps:
+        columns = [jnp.clip(indices[..., i], 0, sizes_of_places[b + i] - 1) for i in range(count)]
+        indices = jnp.stack(columns, -1)
+    return jnp.where(is_last[..., None], indices, jnp.full_like(indices, -1))
 
 
 @lowers(ops.ScatterIsExtreme)

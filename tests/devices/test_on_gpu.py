@@ -27,6 +27,9 @@ from tracegraph.core.device_names import parsed
 from tracegraph.passes.gradient import vjp_graph
 
 NAME = os.environ.get("TRACEGRAPH_TEST_DEVICE", "gpu:0")
+#: Ops that are not compared number by number: the mesh of a layout is of one kind, and each library
+#: chooses the signs of vectors.
+NOT_HERE = {"with_layout", "svd", "eigh"}
 #: How far a GPU may be from a CPU: both round, and sum in an order of their own.
 SLACK = 32
 
@@ -63,7 +66,7 @@ def is_there(value):
 def trials(cases):
     """Graphs and arrays: each row in each type, and its gradient."""
     for case in cases:
-        if case.op.name == "with_layout":  # its mesh is of one kind
+        if case.op.name in NOT_HERE:
             continue
         for dtype in dtypes_of(case):
             graph = traced(case, dtype)
@@ -104,6 +107,57 @@ def test_every_op_computes_what_a_cpu_computes_and_always_the_same(cases):
                 wrong.append(f"{name}: two runs differ: {a} and {again}")
     assert not wrong, "\n".join(wrong)
     assert any(is_inexact(y) for result in first for y in result)
+
+
+def by_values(s, u, v):
+    return (u * tg.tanh(s)) @ tg.linalg.matrix_transpose(v)
+
+
+#: What does not depend on the signs of vectors.
+FREE_OF_SIGNS = {
+    "svd": lambda x: by_values(*tg.linalg.svd(x)),
+    "svd of a wide matrix": lambda x: by_values(*tg.linalg.svd(x[:2])),
+    "eigh": lambda x: (lambda w, v: by_values(w, v, v))(*tg.linalg.eigh(x + tg.transpose(x))),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("function", FREE_OF_SIGNS.values(), ids=FREE_OF_SIGNS)
+def test_decompositions_and_their_gradients_are_those_of_a_cpu(function, dtype):
+    x = np.random.default_rng(3).standard_normal((4, 4)).astype(dtype)
+
+    @tg.function
+    def value_and_gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+            total = tg.reduce_sum(tg.sin(3 * y))
+        return y, tape.gradient(total, x)
+
+    results = []
+    for name in (NAME, "cpu:0"):
+        with tg.device(name):
+            results.append(value_and_gradient(tg.constant(x)))
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=1_000 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("divisor", [41.0, 41.3, "row", "each"])
+def test_float32_quotients_are_rounded_once(scope, divisor):
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((64, 1 << 14)).astype(np.float32)
+    y = np.asarray({"row": x[:1] + 3, "each": x[::-1] * 1.7}.get(divisor, divisor), np.float32)
+    found = tg.function(lambda x, y: x / y)(x, y)
+    np.testing.assert_array_equal(found, x / y)
+
+
+def test_of_several_updates_for_one_place_the_last_stays(scope):
+    at = np.random.default_rng(5).integers(0, 50, 10_000)
+    updates = np.arange(30_000, dtype=np.float32).reshape(10_000, 3)
+    wanted = np.zeros((50, 3), np.float32)
+    wanted[at] = updates
+    found = tg.tensor_scatter_nd_update(tg.zeros([50, 3]), at[:, None], updates)
+    np.testing.assert_array_equal(found, wanted)
 
 
 # Programs.

@@ -1,6 +1,7 @@
 """Rolled programs: equal blocks as one loop, with Variables kept in stacks."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -255,6 +256,15 @@ def test_a_loop_that_costs_more_than_it_saves_is_none():
 
 
 @pytest.mark.sampled(1)
+def test_on_a_gpu_only_who_asks_gets_loops(monkeypatch):
+    gpu = SimpleNamespace(platform="cuda")
+    for roll, count in (("auto", 0), ("always", 1)):
+        network = Perceptron(roll)
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, "usual_device", lambda: gpu)
+            assert len(runs_in(network.predict, network.x)) == count
+
+
 @pytest.mark.parametrize("options", [{"memory_budget": "1MiB"}, {"locate_numerics": True}])
 def test_budgets_and_searches_look_into_every_block(options):
     model = Perceptron("always")

@@ -255,7 +255,7 @@ class ScatterAdd(Scatter):
 
 
 class ScatterUpdate(Scatter):
-    """x with the updates in place of what was there; of several for one place any one stays"""
+    """x with the updates in place of what was there; of several for one place the last stays"""
 
     kinds = KEPT
     reference = None
