@@ -9,12 +9,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-#: The environment for each device. TF32 would round the products of some peers only.
+#: The environment for each device. TF32 would round the products of some peers only; the second of
+#: its variables is for XLA's own kernels.
 DEVICES = {
     "cpu": {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"},
     "gpu": {
         "JAX_PLATFORMS": "cuda,cpu",
         "NVIDIA_TF32_OVERRIDE": "0",
+        "JAX_DEFAULT_MATMUL_PRECISION": "highest",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # the peers share the memory of the device
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     },

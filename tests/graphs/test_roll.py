@@ -255,7 +255,6 @@ def test_a_loop_that_costs_more_than_it_saves_is_none():
     assert runs_in(narrow.step, narrow.x) == []  # there is little to compile
 
 
-@pytest.mark.sampled(1)
 def test_on_a_gpu_only_who_asks_gets_loops(monkeypatch):
     gpu = SimpleNamespace(platform="cuda")
     for roll, count in (("auto", 0), ("always", 1)):
@@ -265,6 +264,7 @@ def test_on_a_gpu_only_who_asks_gets_loops(monkeypatch):
             assert len(runs_in(network.predict, network.x)) == count
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{"memory_budget": "1MiB"}, {"locate_numerics": True}])
 def test_budgets_and_searches_look_into_every_block(options):
     model = Perceptron("always")
