@@ -30,6 +30,7 @@ from lowering.device import (
     outside_of_traces,
     x64,
 )
+from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, is_of_interrupt, uncollected
@@ -290,7 +291,8 @@ class Program:
         """JAX's function; for buffers on several devices, one that keeps them there."""
         mesh = layout.home_of(self.graph, buffers)
         shardings = layout.output_shardings(self.graph, buffers, mesh)
-        run = layout.with_outputs_in_order(graph_function(self.graph), shardings)
+        run = for_this_process(graph_function(self.graph))
+        run = layout.with_outputs_in_order(run, shardings)
         return jax.jit(
             _undisturbed(run, any(shardings)) if self._is_atomic else run,
             donate_argnums=self.donated,

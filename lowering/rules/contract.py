@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.forms import by_device
 from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.convolution import form_on_cpu
@@ -43,7 +44,7 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
     form = form_on_cpu(op, x, y)
     if form is None:
         return _plain_conv(op, x, y)
-    return lax.platform_dependent(x, y, cpu=partial(form, op), default=partial(_plain_conv, op))
+    return by_device(x, y, cpu=partial(form, op), default=partial(_plain_conv, op))
 
 
 def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:

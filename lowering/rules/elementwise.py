@@ -13,6 +13,7 @@ from jax import lax
 from jax.scipy import special
 
 from lowering.device import x64
+from lowering.forms import by_device
 from lowering.rules import lowers
 from tracegraph.ops import elementwise as ops
 
@@ -119,17 +120,19 @@ def _div(op: ops.Div, x: Any, y: Any) -> Any:
 
 def quotient(x: Any, y: Any) -> Any:
     """x / y, rounded once."""
-    return lax.div(x, y) if jnp.iscomplexobj(x) else _quotient(x, y)
-
-
-@partial(jax.jit, inline=True)  # traced once for each shape: programs divide often
-def _quotient(x: Any, y: Any) -> Any:
+    if jnp.iscomplexobj(x):
+        return lax.div(x, y)
     if x.dtype != jnp.float32:
         return _hidden_quotient(x, y)
     on_gpus = {"cuda": _quotient_by_float64, "rocm": _quotient_by_float64}
-    return lax.platform_dependent(x, y, **on_gpus, default=_hidden_quotient)
+    return by_device(x, y, **on_gpus, default=_hidden_quotient)
 
 
+#: For functions that programs call often: they are traced once for each shape.
+_traced_once = partial(jax.jit, inline=True)
+
+
+@_traced_once
 def _quotient_by_float64(x: Any, y: Any) -> Any:
     """x / y for GPUs, whose float32 division is off by up to two units in the last place.
 
@@ -143,6 +146,7 @@ def _quotient_by_float64(x: Any, y: Any) -> Any:
         return lax.convert_element_type(wide, jnp.float32)
 
 
+@_traced_once
 def _hidden_quotient(x: Any, y: Any) -> Any:
     """x / y where a division is rounded once, if XLA leaves it alone.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.forms import by_device
 from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
@@ -80,8 +81,7 @@ def _scatter(op: ops.Scatter, x: Any, indices: Any, updates: Any) -> Any:
     if isinstance(op, ops.ScatterAdd):
         return in_float32(lambda x, updates: scatter(x, indices, updates), x, updates)
     if isinstance(op, ops.ScatterUpdate) and math.prod(indices.shape[b:-1]) != 1:
-        forms = {"cpu": scatter, "default": scatter_the_last}
-        return lax.platform_dependent(x, indices, updates, **forms)
+        return by_device(x, indices, updates, cpu=scatter, default=scatter_the_last)
     return scatter(x, indices, updates)
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.forms import by_device
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
 from lowering.rules.compared import compared
@@ -142,4 +143,4 @@ def _running(
         return in_float32(rows, *xs)
     if sizes.is_open(size) or size < LONG_ROW * steps or steps < 2:
         return in_float32(tree, *xs)
-    return in_float32(partial(lax.platform_dependent, cpu=rows, default=tree), *xs)
+    return in_float32(partial(by_device, cpu=rows, default=tree), *xs)

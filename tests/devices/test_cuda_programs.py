@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from lowering import forms
 from lowering.program import shape_struct
 from tracegraph.core.types import TensorType
 from tracegraph.core.worker_thread import on_worker_thread
@@ -47,7 +48,8 @@ def for_platform(program, platform="cuda"):
     structs = [shape_struct(type) for type in program.graph.input_types]
 
     def export():
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(forms, "_has_only_cpus", lambda: False)
             return jax.export.export(program._new_jitted(), platforms=[platform])(*structs)
 
     exported = on_worker_thread(export)  # where programs are traced
