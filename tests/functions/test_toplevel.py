@@ -407,3 +407,17 @@ def test_a_pickled_tensor_is_a_tensor_like_any_other():
     assert str(pickled) == "tg.Tensor([2. 4.], shape=(2,), dtype=float32)"
     assert repr(copy.deepcopy(pickled)) == repr(tg.constant([2.0, 4.0]))
     assert pickled.device and tg.function(lambda x: x + 1.0)(pickled).numpy().tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("is_wired", [False, True])
+def test_a_value_is_computed_alone_while_another_thread_releases_its_nodes(is_wired):
+    """As if the list's own thread had judged the value unneeded before this thread took it."""
+    y = tg.exp(tg.constant([0.0, 1.0])) + 1
+    order = pending._needed_nodes(y)
+    of_the_list = pending._Batch(order, order, trust_counts=False)
+    of_the_list.held = []
+    alone = pending._Batch(order, order, trust_counts=False) if is_wired else None
+    of_the_list.release()
+    of_the_list.release()  # a second one finds nothing to do
+    (alone or pending._Batch(order, order, trust_counts=False)).run()
+    np.testing.assert_allclose(y.numpy(), 1 + np.exp([0, 1]), rtol=1e-6)

@@ -43,6 +43,21 @@ def test_a_warm_call_has_at_most_four_frames(dtype, calls_before):
     assert len(frames_of_ours(lambda: increment(x))) <= 4
 
 
+def test_arrays_of_numpy_and_tensors_share_the_short_way():
+    add = tg.function(lambda x, y: x + y)
+    array = np.ones(3, np.float32)
+    for _ in range(3):
+        add(array, array)
+    tensor = tg.add(array, 0)
+    for _ in range(300):  # the first ones may be noted
+        add(tensor, tensor)
+    assert len(frames_of_ours(lambda: add(tensor, tensor))) <= 4
+    by_hand = frames_of_ours(lambda: add(tensor, array))
+    assert "scanned" not in by_hand and "_call_slowly" not in by_hand
+    np.testing.assert_array_equal(add(tensor, array), [2, 2, 2])
+    assert add.experimental_get_tracing_count() == 1
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_warm_step_has_at_most_four_frames(dtype):
     v = tg.Variable(np.zeros(3, dtype))

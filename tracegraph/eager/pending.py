@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from sys import getrefcount
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -303,7 +304,7 @@ class _Batch:
                 elif slot >= 0:
                     uses[slot] += 1
                 key.append(slot)
-            for y in node.outputs:
+            for y in _outputs_of(node):
                 slots[id(y)] = len(self.values)
                 self.values.append(y)
                 uses.append(0)
@@ -343,8 +344,9 @@ class _Batch:
         held = {id(self.values[slot]) for slot in self.held}
         self.values.clear()
         for node in self.nodes:
-            if not held.issuperset(map(id, node.outputs)):
-                node.outputs = _Released(map(weakref.ref, node.outputs))
+            outputs = node.outputs
+            if not isinstance(outputs, _Released) and not held.issuperset(map(id, outputs)):
+                node.outputs = _Released(map(weakref.ref, outputs))
 
     def _program(self) -> _Kept:
         kept = _programs.get(self.key)
@@ -354,17 +356,22 @@ class _Batch:
         return kept
 
     def _provenance_map(self) -> ProvenanceMap:
-        slots, nodes = self._slots, self.nodes
-        wires = [([slots[id(x)] for x in node.inputs], len(node.outputs)) for node in nodes]
-        copies = [slots[id(x.outputs[0])] for x in nodes if isinstance(x.op, Identity)]
+        slots, values = self._slots, iter(enumerate(self.values))
+        wires, copies = [], []
+        for node in self.nodes:
+            made = [*islice(values, len(node.outputs))]
+            wires.append(([slots[id(x)] for x in node.inputs], len(made)))
+            copies += [slot for slot, _ in made if isinstance(node.op, Identity)]
         return ProvenanceMap(wires, self.held, copies)
 
     def _graph(self, held: Sequence[int]) -> Graph:
         with Builder("top_level") as builder:
             env = {x: builder.input_like(x) for x in self.inputs}
+            # The nodes' own outputs another thread may release meanwhile.
+            values = iter(self.values)
             for node in self.nodes:
                 made = builder.add(node.op, tuple([env[x] for x in node.inputs]), node.source)
-                env.update(zip(node.outputs, made, strict=True))
+                env.update(zip(islice(values, len(made)), made, strict=True))
             return builder.finish([env[self.values[slot]] for slot in held])
 
     def _run_one_by_one(self) -> None:
@@ -559,8 +566,6 @@ def _needed_nodes(tensor: Tensor) -> list[Node]:
             continue
         seen.add(node)
         needed.append(node)
-        if isinstance(node.outputs, _Released):
-            node.outputs = node.outputs.restored(node)
         stack.extend(x.node for x in node.inputs)
     return _topological(needed)
 
@@ -579,6 +584,14 @@ def buffer_alone(tensor: Tensor) -> Any:
         return buffer
 
     return builder.alone(computed)
+
+
+def _outputs_of(node: Node) -> tuple[Tensor, ...]:
+    """The outputs of a pending node, which has them again if they were released."""
+    outputs = node.outputs
+    if isinstance(outputs, _Released):
+        outputs = node.outputs = outputs.restored(node)
+    return outputs
 
 
 class _Released(tuple):

@@ -12,9 +12,10 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.pending import device_buffer
 from tracegraph.eager.provenance import ARRAY
+from tracegraph.eager.slots import run_program
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import Mismatch, UnknownValue
 from tracegraph.execution.execute import Execution, laid_out_buffers
@@ -82,12 +83,14 @@ class CallPlan:
         """The packed results for the buffers of the arguments."""
         if self.layouts:
             buffers = laid_out_buffers(buffers, self.layouts)
-        step = self.step
-        if step is None:
-            tensors = self.execution.run(buffers)
-        else:
-            outputs = step.run(buffers, self.variables, self.captured, self.assigned)
+        if self.program is not None:
+            outputs = run_program(self.program, (*buffers, *self.captured))
             tensors = [*map(Tensor, self.types, outputs)]
+        elif self.step is not None:
+            outputs = self.step.run(buffers, self.variables, self.captured, self.assigned)
+            tensors = [*map(Tensor, self.types, outputs)]
+        else:
+            tensors = self.execution.run(buffers)
         if self.callee.calls_left:
             self.callee.note(arguments, tensors, sys._getframe(1))
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
@@ -125,6 +128,7 @@ class CallKey:
         self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
         self.key = (*key, *self.leaf_keys)
         self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
+        self.has_only_arrays = all(type(leaf) in _ARRAYS for leaf in self.leaves)
         #: Whether the leaves are the positional arguments themselves.
         self.is_flat = not kwargs and _are_same(self.leaves, args)
 
@@ -145,6 +149,23 @@ class CallKey:
 
 def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+_ARRAYS = {Tensor, np.ndarray}
+
+
+def key_of_arrays(args: tuple[Any, ...]) -> Any:
+    """The key of a call whose arguments are all tensors and arrays of NumPy: that of a call
+    with tensors; None for others."""
+    if not _ARRAYS.issuperset(map(type, args)):
+        return None
+    try:
+        types = [x.type if type(x) is Tensor else type_of_array(x) for x in args]
+    except TypeError as error:
+        if is_of_interrupt(error):
+            raise
+        return None  # a dtype that no tensor has
+    return types[0] if len(types) == 1 else tuple(types)
 
 
 def known_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallKey | None:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from gc import disable, enable, isenabled
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -27,7 +27,7 @@ from tracegraph.execution.execute import Execution, input_types
 from tracegraph.execution.jax_function import Binding, check_is_one_program, jax_function
 from tracegraph.execution.run_options import Roll, RunOptions, as_roll
 from tracegraph.functions.body import Body
-from tracegraph.functions.call_plan import CallPlan, PlansByMesh, known_call
+from tracegraph.functions.call_plan import CallPlan, PlansByMesh, key_of_arrays, known_call
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.trace_cache import TraceCache
 from tracegraph.ir.builder import builder_of_thread, current
@@ -302,15 +302,23 @@ class Function(Generic[Parameters, Result]):
         builder = current()
         if not builder.is_top_level or _settings.run_eagerly:
             return self._call_slowly(args, kwargs)
-        call = known_call(args, kwargs)
-        plan = None if call is None else self._call_plans.get(call.key)
-        if call is None or plan is None:
+        leaves, plan = self._known_plan(args, kwargs)
+        if plan is None:
             return self._call_slowly(args, kwargs)
         self._streak.length = 0
         try:
-            return plan.run_recorded(call.leaves) if builder.recorders else plan.run_on(call.leaves)
+            return plan.run_recorded(leaves) if builder.recorders else plan.run_on(leaves)
         except ResultShapeError as error:
             return self._call_on(error.record, args, kwargs)
+
+    def _known_plan(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], CallPlan | None]:
+        """The leaves of a call and its plan; None for a plan that is not known."""
+        if not kwargs and (plan := self._call_plans.get(key_of_arrays(args))) is not None:
+            return args, plan
+        call = known_call(args, kwargs)
+        return ((), None) if call is None else (call.leaves, self._call_plans.get(call.key))
 
     def _call_on(self, record: Record, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Continues a call; `record` holds what it has done so far."""
@@ -392,7 +400,7 @@ class Function(Generic[Parameters, Result]):
         if concrete.request.mesh and type(self._call_plans) is not PlansByMesh:
             self._call_plans = PlansByMesh(1024)
         plan = self._call_plans.remember(call.key, CallPlan(concrete, execution, positions))
-        if call.has_only_tensors and call.is_flat:
+        if call.has_only_arrays and call.is_flat:
             types = tuple(call.leaf_keys)
             self._call_plans.remember(types[0] if len(types) == 1 else types, plan)
         elif call.has_only_tensors:
