@@ -20,7 +20,7 @@ import time
 from typing import Any, NoReturn
 
 from tracegraph.core.source import here, line_of_thread
-from tracegraph.errors import DistributedError, fail, message
+from tracegraph.errors import DistributedError, LoweringError, fail, is_of_run, message
 
 #: The exit code of a process that exits because another one was lost.
 LOST = 70
@@ -36,8 +36,6 @@ _ROUNDS, _LONGEST_ROUND = 8, 5.0
 #: Modules that wait for others' work; and the packages whose programs may wait for other processes.
 _WAITING = ("threading", "queue", "concurrent.futures._base")
 _OURS = ("tracegraph", "lowering", "jax")
-#: Errors of runs, which an exchange with a lost process ends with.
-_OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
 
 class Peer:
@@ -121,12 +119,12 @@ class Watch:
         threading.Thread(target=self._look_after, daemon=True).start()
         previous = sys.excepthook
 
-        def note_failure(kind: Any, *exception: Any) -> None:
-            is_of_run = kind.__name__ in _OF_RUNS
-            if is_of_run:  # `_listen` ends this process if another one was lost
+        def note_failure(kind: Any, error: Any, *rest: Any) -> None:
+            may_be_of_loss = type(error) is LoweringError or is_of_run(error)
+            if may_be_of_loss:  # `_listen` ends this process if another one was lost
                 time.sleep(_LAST_WORDS)
-            self._error_code = LOST if is_of_run and self._failed_first is not None else 1
-            previous(kind, *exception)
+            self._error_code = LOST if may_be_of_loss and self._failed_first is not None else 1
+            previous(kind, error, *rest)
 
         sys.excepthook = note_failure
         sys.exit = _exit
