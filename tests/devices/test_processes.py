@@ -497,6 +497,23 @@ def test_a_coordinator_that_is_not_there():
     assert f"DistributedError: there is no coordinator at 127.0.0.1:{port}, after 3 s" in text
 
 
+@pytest.mark.parametrize("answer", [b"", b"[]\n", b'{"is_there": true}\n'])
+def test_another_program_at_the_address(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises(tg.errors.DistributedError) as caught:
+            tg.distribute.initialize(f"127.0.0.1:{port_of(server)}", 2, 1, timeout=5)
+    assert "did not take process 1 of 2: it ended, or is no process of ours" in str(caught.value)
+    assert "fix: see whether process 0 has ended, or another program listens" in str(caught.value)
+
+
 @pytest.mark.slow
 def test_processes_that_do_not_come():
     code, text, seconds = initialized(f"127.0.0.1:{free_port()}", 3, 0)
@@ -553,6 +570,7 @@ def test_a_port_that_is_taken():
         ((1234, 2, 0), "initialize: 1234 is not an address of a coordinator"),
         (("host:1", 2, 0, None, -1), "initialize: timeout is -1, not a number of seconds"),
         (("host:1", 2, 0, None, "5"), "initialize: timeout is '5', not a number of seconds"),
+        (("host:1", 0, 0), "initialize: num_processes is 0, not a count of processes"),
     ],
 )
 def test_bad_arguments(arguments, fact):

@@ -400,17 +400,22 @@ def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> t
     peer.set_timeout(max(deadline - time.monotonic(), 0.001) + 2)
     peer.tell(index=index, count=count)
     words = peer.hear()
-    if words is None or "port" not in words:
-        reason = "it ended" if words is None else words["refused"]
+    told = words if isinstance(words, dict) else {}
+    if "port" not in told:
+        peer.close()
+        reason = told.get("refused", "it ended, or is no process of ours")
+        fix = "give each process its own number, from 0 on, and all the same num_processes"
+        if "refused" not in told:
+            fix = "see whether process 0 has ended, or another program listens at this address"
         fail(
             DistributedError,
             f"the coordinator at {address[0]}:{address[1]} did not take process {index} of "
             f"{count}: {reason}",
             source=here(),
-            fix="give each process its own number, from 0 on, and all the same num_processes",
+            fix=fix,
         )
     peer.set_timeout(None)
-    return Watch(index, count, {0: peer}, timeout), words["port"]
+    return Watch(index, count, {0: peer}, timeout), told["port"]
 
 
 def _connected(address: tuple[str, int], deadline: float, timeout: float) -> socket.socket:
