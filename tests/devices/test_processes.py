@@ -5,6 +5,7 @@ The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
 
 import contextlib
 import os
+import queue
 import random
 import re
 import signal
@@ -21,6 +22,7 @@ import pytest
 import tracegraph as tg
 from lowering.agreement import _first_difference
 from tracegraph.commands.main import main
+from tracegraph.core.source import line_of_thread
 from tracegraph.distribute.watch import port_of, reserved_port
 
 SCRIPT = Path(__file__).parents[1] / "in_processes.py"
@@ -512,6 +514,21 @@ def test_another_program_at_the_address(answer):
             tg.distribute.initialize(f"127.0.0.1:{port_of(server)}", 2, 1, timeout=5)
     assert "did not take process 1 of 2: it ended, or is no process of ours" in str(caught.value)
     assert "fix: see whether process 0 has ended, or another program listens" in str(caught.value)
+
+
+def test_the_line_of_a_thread_is_not_of_the_library():
+    lines = queue.Queue()
+
+    def work():
+        lines.get()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.05)  # it waits in threading.py, as queue.py does
+    place = line_of_thread(thread.ident)
+    lines.put(None)
+    thread.join()
+    assert (Path(place.file), place.line) == (Path(__file__), work.__code__.co_firstlineno + 1)
 
 
 @pytest.mark.slow
