@@ -297,7 +297,10 @@ def _sent(array: Any, target: NamedSharding) -> Any:
     they have the same.)"""
     processes.check_is_here(target.mesh)
     with context_of(array.dtype), outside_of_traces():
-        if target.is_fully_addressable or processes.spans_processes((array,)):
+        is_of_several = processes.spans_processes((array,))
+        if is_of_several and array.sharding.device_set != target.device_set:
+            array, is_of_several = processes.held_whole(array, target.mesh), False
+        if target.is_fully_addressable or is_of_several:
             return jax.device_put(array, target, may_alias=False)
         content = np.asarray(array)
         agreement.agree_on_value(content, target)

@@ -10,7 +10,7 @@ from lowering.places import name_of, usual_device
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import TensorType
-from tracegraph.errors import ResourceExhaustedError, message
+from tracegraph.errors import ResourceExhaustedError, is_of_run, message
 from tracegraph.ir.tensor import Graph
 
 #: How many values to report, and how many times smaller than the largest they may be.
@@ -23,7 +23,7 @@ _FIX = (
 
 def is_exhausted(error: BaseException) -> bool:
     """Whether XLA ran out of memory."""
-    return type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)
+    return is_of_run(error) and "RESOURCE_EXHAUSTED" in str(error)
 
 
 def exhausted(error: BaseException, graph: Graph, compiled: Any = None) -> ResourceExhaustedError:

@@ -14,8 +14,8 @@ from jax.experimental import multihost_utils
 
 from lowering.device import context_of, outside_of_traces
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType
-from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.core.types import TensorType, type_of_array
+from tracegraph.errors import InvalidArgumentError, LoweringError, fact_of, fail, is_of_run
 
 #: The exit code of a process that ends because others are missing.
 LOST = 70
@@ -101,23 +101,43 @@ def has_devices_of_all(mesh: Any) -> bool:
 def check_is_here(mesh: Any) -> None:
     """Raises InvalidArgumentError for a JAX mesh without a device of this process."""
     if not mesh.local_devices:
-        sizes = ",".join(f"{name}={size}" for name, size in mesh.shape.items())
         fail(
             InvalidArgumentError,
-            f"process {index()} uses the mesh {sizes}, which has no device of this process",
+            f"process {index()} uses the mesh {_told(mesh)}, which has no device of this process",
             source=here(),
-            fix="use it in the processes of its devices alone; those of this one are "
-            "jax.local_devices()",
+            fix="use a mesh of the devices of all processes, also around tg.saved_model.load, or "
+            "this one in the processes of its devices alone",
         )
+
+
+def _told(mesh: Any) -> str:
+    return ",".join(f"{name}={size}" for name, size in mesh.shape.items())
 
 
 def gathered(data: bytes) -> list[bytes]:
     """Every process's data, in process order; every process must call this."""
-    sizes = multihost_utils.process_allgather(np.asarray(len(data), np.int32))
+    sizes = _of_all(np.asarray(len(data), np.int32))
     wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     wide[: len(data)] = np.frombuffer(data, np.uint8)
-    rows = multihost_utils.process_allgather(wide)
-    return [bytes(row[:size]) for row, size in zip(np.asarray(rows), sizes, strict=True)]
+    rows = _of_all(wide)
+    return [bytes(row[:size]) for row, size in zip(rows, sizes, strict=True)]
+
+
+def _of_all(array: Any, tiled: bool = False) -> np.ndarray:
+    """The arrays of all processes, or one of which each has parts; every process must call this.
+    Raises LoweringError if one of them is lost."""
+    try:
+        return np.asarray(multihost_utils.process_allgather(array, tiled=tiled))
+    except (RuntimeError, ValueError) as error:
+        if not is_of_run(error):
+            raise
+        fail(
+            LoweringError,
+            f"the processes could not exchange data: {fact_of(error)}",
+            source=here(),
+            fix="see whether one of them was lost",
+            cause=error,
+        )
 
 
 def common_number() -> int:
@@ -128,8 +148,24 @@ def common_number() -> int:
 def on_host(buffer: Any) -> np.ndarray:
     """An array as a NumPy array; if it is sharded over processes, each of them must call this."""
     if spans_processes((buffer,)) and not buffer.is_fully_replicated:
-        return np.asarray(multihost_utils.process_allgather(buffer, tiled=True))
+        return _of_all(buffer, tiled=True)
     return np.asarray(buffer)
+
+
+def held_whole(array: Any, mesh: Any) -> np.ndarray:
+    """The value of an array of several processes that is about to move to other devices, those of
+    `mesh`. Raises InvalidArgumentError where this process holds a part only: JAX moves none from
+    one process to another."""
+    if not array.is_fully_replicated:
+        fail(
+            InvalidArgumentError,
+            f"a tensor {type_of_array(array)} of which each process holds parts cannot move to the "
+            f"mesh {_told(mesh)} of other devices",
+            source=here(),
+            fix="first let each process have all of it, on its own mesh: "
+            f"tg.distribute.with_layout(x, tg.distribute.Layout(mesh, {[None] * array.ndim}))",
+        )
+    return np.asarray(array)
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
@@ -152,6 +188,7 @@ def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
 def from_parts(type: TensorType, sharding: Any, read: Callable[..., np.ndarray]) -> Any:
     """An array with this sharding; `read(begin, end)` returns what a device holds."""
     shape: Any = type.shape
+    check_is_here(sharding.mesh)
 
     def part(index: Any) -> np.ndarray:
         places = [place.indices(size) for place, size in zip(index, shape, strict=True)]

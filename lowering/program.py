@@ -46,6 +46,7 @@ from tracegraph.errors import (
     ResourceExhaustedError,
     ShapeError,
     fail,
+    is_of_run,
     message,
 )
 from tracegraph.ir import slow_compiles
@@ -201,6 +202,12 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
         results = (results,)
     for y, array in zip(node.outputs, results, strict=True):
         env[y] = sizes.aligned(y.type, array)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether JAX may have refused a call for the kind or place of its arrays."""
+    is_of_kind = isinstance(error, TypeError | ValueError)
+    return is_of_kind and not is_of_run(error) and not is_of_interrupt(error)
 
 
 class Memory(NamedTuple):
@@ -474,7 +481,7 @@ class Program:
     def _is_of_other_kind(self, error: BaseException, buffers: Sequence[Any]) -> bool:
         """Whether a run failed because the buffers are on other devices, or sharded differently,
         than in the first run. Raises InvalidArgumentError if they are on two meshes."""
-        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+        if not _is_refusal(error):
             return False
         mesh = layout.home_of(self.graph, buffers)
         if "incompatible devices" in str(error):
@@ -485,7 +492,7 @@ class Program:
     def is_movable(self, error: BaseException, buffers: Sequence[Any]) -> bool:
         """Whether a run failed because some unsharded buffers are elsewhere, and can move to the
         program's mesh. Raises InvalidArgumentError if they are on two meshes."""
-        if not isinstance(error, TypeError | ValueError) or is_of_interrupt(error):
+        if not _is_refusal(error):
             return False
         mesh = layout.home_of(self.graph, buffers)
         is_here = mesh is not None and mesh == self.mesh
@@ -534,7 +541,7 @@ class Program:
 
     def is_refused_by_a_trace(self, error: BaseException) -> bool:
         """Whether a run failed because JAX is tracing somebody's function and would stage it."""
-        return isinstance(error, ValueError) and is_staging() and not is_of_interrupt(error)
+        return isinstance(error, ValueError) and is_staging() and _is_refusal(error)
 
     def exhaust(self, steps: Iterable[Any]) -> None:
         """Runs `steps`, C iterators that call `jitted`, in a single call into C: during it Python

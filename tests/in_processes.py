@@ -140,22 +140,21 @@ def is_stopped(index, who):
         float(total(x))
 
 
-def is_killed(index):
+def is_killed_0(index):
+    is_killed(index, 0)
+
+
+def is_killed_1(index):
+    is_killed(index, 1)
+
+
+def is_killed(index, who):
+    """In the middle of a run, with which the other process ends first."""
     x = whole()
-    total(x)
-    if index == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    for _ in range(1000):
+    for step in range(10_000_000):
         float(total(x))
-        time.sleep(0.01)
-
-
-def first_is_killed(index):
-    x = whole()
-    total(x)
-    if index == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+        if index == who and step == 100:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def raises(index):
@@ -191,7 +190,10 @@ def uses_what_others_have(index):
     array = make(
         (4,), jax.sharding.SingleDeviceSharding(other[0]), lambda _: value, dtype=value.dtype
     )
-    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, other[:2]), ["data"])
+    layout, of_own = (
+        tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, devices[:2]), ["data"])
+        for devices in (other, own)
+    )
     for action in (
         lambda: tg.constant(array),
         lambda: total(array),
@@ -199,13 +201,19 @@ def uses_what_others_have(index):
         lambda: tg.Variable(value, layout=layout),
         lambda: tg.distribute.from_local(value, layout),
         lambda: tg.function(lambda x: tg.distribute.with_layout(x, layout))(value),
+        lambda: tg.distribute.from_local(array, whole().layout),
+        lambda: tg.distribute.from_local(value[:3], whole().layout),
+        lambda: whole().numpy(),
+        lambda: tg.Variable(tg.zeros([8]), layout=of_own).assign(whole()),
     ):
         try:
             action()
-        except (tg.errors.TraceError, tg.errors.InvalidArgumentError) as error:
+        except (tg.errors.TraceError, tg.errors.InvalidArgumentError, ValueError) as error:
+            assert "in_processes.py:" in str(error)
             print("refused", str(error).partition("\n")[0], flush=True)
-    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, own), ["data"])
-    print("own", float(total(tg.distribute.with_layout(value, layout))), flush=True)
+    print("own", float(total(tg.distribute.with_layout(value, of_own))), flush=True)
+    held = tg.distribute.with_layout(whole(), tg.distribute.Layout(whole().layout.mesh, [None]))
+    print("moved", float(total(tg.distribute.with_layout(held, of_own))), flush=True)
 
 
 def draws_alone(index):

@@ -261,6 +261,21 @@ def fact_of(error: Exception) -> str:
     return getattr(error, "fact", None) or str(error).split("\n")[0]
 
 
+#: How XLA's own errors begin: with the kind of a status.
+_STATUS = re.compile(
+    "(?:ABORTED|CANCELLED|DATA_LOSS|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|"
+    "RESOURCE_EXHAUSTED|UNAVAILABLE|UNKNOWN): "
+)
+
+
+def is_of_run(error: BaseException) -> bool:
+    """Whether XLA failed while it ran a program. JAX raises its own error then, or a ValueError if
+    the program ran in the calling thread."""
+    if type(error) is ValueError:
+        return _STATUS.match(str(error)) is not None
+    return type(error).__name__ == "JaxRuntimeError"  # by its name, which avoids importing JAX
+
+
 def fix_of(error: Exception) -> str:
     """The fix that an error names."""
     return getattr(error, "fix", "")

@@ -158,7 +158,7 @@ def test_weights_of_the_transformer_are_divided(tmp_path):
     assert done.returncode == 0, done.stderr
     numbers = re.search(r"^variables +([\d,]+) +([\d,]+)$", done.stdout, re.MULTILINE).groups()
     own, whole = (int(number.replace(",", "")) for number in numbers)
-    assert own <= whole * (1 / 8 + 0.05)
+    assert own <= whole / 8 * 1.05
     assert re.search(r"^all-gather +train_transformer\.py:\d+ ", done.stdout, re.MULTILINE)
 
 

@@ -36,6 +36,8 @@ _OUR_PACKAGES = (
     *_folders("numpy", "jax", "jax" + "lib"),  # no line names it: we use nothing of it
     *(os.path.abspath(str(module.__file__)) for module in (contextlib, functools)),
 )
+#: Where Python's own library is.
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 #: By file name: whether frames of that file are ours rather than the user's.
 ours_by_file: dict[str, bool] = {}
 
@@ -265,9 +267,18 @@ def user_line() -> Source:
 
 
 def line_of_thread(number: int | None) -> Source:
-    """The place of a thread's innermost user frame, even while the thread is inside C."""
+    """The place of a thread's innermost user frame outside of Python's library, even while the
+    thread is inside C."""
     innermost = None if number is None else sys._current_frames().get(number)
-    return UNKNOWN if innermost is None else _source_of(next(user_frames(innermost), None))
+    if innermost is None:
+        return UNKNOWN
+    return _source_of(next((x for x in user_frames(innermost) if not _is_of_library(x)), None))
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    """Whether a frame is of Python's own library."""
+    file = frame.f_code.co_filename
+    return file.startswith(_LIBRARY) and "site-packages" not in file
 
 
 def _source_of(frame: FrameType | None) -> Source:

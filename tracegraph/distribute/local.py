@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+import numpy as np
+
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager import backend
-from tracegraph.eager.layouts import as_layout
-from tracegraph.errors import InvalidArgumentError, ShapeError, TraceError, fact_of, fail
+from tracegraph.eager.layouts import Layout, as_layout
+from tracegraph.errors import InvalidArgumentError, Mismatch, ShapeError, TraceError, fact_of, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array
+from tracegraph.ops.layout import check_division
 from tracegraph.typing import LayoutLike, TensorLike
 
 
@@ -22,6 +25,19 @@ def _refuse_while_tracing() -> NoReturn:
         source=here(),
         fix="call it outside, and pass the tensor as an argument",
     )
+
+
+def _check_division(part: np.ndarray, layout: Layout) -> None:
+    """Raises ShapeError where the devices of this process do not divide its part."""
+    mesh = layout.mesh.jax_mesh
+    if not mesh.local_devices:
+        return  # it is refused as a mesh
+    here = dict(mesh.local_mesh.shape)
+    try:
+        check_division(here, layout.axes, part.shape)
+    except Mismatch as mismatch:
+        whose = "" if here == layout.mesh.shape else ", of the devices of this process"
+        fail(ShapeError, f"from_local: {mismatch.fact}{whose}", fix=mismatch.fix)
 
 
 def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
@@ -53,6 +69,7 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
         )
     if not current().is_top_level:
         _refuse_while_tracing()
+    _check_division(part, found)
     try:
         buffer = backend.from_local(part, found.sharding)
     except InvalidArgumentError:

@@ -98,11 +98,12 @@ def _join(*arguments: Any) -> None:
 def _number(name: str, given: object, told: str | None) -> int | None:
     if given is None:
         return int(told) if told else None
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+    least = 1 if name == "num_processes" else 0
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
         fail(
             SignatureError,
             f"initialize: {name} is {shown(given)}, not a count of processes",
-            fix=f"give {name} as an int from 0 on",
+            fix=f"give {name} as an int from {least} on",
         )
     return given
 

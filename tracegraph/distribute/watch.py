@@ -20,7 +20,7 @@ import time
 from typing import Any, NoReturn
 
 from tracegraph.core.source import here, line_of_thread
-from tracegraph.errors import DistributedError, fail, message
+from tracegraph.errors import DistributedError, LoweringError, fail, is_of_run, message
 
 #: The exit code of a process that exits because another one was lost.
 LOST = 70
@@ -36,8 +36,6 @@ _ROUNDS, _LONGEST_ROUND = 8, 5.0
 #: Modules that wait for others' work; and the packages whose programs may wait for other processes.
 _WAITING = ("threading", "queue", "concurrent.futures._base")
 _OURS = ("tracegraph", "lowering", "jax")
-#: Errors of runs, which an exchange with a lost process ends with.
-_OF_RUNS = ("JaxRuntimeError", "LoweringError")
 
 
 class Peer:
@@ -121,12 +119,12 @@ class Watch:
         threading.Thread(target=self._look_after, daemon=True).start()
         previous = sys.excepthook
 
-        def note_failure(kind: Any, *exception: Any) -> None:
-            is_of_run = kind.__name__ in _OF_RUNS
-            if is_of_run:  # `_listen` ends this process if another one was lost
+        def note_failure(kind: Any, error: Any, *rest: Any) -> None:
+            may_be_of_loss = type(error) is LoweringError or is_of_run(error)
+            if may_be_of_loss:  # `_listen` ends this process if another one was lost
                 time.sleep(_LAST_WORDS)
-            self._error_code = LOST if is_of_run and self._failed_first is not None else 1
-            previous(kind, *exception)
+            self._error_code = LOST if may_be_of_loss and self._failed_first is not None else 1
+            previous(kind, error, *rest)
 
         sys.excepthook = note_failure
         sys.exit = _exit
@@ -402,17 +400,22 @@ def _join(address: tuple[str, int], count: int, index: int, timeout: float) -> t
     peer.set_timeout(max(deadline - time.monotonic(), 0.001) + 2)
     peer.tell(index=index, count=count)
     words = peer.hear()
-    if words is None or "port" not in words:
-        reason = "it ended" if words is None else words["refused"]
+    told = words if isinstance(words, dict) else {}
+    if "port" not in told:
+        peer.close()
+        reason = told.get("refused", "it ended, or is no process of ours")
+        fix = "give each process its own number, from 0 on, and all the same num_processes"
+        if "refused" not in told:
+            fix = "see whether process 0 has ended, or another program listens at this address"
         fail(
             DistributedError,
             f"the coordinator at {address[0]}:{address[1]} did not take process {index} of "
             f"{count}: {reason}",
             source=here(),
-            fix="give each process its own number, from 0 on, and all the same num_processes",
+            fix=fix,
         )
     peer.set_timeout(None)
-    return Watch(index, count, {0: peer}, timeout), words["port"]
+    return Watch(index, count, {0: peer}, timeout), told["port"]
 
 
 def _connected(address: tuple[str, int], deadline: float, timeout: float) -> socket.socket:

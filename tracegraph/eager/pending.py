@@ -31,6 +31,7 @@ from tracegraph.errors import (
     TraceError,
     fact_of,
     fail,
+    is_of_run,
     message,
 )
 from tracegraph.ir.builder import Builder, builder_of_thread, operand_text, set_top_level
@@ -500,7 +501,7 @@ def program_input(tensor: Tensor) -> Any:
 def run_failure(error: Exception, source: Source) -> Exception:
     """The error of a program that failed to run, with the user's line."""
     is_deleted = isinstance(error, RuntimeError) and "deleted" in str(error)
-    if type(error).__name__ != "JaxRuntimeError" and not is_deleted:
+    if not is_of_run(error) and not is_deleted:
         return error
     fact = f"the program could not run: {fact_of(error)}"
     if "RESOURCE_EXHAUSTED" in str(error):

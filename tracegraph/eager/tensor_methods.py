@@ -68,7 +68,6 @@ def _fetched(buffer: Any, tensor: Tensor) -> np.ndarray:
             TraceError,
             f"the value of a tensor {tensor.type} was asked for, of which this process holds "
             f"{parts}",
-            source=tensor.source,
             fix="let each process have all of it: tg.distribute.with_layout(x, "
             f"tg.distribute.Layout(mesh, {[None] * tensor.ndim}))",
         )

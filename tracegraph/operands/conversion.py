@@ -109,12 +109,7 @@ def _stays_on_device(value: Any) -> bool:
     if not devices or not hasattr(value, "addressable_shards") or is_random_key(value):
         return False
     if not value.sharding.addressable_devices:
-        fail(
-            TraceError,
-            f"an array of JAX's {value.dtype}{list(value.shape)} is on devices of another process, "
-            "and this one has no part of it",
-            fix="let each process give its own part: tg.distribute.from_local",
-        )
+        _refuse_elsewhere(value, "no part of it")
     if len(devices) > 1:
         return True
     (device,) = devices
@@ -200,9 +195,22 @@ def is_random_key(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "name", "").startswith("key<")
 
 
+def _refuse_elsewhere(value: Any, what: str) -> NoReturn:
+    fail(
+        TraceError,
+        f"an array of JAX's {value.dtype}{list(value.shape)} is on devices of another process, "
+        f"and this one has {what}",
+        fix="let each process give its own part: tg.distribute.from_local",
+    )
+
+
 def _own_array(value: Any) -> np.ndarray:
     """A new NumPy array from a list, or an object with `__array__`. Raises TraceError for JAX's
-    tracers."""
+    tracers, and for an array of JAX's of which this process does not have all."""
+    if not getattr(value, "is_fully_addressable", True):
+        count = len(value.addressable_shards)
+        if not count or not value.is_fully_replicated:
+            _refuse_elsewhere(value, "part of it" if count else "no part of it")
     if is_random_key(value):
         fail(DTypeError, f"{shown(value)} is a key of JAX's random numbers", fix=KEY_FIX)
     try:
