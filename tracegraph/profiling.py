@@ -37,6 +37,7 @@ class Cost:
 
     `line` is `file:line`, `scope` the name scope, `op` the operation as named in XLA's metadata,
     such as `dot_general`. `roles` are the passes that derived it from the line, such as `vjp`.
+    `is_backward` says whether it belongs to a gradient, also to one that a user wrote.
     """
 
     line: str
@@ -44,11 +45,7 @@ class Cost:
     op: str
     roles: tuple[str, ...]
     seconds: float
-
-    @property
-    def is_backward(self) -> bool:
-        """Whether it belongs to a gradient."""
-        return "vjp" in self.roles
+    is_backward: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +198,7 @@ def _cost(name: str) -> Cost:
     """Parses the name of an operation in XLA's metadata: scopes followed by a line, the same again
     for each called function, and finally the operation."""
     *parts, op = name.partition(";")[0].split("/")
-    line, roles, scope = ELSEWHERE, (), ""
+    line, roles, scope, is_backward = ELSEWHERE, (), "", False
     before: list[str] = []
     for part in parts:
         match = _PLACE.match(part)
@@ -209,8 +206,9 @@ def _cost(name: str) -> Cost:
             before = [] if _NO_SCOPE.match(part) else [*before, part]
             continue
         line, roles = match["place"], tuple(match["roles"].split())
+        is_backward |= "vjp" in roles  # a gradient may call a function that a user wrote for it
         scope, before = dotted("/".join(before)), []
-    return Cost(line, scope, op, roles, 0.0)
+    return Cost(line, scope, op, roles, 0.0, is_backward)
 
 
 def _shares(costs: Iterable[Cost], key: Callable[[Cost], str]) -> tuple[Share, ...]:

@@ -217,6 +217,20 @@ def test_many_nodes_and_other_types():
     assert "numbers from 0 to 0" in text
 
 
+@pytest.mark.parametrize("option", ["locate_numerics", "check_numerics"])
+def test_a_conversion_to_eight_bits_that_overflows_is_blamed(option):
+    """It was overlooked, and the conversion back was blamed."""
+
+    def f(x):
+        stored = tg.cast(x * 2.0, tg.float8_e4m3fn)  # here
+        return stored, tg.cast(stored, tg.float32) * 3.0
+
+    f = tg.function(f, **{option: True})
+    np.testing.assert_array_equal(f(tg.constant([4.0, 1.0]))[1], [24.0, 6.0])
+    with pytest.raises(NumericsError, match=r"^cast: f8e4m3fn\[2\] holds .*finite\n.*\n?.*# here"):
+        f(tg.constant([1e9, 1.0]))
+
+
 def test_functions_without_numbers_and_saved_ones(tmp_path):
     assert int(located(lambda x: x + 1)(tg.constant(1))) == 2
     module = tg.Module()

@@ -70,6 +70,27 @@ def test_forward_and_backward_are_told_apart():
     assert any(cost.is_backward and cost.roles == ("vjp",) for cost in profile.costs)
 
 
+def sorted_backwards(x):
+    return x * 2.0, lambda g: tg.sort(g * x, axis=-1)  # written
+
+
+@tg.function
+def slope_of_mine(x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.reduce_sum(tg.custom_gradient(sorted_backwards)(x))
+    return tape.gradient(y, x)
+
+
+def test_what_a_custom_gradient_computes_is_backward():
+    profile = tg.profile(slope_of_mine, tg.constant(X))
+    line = profile.lines[0]
+    assert line.name == line_of(sorted_backwards, "written")
+    assert line.backward > 0 and line.forward == 0
+    costs = json.loads(profile.to_json())["costs"]
+    assert costs[0]["op"] == "sort" and costs[0]["is_backward"]
+
+
 @tg.function
 def fused(x):
     for _ in range(20):

@@ -248,6 +248,48 @@ def test_the_text_and_the_summary_tell():
     assert "rolled" not in plain.step.get_concrete_function(plain.x).graph.as_text()
 
 
+class Cell(tg.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.kernel = tg.Variable(numbers(6, 6, seed=seed) / 3)
+
+    @tg.Module.with_name_scope
+    def __call__(self, x):
+        return x + tg.tanh(x @ self.kernel) * tg.sigmoid(x)
+
+
+class Cells(tg.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.cells = [Cell(seed) for seed in range(count)]
+
+    @tg.function(roll="always")
+    def step(self, x):
+        kernels = [cell.kernel for cell in self.cells]
+        with tg.GradientTape() as tape:
+            for cell in self.cells:
+                x = cell(x)
+            loss = tg.reduce_sum(x)
+        slopes = tape.gradient(loss, kernels)
+        for kernel, slope in zip(kernels, slopes):
+            kernel.assign_sub(0.1 * slope)
+        return loss, slopes[0]  # a row of a stack
+
+
+def test_rolled_nodes_have_the_lines_and_the_scopes_of_all_blocks():
+    """A profile adds up by both. Rows of stacks had the line of the call that compiled them, and a
+    loop the scope of its first block."""
+    model, x = Cells(8), tg.constant(numbers(4, 6))
+    execution = model.step.get_concrete_function(x).execution([x.type])
+    plain, rolled = (
+        {node.source for graph in top.graphs() for node in graph.nodes}
+        for top in (execution.traced.graph, execution.rolled.graph)
+    )
+    assert {source.line for source in rolled} <= {source.line for source in plain}
+    scopes = {source.scope for source in rolled}
+    assert scopes == {"", "cells/0", "cells/0..7", "cells/1..6", "cells/7"}
+
+
 def test_a_loop_that_costs_more_than_it_saves_is_none():
     wide = Perceptron("auto", layers=12, width=512)
     assert runs_in(wide.step, wide.x) == []  # each step would copy its kernels

@@ -17,7 +17,7 @@ import numpy as np
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import Source, sourced
-from tracegraph.core.types import TensorType, int32
+from tracegraph.core.types import TensorType, float32, int32
 from tracegraph.ir.builder import Builder, copy_inputs, inline, operand_text
 from tracegraph.ir.op import Insertion, Op, Region
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -210,10 +210,10 @@ class _NumericsWatch:
         return found
 
     def _flag(self, x: Tensor) -> Tensor | None:
-        if not x.type.dtype.is_differentiable:
+        if not may_be_nan(x):
             return None
         if x not in self._finite:
-            self._finite[x] = All(None)(elementwise.IsFinite()(x))
+            self._finite[x] = All(None)(elementwise.IsFinite()(computable(x)))
         return self._finite[x]
 
     def first(self, depth: int) -> list[Tensor]:
@@ -281,10 +281,20 @@ def _has_sites_inside(node: Node) -> bool:
 
 def _has_sites(graph: Graph) -> bool:
     return any(
-        any(y.type.dtype.is_differentiable for y in node.outputs) and bool(node.inputs)
+        any(map(may_be_nan, node.outputs)) and bool(node.inputs)
         for inner in graph.graphs()
         for node in inner.nodes
     )
+
+
+def may_be_nan(x: Tensor) -> bool:
+    """Whether the numbers of a tensor may be nan or infinite."""
+    return x.type.dtype.is_differentiable or x.type.dtype.is_storage
+
+
+def computable(x: Tensor) -> Tensor:
+    """A tensor, converted if ops take none of its type: those of 8 bits only store numbers."""
+    return elementwise.Cast(float32)(x) if x.type.dtype.is_storage else x
 
 
 def _masked(graph: Graph) -> Callable[[Tensor], bool]:
@@ -312,7 +322,7 @@ def _numbers(value: np.ndarray) -> np.ndarray:
 
 
 def _site(node: Node, loops: tuple[Source, ...]) -> Site:
-    types = ", ".join(str(y.type) for y in node.outputs if y.type.dtype.is_differentiable)
+    types = ", ".join(str(y.type) for y in node.outputs if may_be_nan(y))
     roles = " and ".join(node.source.roles)
     by = f"; {roles} derived it of this line" if roles else ""
     fact = f"{node.op.name}: {types} holds nan or infinity, and the operands are finite{by}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from tracegraph.control_passes.check_numerics import computable, may_be_nan
 from tracegraph.core.types import bool_, int8
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -36,13 +37,9 @@ def with_finite_check(graph: Graph, count: int) -> Graph:
         replay(graph.nodes, env)
         outputs = [env[y] for y in graph.outputs]
         holds = constant(True, bool_)
-        for y in dict.fromkeys(filter(_may_be_wrong, outputs[:count])):
-            holds = AND(holds, All(None)(IsFinite()(y)))
+        for y in dict.fromkeys(filter(may_be_nan, outputs[:count])):
+            holds = AND(holds, All(None)(IsFinite()(computable(y))))
         return builder.finish([*outputs, Check(MESSAGE)(holds)])
-
-
-def _may_be_wrong(x: Tensor) -> bool:
-    return x.type.dtype.is_differentiable
 
 
 def opened(graph: Graph) -> Graph:
@@ -99,7 +96,7 @@ def parts(graph: Graph) -> Iterator[Section]:
         end = start + len(nodes)
         made = [y for node in nodes for y in node.outputs]
         outputs = tuple(y for y in made if last.get(y, -1) >= end)
-        yield part_of(graph.name, nodes, outputs, [y for y in made if _may_be_wrong(y)])
+        yield part_of(graph.name, nodes, outputs, [y for y in made if may_be_nan(y)])
 
 
 def part_of(
@@ -120,7 +117,7 @@ def part_of(
 
 def _state(x: Tensor) -> Tensor:
     """FINITE, INFINITE or NAN, whichever is the worst of the elements."""
-    as_number = Cast(int8)
+    as_number, x = Cast(int8), computable(x)
     is_wrong = as_number(LogicalNot()(All(None)(IsFinite()(x))))
     is_nan = as_number(LogicalNot()(All(None)(LogicalNot()(NotEqual()(x, x)))))
     return ADD(is_wrong, is_nan)

@@ -125,6 +125,16 @@ class Source:
             derived._place, derived._text = self._place, self._text
         return derived
 
+    def in_scope(self, scope: str) -> Source:
+        """The same place in another name scope."""
+        if scope == self.scope:
+            return self
+        moved = Source(self.code, self.offset, self.roles, scope)
+        moved._origin = self.origin
+        if self.code is None:
+            moved._place, moved._text = self._place, self._text
+        return moved
+
     @property
     def origin(self) -> int:
         """The moment of the user's place that this one was captured at or derived from: everything

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph.control_passes import check_numerics, locate_numerics as search
-from tracegraph.control_passes.check_numerics import Site
+from tracegraph.control_passes.check_numerics import Site, may_be_nan
 from tracegraph.control_passes.locate_numerics import FINITE
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
@@ -217,7 +217,7 @@ def _fail(blame: _Blame) -> NoReturn:
         what = f"Variable {dotted(name)!r}" if culprit.role == "variable" else f"argument {name!r}"
         fact = f"{what} holds {_range(value)}, and so do the results"
         fail(NumericsError, fact, fix="look at where the value comes from")
-    types = ", ".join(str(y.type) for y in culprit.outputs if y.type.dtype.is_differentiable)
+    types = ", ".join(str(y.type) for y in culprit.outputs if may_be_nan(y))
     roles = " and ".join(culprit.source.roles)
     by = f"; {roles} derived it of this line" if roles else ""
     holds = (

@@ -24,13 +24,13 @@ from tracegraph.jax_programs.equations import (
     OTHERS,
     Equation,
     abstract,
+    active_in_loop,
     broadcast_to,
     computed_by,
     converts,
     graph_of,
-    is_key,
+    is_differentiable,
     sizes_not_given,
-    type_of,
     with_sizes_given,
 )
 from tracegraph.jax_programs.reduce import ACROSS_DEVICES
@@ -42,8 +42,9 @@ from tracegraph.ops.elementwise import SELECT, NotEqual, PreventGradient, StopGr
 from tracegraph.ops.reduce import Any as AnyOf
 from tracegraph.passes.simplify import simplify
 
-#: How deeply the rule of a function may use the function itself. Beyond that, the function's own
-#: computation is differentiated: a graph is finite, while JAX applies a rule only on demand.
+#: How deeply rules may use functions that have rules, of which each level is one more derivative.
+#: Beyond that, the functions' own computation is differentiated: a graph is finite, while JAX
+#: applies a rule only on demand.
 DEEPEST_RULE = 3
 
 
@@ -72,7 +73,8 @@ def _called(
 
 @converts("checkpoint", "remat", "remat2")
 def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
-    graph = eqn.reader.graph(eqn.params.get("name") or "checkpoint", eqn.params["jaxpr"])
+    name = eqn.params.get("name") or "checkpoint"
+    graph = eqn.reader.graph(name, eqn.params["jaxpr"], eqn.active)
     (graph,), sizes = with_sizes_given([graph])
     return recomputed(graph, len(graph.outputs))(*sizes, *xs)
 
@@ -81,15 +83,18 @@ def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
 def _scan(eqn: Equation, *xs: Tensor) -> Any:
     params = eqn.params
     jaxpr = params["jaxpr"].jaxpr
-    body = eqn.reader.graph("scan_body", params["jaxpr"])
-    if not body.outputs:
+    if not jaxpr.outvars:
         return ()
     rows = _with_rows(eqn.eqn.invars, jaxpr.invars)
     states = len(jaxpr.outvars) - _with_rows(eqn.eqn.outvars, jaxpr.outvars)
+    constants = len(xs) - rows - states
+    active = active_in_loop(jaxpr, eqn.active, constants, states)
+    body = eqn.reader.graph("scan_body", params["jaxpr"], active)
     (body,), sizes = with_sizes_given([body])
     xs = *sizes, *xs
-    constants = len(xs) - rows - states
-    return Scan(body, constants, states, size_of(params["length"]), bool(params["reverse"]))(*xs)
+    return Scan(
+        body, len(sizes) + constants, states, size_of(params["length"]), bool(params["reverse"])
+    )(*xs)
 
 
 def _with_rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
@@ -104,7 +109,11 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
     of_test, of_body = params["cond_nconsts"], params["body_nconsts"]
     constants = of_test + of_body
     types = [x.type for x in xs]
-    test, step = (eqn.reader.graph(n, params[f"{n}_jaxpr"]) for n in ("cond", "body"))
+    tests, steps = params["cond_jaxpr"], params["body_jaxpr"]
+    test = eqn.reader.graph("cond", tests, (False,) * len(tests.jaxpr.invars))
+    states = len(xs) - constants
+    active = active_in_loop(steps.jaxpr, eqn.active[of_test:], of_body, states)
+    step = eqn.reader.graph("body", steps, active)
 
     def goes_on(*given: Tensor) -> Tensor:
         (found,) = inline(test, (*given[:of_test], *given[constants:]))
@@ -145,7 +154,8 @@ def _without_derivative(x: Tensor) -> Tensor:
 @converts("cond")
 def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
     programs = eqn.params["branches"]
-    branches = [eqn.reader.graph(f"branch_{k}", program) for k, program in enumerate(programs)]
+    active = eqn.active[1:]
+    branches = [eqn.reader.graph(f"branch_{k}", x, active) for k, x in enumerate(programs)]
     if not branches[0].outputs:
         return ()
     if len(branches) == 1:
@@ -165,7 +175,7 @@ def _cond(eqn: Equation, which: Tensor, *xs: Tensor) -> Any:
 def _custom(eqn: Equation, *xs: Tensor) -> Any:
     program = eqn.params["call_jaxpr"] if "call_jaxpr" in eqn.params else eqn.params["fun_jaxpr"]
     name = str(eqn.params.get("name") or _name_of(program))
-    return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
+    return _with_rule(eqn, name, program, xs)
 
 
 #: Primitives that are differentiated by differentiating their expansion.
@@ -184,7 +194,7 @@ def _written_in_others(eqn: Equation, *xs: Tensor) -> Any:
     if name in _WRITTEN_OUT:
         return eqn.expanded(expand, *xs)
     program = jax.make_jaxpr(expand)(*map(abstract, eqn.eqn.invars))
-    return _with_rule(eqn, name, eqn.reader.graph(name, program), xs)
+    return _with_rule(eqn, name, program, xs)
 
 
 @converts(OTHERS)
@@ -198,16 +208,20 @@ def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
             f"the primitive {eqn.name!r} says nothing of what it computes",
             "compute this part with tg, or with functions of JAX",
         )
-    return _with_rule(eqn, eqn.name, eqn.reader.graph(eqn.name, program), xs)
+    return _with_rule(eqn, eqn.name, program, xs)
 
 
-def _with_rule(eqn: Equation, name: str, body: Graph, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Calls a graph whose derivative is that of the equation."""
+def _with_rule(
+    eqn: Equation, name: str, program: ClosedJaxpr | Jaxpr, xs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Calls a program whose derivative is that of the equation."""
     sources = [i for i in _differentiable(eqn.eqn.invars) if eqn.active[i]]
     open_rules = eqn.reader.open_rules
     is_plain = not sources or not _differentiable(eqn.eqn.outvars)
-    if is_plain or open_rules.count(name) >= DEEPEST_RULE:
-        return _plain_call(body, xs)
+    if is_plain or len(open_rules) >= DEEPEST_RULE:
+        return _plain_call(eqn.reader.graph(name, program, eqn.active), xs)
+    # Nothing derives the computation itself.
+    body = eqn.reader.graph(name, program, (False,) * len(xs))
     open_rules.append(name)
     try:
         backward = _backward(eqn, name, body, sources)
@@ -239,11 +253,7 @@ def _name_of(program: ClosedJaxpr) -> str:
 
 def _differentiable(variables: Sequence[Any]) -> list[int]:
     """The positions of the differentiable variables."""
-    return [
-        i
-        for i, x in enumerate(variables)
-        if not is_key(x.aval) and type_of(x.aval).dtype.is_differentiable
-    ]
+    return [i for i, x in enumerate(variables) if is_differentiable(x.aval)]
 
 
 def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> Graph:
@@ -270,7 +280,8 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
     def conjugated(*given: Tensor) -> Sequence[Tensor]:
         """Conjugates complex cotangents: JAX's are the conjugates of ours."""
         given = (*given[:count], *map(conjugate, given[count:]))
-        found = eqn.reader.run(closed.jaxpr, eqn.reader.constants(closed), given)
+        active = (*eqn.active, *(True for _ in targets))
+        found = eqn.reader.run(closed.jaxpr, eqn.reader.constants(closed), given, active)
         return [*map(conjugate, found)]
 
     types = [*body.input_types, *(body.outputs[i].type for i in targets)]

@@ -140,8 +140,7 @@ class EquationReader:
                 equation = Equation(eqn, jaxpr, self, has)
                 made = self._nodes(equation, [_value(env, x) for x in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
-            if any(has) and eqn.primitive.name != "stop_gradient":
-                reached.update(eqn.outvars)
+            reached.update(_reached_by(eqn, has))
         return [_value(env, x) for x in jaxpr.outvars]
 
     def _nodes(self, equation: Equation, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -179,8 +178,9 @@ class EquationReader:
         self, name: str, program: ClosedJaxpr | Jaxpr, active: tuple[bool, ...] | None = None
     ) -> Graph:
         """The graph of an inner program, created once, with its constants as nodes."""
-        # Inside a rule, its own function may nest fewer rules than outside.
-        key = id(program), active, tuple(self.open_rules)
+        # Inside a rule, functions may nest fewer rules than outside.
+        has_rules = active is None or any(active)
+        key = id(program), active, tuple(self.open_rules) if has_rules else ()
         found = self._graphs.get(key)
         if found is None:
 
@@ -191,6 +191,31 @@ class EquationReader:
             types = [type_of(x.aval) for x in jaxpr.invars]
             found = self._graphs[key] = program, graph_of(name, types, body)
         return found[1]
+
+
+def _reached_by(eqn: JaxprEqn, has: Sequence[bool]) -> Sequence[Any]:
+    """The results of an equation that depend differentiably on operands, if `has` says that some of
+    these do."""
+    if not any(has) or eqn.primitive.name == "stop_gradient":
+        return ()
+    return [x for x in eqn.outvars if is_differentiable(x.aval)]
+
+
+def active_in_loop(
+    jaxpr: Jaxpr, active: Sequence[bool], constants: int, states: int
+) -> tuple[bool, ...]:
+    """Which operands of a loop's body have derivatives in any step, given those that have them in
+    the first: its constants, its states, and others."""
+    flags, before = [*active], None
+    while flags != before:
+        before = [*flags]
+        reached = {x for x, flag in zip(jaxpr.invars, flags, strict=True) if flag}
+        for eqn in jaxpr.eqns:
+            has = [not isinstance(x, Literal) and x in reached for x in eqn.invars]
+            reached.update(_reached_by(eqn, has))
+        for place, x in enumerate(jaxpr.outvars[:states], constants):
+            flags[place] |= not isinstance(x, Literal) and x in reached
+    return tuple(flags)
 
 
 def computed_by(primitive: Any) -> Callable[..., Any] | None:
@@ -336,6 +361,11 @@ def _refuse_dtype(aval: Any) -> NoReturn:
         f"from_jax: the program has values of the type {aval.dtype}, and there are no such tensors",
         fix="convert them in the program: x.astype(jnp.float32)",
     )
+
+
+def is_differentiable(aval: Any) -> bool:
+    """Whether a value has derivatives."""
+    return not is_key(aval) and type_of(aval).dtype.is_differentiable
 
 
 def is_key(aval: Any) -> bool:

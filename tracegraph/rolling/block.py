@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from tracegraph.calls.call import applied
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.scan import Scan
+from tracegraph.core.source import Source, sourced
 from tracegraph.ir.builder import Builder, inline
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import BroadcastTo
@@ -132,7 +134,8 @@ class Block:
         """Appends the loop to the graph being built, and records its results."""
         # Stacks that another loop built in reverse order are read in that order.
         is_reversed = any(rows.order(xs) == -1 for xs in self.stacks)
-        outputs = iter(self._loop(rows, is_reversed))
+        with sourced(self._source(-1)):
+            outputs = iter(self._loop(rows, is_reversed))
         for (j, number), _ in self.states:
             rows.env[self.run.blocks[-1][j].outputs[number]] = next(outputs)
         for j, number in self.results:
@@ -174,11 +177,15 @@ class Block:
                         inputs.append(states[wiring.carried[key], x])
                     else:
                         inputs.append(shared[x] if key in wiring.shared else own[wiring.own[key]])
-                outputs = builder.add(node.op, tuple(inputs), node.source)
+                outputs = builder.add(node.op, tuple(inputs), self._source(j))
                 made.update(((j, number), y) for number, y in enumerate(outputs))
             found = [made[place] for place, _ in self.states]
             found += [made[place] for place in self.results]
             return builder.finish([*found, *(states[state] for state in self.starts)])
+
+    def _source(self, j: int) -> Source:
+        """The line of one node of each block."""
+        return _source_of_all([block[j] for block in self.run.blocks])
 
     def _append_again(
         self, builder: Builder, shared: dict[Tensor, Tensor], own: dict[Tensors, Tensor]
@@ -196,7 +203,22 @@ class Block:
             if xs not in own:
                 columns = zip(*(node.inputs for node in nodes), strict=True)
                 inputs = [shared[ys[0]] if _is_one(ys) else own[ys] for ys in columns]
-                (own[xs],) = builder.add(nodes[0].op, tuple(inputs), nodes[0].source)
+                (own[xs],) = builder.add(nodes[0].op, tuple(inputs), _source_of_all(nodes))
+
+
+def _source_of_all(nodes: Sequence[Node]) -> Source:
+    """The line of the first node, in a scope for all of them: `blocks/0..11/dense` for those from
+    `blocks/0/dense` to `blocks/11/dense`, and what paths of other lengths have in common."""
+    source = nodes[0].source
+    scopes = list(dict.fromkeys(node.source.scope for node in nodes))
+    if len(scopes) == 1:
+        return source
+    paths = [scope.split("/") for scope in scopes]
+    columns = [sorted({*names}, key=lambda name: (len(name), name)) for names in zip(*paths)]
+    if len({len(path) for path in paths}) > 1:
+        columns = [*itertools.takewhile(lambda names: len(names) == 1, columns)]
+    names = (x[0] if len(x) == 1 else f"{x[0]}..{x[-1]}" for x in columns)
+    return source.in_scope("/".join(names))
 
 
 def _operands_of(nodes: Sequence[Node]) -> list[Tensors]:

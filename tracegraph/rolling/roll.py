@@ -8,8 +8,10 @@ become one block on stacks. So XLA compiles one block each for forward, backward
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import sourced
@@ -180,21 +182,26 @@ class _Rolling:
                 if node not in rolled:
                     self._copy(node)
                 elif node in by_end:
-                    with sourced(node.source):
-                        by_end[node].append_to(self._rows)
+                    by_end[node].append_to(self._rows)
             new = [graph.outputs[states.first_new + i] for i in range(len(states.assigned))]
             by_state = dict(zip(states.assigned, new, strict=True))
             stacks = [rows for rows in self._taken.values() if by_state.keys() >= {*rows}]
-            stacked = [self._rows.stacked([by_state[i] for i in rows]) for rows in stacks]
+            stacked = [self._stacked([by_state[i] for i in rows]) for rows in stacks]
             in_stacks = {i for rows in stacks for i in rows}
             kept = [y for i, y in by_state.items() if i not in in_stacks]
             ends = states.first_new, states.first_new + len(new)
-            outputs = [
-                *map(self._rows.value, graph.outputs[: ends[0]]),
-                *map(self._rows.value, kept),
-            ]
-            outputs += [*stacked, *map(self._rows.value, graph.outputs[ends[1] :])]
+            outputs = [*map(self._output, graph.outputs[: ends[0]]), *map(self._output, kept)]
+            outputs += [*stacked, *map(self._output, graph.outputs[ends[1] :])]
             return self._with_stacks(builder.finish(outputs))
+
+    def _output(self, y: Tensor) -> Tensor:
+        with _line_of(y):
+            return self._rows.value(y)
+
+    def _stacked(self, ys: Sequence[Tensor]) -> Tensor:
+        """New values of states as one stack."""
+        with _line_of(ys[0]):
+            return self._rows.stacked(ys)
 
     def _with_stacks(self, made: Graph) -> Rolled:
         """The finished graph, without the inputs that are now rows of stacks."""
@@ -225,7 +232,8 @@ class _Rolling:
                 del self._rows.env[x]
 
     def _copy(self, node: Node) -> None:
-        inputs = tuple(self._rows.value(x) for x in node.inputs)
+        with sourced(node.source):
+            inputs = tuple(self._rows.value(x) for x in node.inputs)
         outputs = self._builder.add(node.op, inputs, node.source)
         self._rows.env.update(zip(node.outputs, outputs, strict=True))
 
@@ -236,3 +244,8 @@ class _Rolling:
             return False
         is_assigned = {self._state_of[x] in self._states.assigned for x in xs}
         return len(is_assigned) == 1
+
+
+def _line_of(y: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """A context in which new nodes have the line that computed an output."""
+    return contextlib.nullcontext() if y.node is None else sourced(y.node.source)
