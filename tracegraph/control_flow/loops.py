@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.calls.call import Call
+from tracegraph.calls.call import Call, appended
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.stacked_writes import with_stacked_writes
 from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python
-from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     SharedValues,
     TracedRegion,
-    appended,
     as_region,
     check_invariants,
     finished,
@@ -41,6 +39,7 @@ from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, Stop
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
+from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
 
 if TYPE_CHECKING:
     import typing

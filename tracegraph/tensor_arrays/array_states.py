@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracegraph import nest
+from tracegraph.calls.call import appended
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
-from tracegraph.control_flow.regions import appended
-from tracegraph.control_flow.tensor_array import TensorArray, refuse_growth, size_of
 from tracegraph.control_passes.dataflow import Flows, types_of
 from tracegraph.control_passes.ranges import ranges_of, state_ranges
 from tracegraph.core.shapes import Shape, Size, maximum
 from tracegraph.ir.tensor import Tensor
+from tracegraph.tensor_arrays.tensor_array import TensorArray, refuse_growth, size_of
 
 
 class BuffersChanged(Exception):
