@@ -191,7 +191,7 @@ def chosen(
         return traced_region(name, run)
 
     regions = [traced("true_fn", first, True), traced("false_fn", second, False)]
-    lacking = common_needs(found)
+    lacking = common_needs(found, [region.traced.graph for region in regions])
     if any(map(any, lacking)):  # one of them writes to a TensorArray that had no buffer
         found.clear()
         regions = [

@@ -241,7 +241,7 @@ def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
         return found[-1]
 
     regions = [traced_region(*pair, convert=noted) for pair in functions]
-    lacking = common_needs(found)
+    lacking = common_needs(found, [region.traced.graph for region in regions])
     if not any(map(any, lacking)):
         return regions
     return [
