@@ -51,7 +51,6 @@ from tracegraph.array.shaping import *
 from tracegraph.boundary import guarding
 from tracegraph.control_flow.branches import *
 from tracegraph.control_flow.loops import *
-from tracegraph.control_flow.tensor_array import TensorArray as TensorArray
 from tracegraph.core.later import opened
 from tracegraph.core.tensorshape import (
     IndexedSlices as IndexedSlices,
@@ -124,6 +123,7 @@ from tracegraph.state.variable import (
     VariableAggregation as VariableAggregation,
     VariableSynchronization as VariableSynchronization,
 )
+from tracegraph.tensor_arrays.tensor_array import TensorArray as TensorArray
 from tracegraph.tracing.name_scopes import name_scope as name_scope
 from tracegraph.tracing.trace import (
     executing_eagerly as executing_eagerly,

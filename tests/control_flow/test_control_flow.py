@@ -16,6 +16,7 @@ import tracegraph as tg
 from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, by_jax, numbers, raises, tensor
 from tracegraph.calls.call import Call
+from tracegraph.control.branch import Cond
 from tracegraph.errors import (
     DTypeError,
     InvalidArgumentError,
@@ -1026,6 +1027,52 @@ def test_what_is_used_from_outside_has_the_open_size_of_a_state(function):
         x, w = tensor(n, 2), tg.cos(tensor(n, 2))
         for ours, wanted in zip(found(x, w), slopes(x, w), strict=True):
             assert_near(ours, wanted)
+
+
+def test_the_gradient_of_a_matrix_of_all_steps_is_one_product_on_either_side():
+    """The rows of all steps are put beside each other as the product wants them turned."""
+    numbers = np.random.default_rng(0)
+    shapes = [(3, 7), (7, 7), (7, 7), (2, 3, 7)]  # the products are smaller than the matrices
+    xs = [numbers.normal(size=shape) for shape in shapes]
+
+    def stepping(tanh, turned, u, w):
+        def step(h, row):
+            first = tanh(0.3 * (h @ w) + row)
+            return turned(tanh(0.3 * (u @ turned(first))) - 0.2 * turned(h))
+
+        return step
+
+    @tg.function
+    def found(h, u, w, rows):
+        with tg.GradientTape() as tape:
+            tape.watch([h, u, w, rows])
+            y = tg.reduce_sum(tg.scan(stepping(tg.tanh, tg.transpose, u, w), rows, h))
+        return tape.gradient(y, [h, u, w, rows])
+
+    def total(h, u, w, rows):
+        step, sums = stepping(jnp.tanh, jnp.transpose, u, w), 0.0
+        for row in rows:
+            h = step(h, row)
+            sums += h.sum()
+        return sums
+
+    with jax.enable_x64(True):
+        wanted = jax.grad(total, (0, 1, 2, 3))(*map(jnp.asarray, xs))
+    for ours, theirs in zip(found(*map(f64, xs)), wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("other", "type"),
+    [(lambda x: tg.cast(x, tg.int32), r"i32\[2\]"), (lambda x: x[:1], r"f32\[1\]")],
+)
+def test_graphs_of_other_results_are_no_branches_of_one_op(other, type):
+    """As a text may bring them: functions are refused before they become graphs."""
+    spec = tg.TensorSpec([2], tg.float32)
+    graphs = [tg.function(f).get_concrete_function(spec).graph for f in (tg.sin, other)]
+    wanted = rf"branch 0 returns f32\[2\] where branch 1 returns {type}"
+    with pytest.raises(ShapeError, match=wanted):
+        Cond(*graphs)(tg.constant(True), tg.constant([1.0, 2.0]))
 
 
 def test_what_the_rows_of_a_parallel_loop_share_is_not_repeated():

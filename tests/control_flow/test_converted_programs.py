@@ -128,7 +128,7 @@ class Writer:
         counter = f"t{self.loops}"
         # What Python decides is traced step by step, where a list is in no loop of the graph.
         bounds = ["x % 4", "k"] if self.has_list else ["x % 4", "k", "3", "5"]
-        also = f" and {self.condition()}" if self.choices.random() < 0.4 else ""
+        also = f" and ({self.condition()})" if self.choices.random() < 0.4 else ""
         self.line(indent, f"{counter} = 0")
         self.line(indent, f"while {counter} < {self.choices.choice(bounds)}{also}:")
         self.line(indent + 1, f"{counter} += 1")

@@ -449,6 +449,39 @@ def test_it_grows_again_and_again_by_what_the_run_says():
         assert float(slope(f64(1.5), tg.constant(n))) == whole
 
 
+def test_an_array_may_grow_in_a_loop_of_one_branch():
+    """The size that the run of the loop finds is not asked of the other branch, and a gradient that
+    needs nothing else of that array still knows it."""
+
+    def total(x, k, n):
+        found, i = growing(), 0
+        if k > 0:
+            while i < n:
+                i += 1
+                if i % 3 == 1:
+                    found = found.write(found.size(), x)
+                    x = tg.sin(x)
+        else:
+            x = x * 2.0
+        return tg.reduce_sum(found.stack() ** 2) + x
+
+    def by_jax(x, k, n):
+        if k <= 0:
+            return x * 2.0
+        found = []
+        for _ in range(1, n + 1, 3):
+            found.append(x)
+            x = jnp.sin(x)
+        return sum(y**2 for y in found) + x
+
+    slope = tg.function(lambda x, *rest: gradient(lambda x: total(x, *rest), x))
+    for k in (1, 0):
+        with jax.enable_x64(True):
+            wanted = float(jax.grad(by_jax)(0.7, k, 7))
+        found = slope(f64(0.7), tg.constant(k), tg.constant(7))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_a_loop_that_reads_what_the_run_made_finds_no_size_again():
     def f(n):
         ta = tg.TensorArray(tg.int32, size=0, dynamic_size=True)

@@ -1865,3 +1865,32 @@ def test_gradients_of_a_dict_may_be_a_dict_in_any_order(gradients):
     found = tape.gradient(y, p)
     assert {key: float(x) for key, x in found.items()} == {"z": 5.0, "a": 3.0}
     assert [*found] == ["z", "a"]
+
+
+def test_a_parallel_loop_over_a_function_of_unknown_rank():
+    """The custom gradient inside was traced for any rank, and the rows have one."""
+
+    @tg.custom_gradient
+    def cube(x, w):
+        def back(g):
+            return 3.0 * g * x * x * w, tg.reduce_sum(g * x * x * x)
+
+        return x * x * x * w, back
+
+    specs = [tg.TensorSpec(None, tg.float64), tg.TensorSpec([], tg.float64)]
+    inner = tg.function(lambda x, w: cube(x, w) + x, input_signature=specs)
+    w = tg.constant(0.7, tg.float64)
+
+    def slopes(x):
+        with tg.GradientTape() as tape:
+            tape.watch([x, w])
+            y = inner(x, w)
+        return tape.gradient(y, [x, w])
+
+    rows = np.array([[0.3, -1.2], [0.4, 0.9], [1.1, 0.2]])
+    found = tg.vectorized_map(slopes, tg.constant(rows))
+    with jax.enable_x64(True):
+        by_both = jax.grad(lambda x, w: (x**3 * w + x).sum(), (0, 1))
+        expected = jax.vmap(by_both, (0, None))(rows, 0.7)
+    for ours, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-12)

@@ -4,9 +4,13 @@ loop that ran 0 times. A state of a loop that nothing reaches, and a break in a 
 
 import inspect
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import tracegraph as tg
+from tracegraph.control_passes.dataflow import Flows
 
 
 @pytest.fixture
@@ -248,3 +252,54 @@ def test_a_branch_that_no_step_of_a_scan_took(w, rows, reason):
 
     found, gradient = explained(lambda: tg.foldl(step, tg.constant(rows), tg.constant(2.0)), w)
     assert (found.reason, float(gradient) == 0.0) == (reason, reason != "connected")
+
+
+# What flows through a loop, whose number of steps is not known.
+
+
+def flows_of(function, *specs):
+    """Which inputs reach each output: their values, and their derivatives."""
+    graph = tg.function(function).get_concrete_function(*specs).graph
+    flow = Flows().of_graph(graph)
+    count = range(len(graph.inputs))
+    return [[[mask >> i & 1 for i in count] for mask in x] for x in (flow.values, flow.derivatives)]
+
+
+def reached_by_jax(last, count):
+    """Which of `count` numbers the results of 0 to 4 steps depend on."""
+    point = tuple(np.linspace(0.1, 0.9, count))
+    sizes = [np.stack(jax.jacobian(lambda x, n=n: last(n, *x))(point), 1) for n in range(5)]
+    return np.abs(sizes).max(0) > 0
+
+
+def test_what_flows_through_a_while():
+    def shifted(a, b, c, d, e, n):
+        return tg.while_loop(
+            lambda i, *_: i < n,
+            lambda i, a, b, c, e: (i + 1, b, c, tg.sin(d), 2.0 * e),
+            (0, a, b, c, e),
+        )[1:]
+
+    def by_jax(n, a, b, c, d, e):
+        for _ in range(n):
+            a, b, c, e = b, c, jnp.sin(d), 2.0 * e
+        return jnp.stack([a, b, c, e])
+
+    values, derivatives = flows_of(shifted, *[tg.TensorSpec([])] * 5, tg.TensorSpec([], tg.int32))
+    wanted = reached_by_jax(by_jax, 5)
+    np.testing.assert_array_equal(values, np.column_stack([wanted, np.ones(4)]))
+    np.testing.assert_array_equal(derivatives, np.column_stack([wanted, np.zeros(4)]))
+
+
+def test_what_flows_through_a_scan():
+    def shifted(a, b, d, e, row):
+        step = lambda s, x: (s[1], d * x, 2.0 * s[2])  # noqa: E731
+        return tg.foldl(step, tg.stack([row] * 3), (a, b, e))
+
+    def by_jax(n, a, b, d, e, row):
+        for _ in range(n):
+            a, b, e = b, d * row, 2.0 * e
+        return jnp.stack([a, b, e])
+
+    for found in flows_of(shifted, *[tg.TensorSpec([])] * 5):
+        np.testing.assert_array_equal(found, reached_by_jax(by_jax, 5))

@@ -218,3 +218,26 @@ def test_an_interrupt_leaves_the_limit_as_it_was():
         function = around(function)
     with pytest.raises(KeyboardInterrupt):
         function(tg.constant(1.0))
+
+
+# Parts of a call.
+
+
+def test_a_result_without_a_derivative_does_not_hide_those_of_the_others():
+    """The contrast has no rule, and no gradient of the other results needs one."""
+
+    @tg.function
+    def inner(x):
+        return tg.sin(x) * x, tg.image.adjust_contrast(x, 2.0), tg.cos(x)
+
+    @tg.function
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y, _, z = inner(x)
+            total = tg.reduce_sum(3.0 * y + z)
+        return tape.gradient(total, x)
+
+    x = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(2, 2, 3)
+    wanted = jax.grad(lambda x: (3.0 * jnp.sin(x) * x + jnp.cos(x)).sum())(x)
+    np.testing.assert_allclose(slope(tg.constant(x)), wanted, rtol=1e-5)

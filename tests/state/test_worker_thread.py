@@ -216,6 +216,30 @@ def test_which_loops_may_never_end():
     assert not bounded.graph(tg.constant(1.0)).may_never_end
 
 
+@pytest.mark.parametrize(("most", "is_long"), [(1000, False), (2_000_000_000, True)])
+def test_a_loop_of_very_many_steps_can_be_interrupted_as_one_that_may_never_end(most, is_long):
+    def by_maximum(x):
+        return tg.while_loop(lambda x: x > 1e-3, lambda x: [x * 0.5], [x], maximum_iterations=most)
+
+    def by_counter(x):
+        return tg.while_loop(lambda i, _: i < most, lambda i, x: (i + 1, x * 0.5), (0, x))
+
+    def counted_by_two(x):
+        return tg.while_loop(lambda i, _: i < 2 * most, lambda i, x: (i + 2, x * 0.5), (0, x))
+
+    def slope(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = by_maximum(x)
+        return tape.gradient(y, x)
+
+    two = () if is_long else (counted_by_two,)  # int32 does not hold twice as many
+    for function in (by_maximum, by_counter, slope, *two):
+        assert tg.function(function).graph(tg.constant(1.0)).may_never_end == is_long
+    x = tg.constant(1.0)
+    assert (float(by_maximum(x)[0]), float(slope(x))) == (2**-10, 2**-10)  # where it ends early
+
+
 def test_results_of_several_tasks():
     tasks = [Task(lambda n=n: n * n) for n in range(5)]
     assert [task.result() for task in tasks] == [0, 1, 4, 9, 16]

@@ -22,7 +22,6 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import ensure_shape
 from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.array.shaping import cut, reshape
-from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.shapes import same_shape, same_size
 from tracegraph.core.types import DType, TensorType, as_dtype, float32, int32, int64
 from tracegraph.ir.tensor import Tensor
@@ -40,6 +39,7 @@ from tracegraph.ops.elementwise import ADD
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis
 from tracegraph.ops.reduce import CumSum
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
+from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 

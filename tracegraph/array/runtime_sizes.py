@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.array.expressions import as_known, difference
-from tracegraph.control_flow.tensor_array import run_size
 from tracegraph.core.shapes import Dim, Size, element_count, least
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
@@ -29,6 +28,7 @@ from tracegraph.ops.elementwise import MAXIMUM, Cast
 from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.ops.sort import TrueIndices
+from tracegraph.tensor_arrays.tensor_array import run_size
 
 #: How many sizes to search for one that differs by a known number.
 _LOOK_BACK = 16

@@ -42,13 +42,13 @@ from tracegraph.autograph.state_values import (
     without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError
-from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.tracing.trace import current_trace
 from tracegraph.tracing.unrolled_loops import (
     WHILE,

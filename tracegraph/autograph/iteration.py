@@ -12,12 +12,12 @@ from typing import Any
 
 from tracegraph import nest
 from tracegraph.autograph.state_values import in_graph
-from tracegraph.control_flow.tensor_array import TensorList
 from tracegraph.core.types import TensorType, int32
 from tracegraph.errors import ShapeError, TraceError, fail
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
+from tracegraph.tensor_arrays.tensor_array import TensorList
 
 
 class Steps:

@@ -37,17 +37,9 @@ from tracegraph.autograph.state_values import (
     without_flags,
 )
 from tracegraph.control.branch import Cond, may_differ
-from tracegraph.control_flow.array_states import (
-    Need,
-    chosen_alike,
-    common_needs,
-    measured,
-    supplied,
-)
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
-from tracegraph.control_flow.tensor_array import TensorArray, TensorList
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType
@@ -58,6 +50,14 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
 from tracegraph.state.variable import Variable
+from tracegraph.tensor_arrays.array_states import (
+    Need,
+    chosen_alike,
+    common_needs,
+    measured,
+    supplied,
+)
+from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 from tracegraph.tracing.trace import Trace, current_trace
 
 Values = tuple[Any, ...]
@@ -191,7 +191,7 @@ def chosen(
         return traced_region(name, run)
 
     regions = [traced("true_fn", first, True), traced("false_fn", second, False)]
-    lacking = common_needs(found)
+    lacking = common_needs(found, [region.traced.graph for region in regions])
     if any(map(any, lacking)):  # one of them writes to a TensorArray that had no buffer
         found.clear()
         regions = [

@@ -205,6 +205,11 @@ def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return outputs[: len(op.output_types(inputs))]
 
 
+def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Appends a node of `op` to the graph under construction, for inputs from there or outside."""
+    return applied(op, current().admit_all(tuple(inputs)))
+
+
 def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """The result of an op, one tensor or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -76,6 +76,9 @@ from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
+#: A loop of more steps may run for seconds or hours. It can be interrupted, as one that may never
+#: end, whose price is small beside so many steps.
+LONG_LOOP = 2**24
 #: By default reverse mode keeps as many states as fit in this many bytes, but within these bounds:
 #: 1,024 are enough for 262,000 steps that are computed twice.
 _CHECKPOINT_BYTES = 1 << 22
@@ -150,7 +153,7 @@ class While(Loop):
 
     @property
     def may_never_end(self) -> bool:
-        return not any(True for _ in self.counters()) or super().may_never_end
+        return not any(map(_ends_soon, self.counters())) or super().may_never_end
 
     def counters(self) -> Iterator[Counter]:
         """The states through which the condition bounds the number of steps."""
@@ -318,6 +321,13 @@ def _conjunction(test: Tensor) -> Iterator[Tensor]:
             yield from _conjunction(part)
     else:
         yield test
+
+
+def _ends_soon(counter: Counter) -> bool:
+    """Whether a counter that starts at 0 bounds the steps by few, as far as that is known."""
+    if counter.bound.node is None or not isinstance(counter.bound.node.op, Constant):
+        return True
+    return int(counter.bound.node.op.value) <= counter.growth * LONG_LOOP
 
 
 def _is_constant(x: Tensor) -> bool:

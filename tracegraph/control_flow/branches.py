@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from tracegraph.boundary.tracebacks import api_boundary
+from tracegraph.calls.call import appended
 from tracegraph.control.branch import Cond, Switch, may_differ, of_one_type
-from tracegraph.control_flow.array_states import chosen_alike, common_needs, measured, supplied
 from tracegraph.control_flow.regions import (
     SharedValues,
     TracedRegion,
-    appended,
     as_region,
     finished,
     makes_effects,
@@ -42,6 +41,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
+from tracegraph.tensor_arrays.array_states import chosen_alike, common_needs, measured, supplied
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -241,7 +241,7 @@ def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
         return found[-1]
 
     regions = [traced_region(*pair, convert=noted) for pair in functions]
-    lacking = common_needs(found)
+    lacking = common_needs(found, [region.traced.graph for region in regions])
     if not any(map(any, lacking)):
         return regions
     return [

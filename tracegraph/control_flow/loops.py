@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.calls.call import Call
+from tracegraph.calls.call import Call, appended
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.stacked_writes import with_stacked_writes
-from tracegraph.control.while_loop import COUNT, While, usual_checkpoints
+from tracegraph.control.while_loop import COUNT, LONG_LOOP, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python
-from tracegraph.control_flow.array_states import ArrayStates, holds_arrays
 from tracegraph.control_flow.regions import (
     SharedValues,
     TracedRegion,
-    appended,
     as_region,
     check_invariants,
     finished,
@@ -41,6 +39,7 @@ from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, Stop
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
+from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
 
 if TYPE_CHECKING:
     import typing
@@ -289,7 +288,11 @@ def _while(
     tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test, True)
     steps = traced_region("body", next_states, types, names, is_repeated=True)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
-    loop = _WhileLoop(SharedValues([tests, steps], here()), tests, steps, types, bound is not None)
+    limit = None
+    if isinstance(maximum_iterations, int) and LONG_LOOP < maximum_iterations <= int32.max:
+        limit, bound = maximum_iterations, None
+    shared = SharedValues([tests, steps], here())
+    loop = _WhileLoop(shared, tests, steps, types, bound is not None, limit)
     slots = checkpoint_count(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
@@ -325,11 +328,14 @@ class _WhileLoop:
         steps: TracedRegion,
         types: Sequence[TensorType],
         is_bounded: bool,
+        limit: int | None,
     ) -> None:
         self.shared, self.tests, self.steps = shared, tests, steps
         self.types = [*types]
         self.is_bounded = is_bounded
-        self.is_counted = is_bounded or bool(shared.checks)
+        #: A limit that the condition states itself, so that the loop is known to be a long one.
+        self.limit = limit
+        self.is_counted = is_bounded or limit is not None or bool(shared.checks)
         #: Whether the condition does more than compute, so that it must run in the body.
         own = tests.traced
         self.tests_act = bool(own.assigned or own.checks or own.has_token)
@@ -408,6 +414,8 @@ class _WhileLoop:
             (goes_on,), _, _ = self.shared.run(self.tests, x.variables, x.values, x.captured)
         if x.count is not None and x.bound is not None:
             goes_on = LogicalAnd()(goes_on, Less()(x.count, x.bound))
+        if x.count is not None and self.limit is not None:
+            goes_on = LogicalAnd()(goes_on, Less()(x.count, constant(self.limit, int32)))
         for flag in self._flags(x.checks):
             goes_on = LogicalAnd()(goes_on, flag)
         return [goes_on]

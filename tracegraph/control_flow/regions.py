@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from tracegraph import nest
-from tracegraph.calls.call import applied
 from tracegraph.control.while_loop import COUNT
-from tracegraph.control_flow.tensor_array import TensorArray
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
 from tracegraph.core.source import Source, here
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
@@ -24,7 +22,6 @@ from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail, kind_of, shown
 from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.intern import interned
-from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
@@ -33,8 +30,9 @@ from tracegraph.ops.effect import Load, Read, Store
 from tracegraph.passes.simplify import simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.call_trace import CallTrace
+from tracegraph.tensor_arrays.tensor_array import TensorArray
 from tracegraph.tracing.trace import (
+    CallTrace,
     CheckReport,
     Trace,
     Traced,
@@ -412,11 +410,6 @@ def finished(builder: Builder, outputs: Sequence[Tensor]) -> Graph:
     """The graph of a region; at top level the previous one, if nothing changed."""
     graph = simplify(builder.finish(outputs))
     return interned(graph) if current().is_top_level else graph
-
-
-def appended(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Appends a node of `op` to the graph under construction, for inputs from there or outside."""
-    return applied(op, current().admit_all(tuple(inputs)))
 
 
 def take_on(shared: SharedValues, values: Sequence[Tensor]) -> None:

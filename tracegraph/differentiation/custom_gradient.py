@@ -44,9 +44,8 @@ from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.signatures.signature import Signature, parameters_of
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.call_trace import CallTrace
 from tracegraph.tracing.name_scopes import told_name
-from tracegraph.tracing.trace import Trace, Traced, restored
+from tracegraph.tracing.trace import CallTrace, Trace, Traced, restored
 
 if TYPE_CHECKING:
     from tracegraph.core.type_variables import Parameters, Result

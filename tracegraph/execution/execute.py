@@ -37,8 +37,8 @@ from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.call_trace import CallTrace
 from tracegraph.tracing.trace import (
+    CallTrace,
     Trace,
     Traced,
     current_trace,

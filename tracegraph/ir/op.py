@@ -270,7 +270,8 @@ class Op(metaclass=_Interning):
 
     @property
     def may_never_end(self) -> bool:
-        """Whether, judging by its graphs, it terminates only for some values."""
+        """Whether, judging by its graphs, it terminates only for some values, or after so many
+        steps that someone may not wait."""
         return any(inner.may_never_end for inner in self.graphs())
 
     @property

@@ -13,8 +13,7 @@ import numpy as np
 from jax import core, export
 
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.calls.call import Call
-from tracegraph.control_flow.regions import appended
+from tracegraph.calls.call import Call, appended
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import Dim, ShapeVariable

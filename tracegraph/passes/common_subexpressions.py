@@ -154,24 +154,29 @@ def live_nodes_and_outputs(
             if not live.isdisjoint(node.outputs):
                 kept.append(node)
                 live.update(node.inputs)
-            elif any(not y.type.is_static for y in node.outputs) and node.op.cuts_runs:
+            elif may_choose_sizes(node):
                 left_out.append(node)
         kept.reverse()
-        more = _sizes_given(left_out, kept, ends) if left_out else set[Tensor]()
+        more = sizes_given(left_out, [(node, node.outputs) for node in kept], ends)
         if not more:
             return kept, ends
         ends |= more
 
 
-def _sizes_given(
-    left_out: Iterable[Node], kept: Sequence[Node], ends: Iterable[Tensor]
+def may_choose_sizes(node: Node) -> bool:
+    """Whether the run of a node may find sizes."""
+    return any(not y.type.is_static for y in node.outputs) and node.op.cuts_runs
+
+
+def sizes_given(
+    nodes: Sequence[Node], kept: Sequence[tuple[Node, Sequence[Tensor]]], ends: Iterable[Tensor]
 ) -> set[Tensor]:
-    """Outputs of omitted nodes that determine sizes in the others."""
-    used = set[str]().union(*map(names_used, kept), *(bound_names(y.type) for y in ends))
-    known = set[str]().union(*map(names_chosen, kept))
-    return {
-        y
-        for node in left_out
-        for y in node.outputs
-        if names_chosen(node) & bound_names(y.type) & used - known
-    }
+    """The outputs of `nodes` that determine sizes in what is kept, each node with those of its
+    outputs that are, and that this does not determine."""
+    if not nodes:
+        return set()
+    used = {name for part in kept for name in names_used(*part)}
+    used = used.union(*(bound_names(y.type) for y in ends))
+    unknown = used.difference(*(names_chosen(*part) for part in kept))
+    found = [(y, names_chosen(node) & bound_names(y.type)) for node in nodes for y in node.outputs]
+    return {y for y, names in found if names & unknown}

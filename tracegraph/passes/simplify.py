@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, current
+from tracegraph.ir.op import Op
 from tracegraph.ir.pass_observers import PRUNED, SHARED, passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.elementwise import Identity
-from tracegraph.passes.common_subexpressions import CommonSubexpressions, live_nodes_and_outputs
+from tracegraph.passes.common_subexpressions import (
+    CommonSubexpressions,
+    live_nodes_and_outputs,
+    may_choose_sizes,
+    sizes_given,
+)
 
 
 def simplify(graph: Graph) -> Graph:
@@ -50,10 +56,33 @@ def dead_code(graph: Graph) -> Graph:
     return Graph(graph.name, graph.inputs, tuple(nodes), graph.outputs)
 
 
-def _pruned(graph: Graph, nodes: list[Node], ends: Iterable[Tensor]) -> Graph:
-    """Walks backwards, narrowing each op to the outputs that are used, then rebuilds the graph."""
+def _pruned(graph: Graph, nodes: list[Node], ends: set[Tensor]) -> Graph:
+    """The graph of these nodes, each with only the outputs that are used, or that determine sizes
+    in what is."""
+    choosing = [node for node in nodes if may_choose_sizes(node)]
+    kept = _narrowed(nodes, ends)
+    while more := sizes_given(choosing, [(node, y) for node, _, _, y in kept], ends):
+        ends = ends | more
+        kept = _narrowed(nodes, ends)
+    if len(kept) == len(graph.nodes) and all(
+        op is node.op and len(inputs) == len(node.inputs) for node, op, inputs, _ in kept
+    ):
+        return graph
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        for node, op, inputs, outputs in reversed(kept):
+            made = builder.add(op, tuple(env[x] for x in inputs), node.source)
+            env.update(zip(outputs, made, strict=True))
+        return builder.finish([env[y] for y in graph.outputs])
+
+
+def _narrowed(
+    nodes: Sequence[Node], ends: Iterable[Tensor]
+) -> list[tuple[Node, Op, tuple[Tensor, ...], list[Tensor]]]:
+    """The nodes that are used, the last one first: each with its op for those outputs that are, its
+    inputs and these outputs."""
     live = set(ends)
-    kept: list[tuple[Node, object, tuple[Tensor, ...], list[Tensor]]] = []
+    kept: list[tuple[Node, Op, tuple[Tensor, ...], list[Tensor]]] = []
     for node in reversed(nodes):
         if live.isdisjoint(node.outputs):
             continue
@@ -65,13 +94,4 @@ def _pruned(graph: Graph, nodes: list[Node], ends: Iterable[Tensor]) -> Graph:
             outputs = list(itertools.compress(outputs, has))
         live.update(inputs)
         kept.append((node, op, inputs, outputs))
-    if len(kept) == len(graph.nodes) and all(
-        op is node.op and len(inputs) == len(node.inputs) for node, op, inputs, _ in kept
-    ):
-        return graph
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        for node, op, inputs, outputs in reversed(kept):
-            made = builder.add(op, tuple(env[x] for x in inputs), node.source)  # type: ignore[arg-type]
-            env.update(zip(outputs, made, strict=True))
-        return builder.finish([env[y] for y in graph.outputs])
+    return kept

@@ -70,18 +70,21 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     return sorted(used - known)
 
 
-def names_chosen(node: Node) -> set[str]:
-    """The sizes and shapes that only the run of a node knows."""
+def names_chosen(node: Node, outputs: Iterable[Tensor] | None = None) -> set[str]:
+    """The sizes and shapes that only the run of a node knows, if it has only these outputs."""
+    outputs = node.outputs if outputs is None else outputs
     if not node.op.cuts_runs:
         return set()
     # A loop of known length is given that length.
     given = names_in(node.op.repetitions).union(*(names_in(x.type) for x in node.inputs))
-    return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in node.outputs)) - given
+    return node.op.sizes_of_runs.union(*(bound_names(y.type) for y in outputs)) - given
 
 
-def names_used(node: Node) -> set[str]:
-    """The open sizes and shapes in the attributes of a node and the types of its outputs."""
-    return names_in(node.op.attributes).union(*(names_in(y.type) for y in node.outputs))
+def names_used(node: Node, outputs: Iterable[Tensor] | None = None) -> set[str]:
+    """The open sizes and shapes in the attributes of a node and the types of its outputs, or of
+    these outputs."""
+    outputs = node.outputs if outputs is None else outputs
+    return names_in(node.op.attributes).union(*(names_in(y.type) for y in outputs))
 
 
 def names_in(value: Any) -> set[str]:

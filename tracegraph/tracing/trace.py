@@ -15,15 +15,17 @@ from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import dim_names
 from tracegraph.core.source import Source, here, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
-from tracegraph.core.types import TOKEN
+from tracegraph.core.types import TOKEN, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureError, TraceError, fail
 from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current, is_aside
-from tracegraph.ir.tensor import RANDOM_STATE, Graph, Tensor
+from tracegraph.ir.op import Op
+from tracegraph.ir.tensor import RANDOM_STATE, Graph, Tensor, host_tensor
 from tracegraph.operands.conversion import broadcast
 from tracegraph.ops.broadcast import holder_of_sizes
+from tracegraph.ops.constant import Constant
 from tracegraph.ops.effect import READ, STOP, Check, HostCall, Load, Store
 from tracegraph.ops.elementwise import SELECT, LogicalAnd
 from tracegraph.ops.shape import EnsureShape
@@ -466,6 +468,37 @@ class Trace(Builder):
             has_token=bool(tokens),
             checks=tuple(report for report, _ in self.checks),
         )
+
+
+class CallTrace(Trace):
+    """The trace of one call. Code called repeatedly at top level captures the numbers and arrays
+    that it uses, as the top level itself does: when they change, the graph stays the same.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        outer = self.outer
+        self._is_lifting: bool = outer.is_top_level or (
+            isinstance(outer, CallTrace) and outer._is_lifting
+        )
+        self.create_as_outer()
+
+    def add(
+        self, op: Op, inputs: tuple[Tensor, ...], source: Source | None = None
+    ) -> tuple[Tensor, ...]:
+        if self._is_lifting and type(op) is Constant and self.reuse is None and _varies(op.value):
+            return (self.admit(host_tensor(op.infer(), op.value)),)
+        return super().add(op, inputs, source)
+
+    def traced(self, results: Sequence[Tensor]) -> Traced:
+        self.take_sizes()
+        return super().traced(results)
+
+
+def _varies(value: np.ndarray) -> bool:
+    """Whether a constant may change: integers are structure, and so are 0 and 1."""
+    is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
+    return type_of_array(value).dtype.is_differentiable and not is_plain
 
 
 def current_trace() -> Trace | None:

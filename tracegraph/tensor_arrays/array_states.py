@@ -7,18 +7,19 @@ becomes follows from the graph, if its size can be followed from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from tracegraph import nest
+from tracegraph.calls.call import appended
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
-from tracegraph.control_flow.regions import appended
-from tracegraph.control_flow.tensor_array import TensorArray, refuse_growth, size_of
 from tracegraph.control_passes.dataflow import Flows, types_of
 from tracegraph.control_passes.ranges import ranges_of, state_ranges
-from tracegraph.core.shapes import Shape, Size, maximum
-from tracegraph.ir.tensor import Tensor
+from tracegraph.core.shapes import Shape, Size, dim_names, maximum
+from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.passes.specialise import names_chosen
+from tracegraph.tensor_arrays.tensor_array import TensorArray, refuse_growth, size_of
 
 
 class BuffersChanged(Exception):
@@ -46,28 +47,34 @@ def holds_arrays(values: Any) -> bool:
 Need = tuple[Shape, Any] | None
 
 
-def needs(values: Any, others: Any) -> list[Need]:
-    """What the arrays in `values` lack to have buffers as large as those in `others`."""
+def needs(values: Any, others: Any, own: Set[str] = frozenset()) -> list[Need]:
+    """What the arrays in `values` lack to have buffers as large as those in `others`, except where
+    those have sizes of their `own`, by name."""
     (leaves, structure), (partners, other_structure) = _opened(values), _opened(others)
     if not structure.matches(other_structure):
         return []
-    return [*map(_need, leaves, partners)]
+    return [_need(*pair, own) for pair in zip(leaves, partners, strict=True)]
 
 
-def _need(one: Any, other: Any) -> Need:
+def _need(one: Any, other: Any, own: Set[str]) -> Need:
     if not isinstance(one, TensorArray) or not isinstance(other, TensorArray):
         return None
     if one is other or not other.has_buffer:
         return None
     capacity = maximum(one.capacity, other.capacity) if one.dynamic_size else one.capacity
+    if own & dim_names(capacity):
+        capacity = one.capacity
     if one.has_buffer and capacity == one.capacity:
         return None
     return other.element_type, capacity
 
 
-def common_needs(values: Sequence[Any]) -> list[list[Need]]:
-    """What the arrays in several structures lack to have the same buffers."""
-    return [_joined([needs(one, other) for other in values if other is not one]) for one in values]
+def common_needs(values: Sequence[Any], branches: Sequence[Graph]) -> list[list[Need]]:
+    """What the arrays that branches return lack to have the same buffers. A size that the run of
+    one branch finds means nothing in the others."""
+    own = [set[str]().union(*map(names_chosen, branch.nodes)) for branch in branches]
+    pairs = [*zip(values, own, strict=True)]
+    return [_joined([needs(one, *pair) for pair in pairs if pair[0] is not one]) for one in values]
 
 
 def _joined(found: Sequence[list[Need]]) -> list[Need]:

@@ -1,0 +1,1 @@
+"""TensorArrays: the arrays themselves, and arrays as states of a loop."""
