@@ -313,6 +313,24 @@ def test_layers_are_found_as_submodules():
     assert [v.shape for v in model.trainable_variables] == [(4, 2), (2,), (2, 3), (3,)]
 
 
+def test_weights_of_nested_layers_are_in_the_order_of_the_layers():
+    """As in Keras, so that the weights of one model fit the other."""
+    layers = tg.layers
+
+    class Block(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.second_by_name = layers.Sequential([layers.Dense(2, use_bias=False)])
+            self.first_by_name = layers.Dense(3, use_bias=False)
+
+        def call(self, x):
+            return self.first_by_name(self.second_by_name(x))
+
+    model = layers.Sequential([Block(), layers.Dense(5, use_bias=False), Block()])
+    model(tg.ones([1, 4]))
+    assert [w.shape for w in model.get_weights()] == [(4, 2), (2, 3), (3, 5), (5, 2), (2, 3)]
+
+
 def test_a_copy_has_variables_of_its_own():
     layer = tg.layers.Dense(2)
     layer(tg.ones([1, 2]))

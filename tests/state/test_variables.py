@@ -900,6 +900,26 @@ def test_submodules():
     )
 
 
+def test_a_submodule_comes_with_all_that_is_below_it():
+    """The order of tf.Module, which TensorFlow 2.21 printed for these modules."""
+
+    def module(**attributes):
+        made = tg.Module(attributes.pop("name", None))
+        vars(made).update(attributes)
+        return made
+
+    v = [tg.Variable(float(i)) for i in range(6)]
+    deep = module(name="deep", v=v[0])
+    inner = module(name="inner", deep=deep, b=v[2])
+    first = module(name="first", z=v[1], inner=inner)
+    second = module(name="second", below=module(name="below", v=v[3]))
+    root = module(x=first, y=second, own=v[4], items=[module(name="item", q=v[5], deep=deep)])
+    assert [int(x) for x in root.variables] == [4, 5, 0, 1, 2, 3]
+    assert [m.name for m in root.submodules] == [
+        *("item", "first", "second", "deep", "inner", "below"),
+    ]
+
+
 def test_collections_are_tuples():
     tree = Tree()
     for found in (

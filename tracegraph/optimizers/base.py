@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack
@@ -16,7 +17,7 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
-from tracegraph.core.types import DType, float32, int32
+from tracegraph.core.types import DType, bfloat16, float16, float32, int32
 from tracegraph.differentiation.tape import GradientTape
 from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
 from tracegraph.ir.builder import at_top_level, operand_text
@@ -28,11 +29,12 @@ from tracegraph.math.elementwise.arithmetic import (
     floordiv,
     floormod,
     multiply,
-    pow,
     subtract,
 )
 from tracegraph.math.elementwise.logic import equal
+from tracegraph.math.elementwise.unary import expm1, negative
 from tracegraph.math.norms import clip_by_global_norm, clip_by_norm
+from tracegraph.nest import map_structure
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, promoted
 from tracegraph.optimizers.rows import (
     Gradient,
@@ -407,8 +409,15 @@ class Optimizer(Module):
         for gradient, variable in zip(self._clipped(gradients), variables):
             dtype = variable.dtype
             if dtype not in factors:
-                factors[dtype] = self.step_factors(cast_to(rate, dtype), dtype)
+                factors[dtype] = self._factors_of(rate, dtype)
             self._step(gradient, variable, cast_to(rate, dtype), factors[dtype])
+
+    def _factors_of(self, rate: Tensor, dtype: DType) -> Any:
+        """The factors of a step, rounded once: 0.999, and the number of a step, are not in 16
+        bits."""
+        wide = float32 if dtype in (float16, bfloat16) else dtype
+        factors = self.step_factors(cast_to(rate, wide), wide)
+        return map_structure(lambda factor: cast_to(factor, dtype), factors)
 
     def _clipped(self, gradients: Sequence[Gradient]) -> Sequence[Gradient]:
         """The clipped gradients; rows that are not named count as 0."""
@@ -467,7 +476,9 @@ class Optimizer(Module):
     def corrections(self, dtype: DType, *betas: float) -> list[Tensor]:
         """1 - beta ** t at step t: the total weight in a running mean that started at 0."""
         step = cast_to(add(self.updates(), 1), dtype)
-        return [subtract(1, pow(as_tensor(beta, dtype), step)) for beta in betas]
+        # The plain formula loses the digits that 1 and a beta near 1 share.
+        logarithms = (math.log(beta) if beta else -math.inf for beta in betas)
+        return [negative(expm1(multiply(step, logarithm))) for logarithm in logarithms]
 
     def step_factors(self, rate: Tensor, dtype: DType) -> Any:
         """What a step needs from the rate and the iterations, computed once per dtype."""

@@ -109,8 +109,8 @@ class Module:
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """All variables of the module and its submodules."""
-        return tuple(_variables(self))
+        """All variables: those of the module itself, then those of each submodule in turn."""
+        return tuple(leaf for leaf in _leaves_below(self) if isinstance(leaf, Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
@@ -124,16 +124,8 @@ class Module:
 
     @property
     def submodules(self) -> tuple[Module, ...]:
-        """All modules below this one, breadth first."""
-        found: dict[int, Module] = {}
-        queue: list[Module] = [self]
-        while queue:
-            module = queue.pop(0)
-            for leaf in _leaves(module):
-                if isinstance(leaf, Module) and leaf is not self and id(leaf) not in found:
-                    found[id(leaf)] = leaf
-                    queue.append(leaf)
-        return tuple(found.values())
+        """All modules below this one: those among its attributes, then those below each of them."""
+        return tuple(leaf for leaf in _leaves_below(self) if isinstance(leaf, Module))
 
     @property
     def name_scope(self) -> contextlib.AbstractContextManager[None]:
@@ -239,19 +231,17 @@ def _snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
 
 
-def _variables(root: Module) -> Iterator[Variable]:
-    seen: set[int] = set()
-    queue: list[Module] = [root]
-    while queue:
-        module = queue.pop(0)
-        for leaf in _leaves(module):
-            if id(leaf) in seen:
-                continue
-            seen.add(id(leaf))
-            if isinstance(leaf, Variable):
-                yield leaf
-            elif leaf is not root:
-                queue.append(leaf)
+def _leaves_below(root: Module) -> Iterator[Variable | Module]:
+    """The Variables and Modules of a module, then those of each of these Modules: TensorFlow's and
+    Keras' order of variables."""
+    seen = {id(root)}
+    waiting = [root]
+    while waiting:
+        found = [leaf for leaf in _leaves(waiting.pop()) if id(leaf) not in seen]
+        leaves = {id(leaf): leaf for leaf in found}
+        seen.update(leaves)
+        yield from leaves.values()
+        waiting += [leaf for leaf in reversed(leaves.values()) if isinstance(leaf, Module)]
 
 
 def _leaves(module: Module) -> Iterator[Any]:
