@@ -97,15 +97,19 @@ def is_sequence(value: Any) -> bool:
 
 def is_divided(value: Any) -> bool:
     """Whether a value is a JAX array on several devices."""
-    sharding = getattr(value, "sharding", None)
-    return len(getattr(sharding, "device_set", ())) > 1 and hasattr(value, "addressable_shards")
+    return len(_devices_of(value)) > 1 and hasattr(value, "addressable_shards")
+
+
+def _devices_of(value: Any) -> Any:
+    """The devices of a JAX array; none for its tracers, and for other values."""
+    return getattr(getattr(value, "sharding", None), "device_set", ())
 
 
 def _stays_on_device(value: Any) -> bool:
     """Whether a value is a JAX array that need not come to the host: one on several devices, or on
     a device other than the first CPU, whose memory the host can read. In a trace, small arrays
     become constants instead."""
-    devices = getattr(getattr(value, "sharding", None), "device_set", ())  # empty for tracers
+    devices = _devices_of(value)
     if not devices or not hasattr(value, "addressable_shards") or is_random_key(value):
         return False
     if not value.sharding.addressable_devices:
@@ -207,7 +211,7 @@ def _refuse_elsewhere(value: Any, what: str) -> NoReturn:
 def _own_array(value: Any) -> np.ndarray:
     """A new NumPy array from a list, or an object with `__array__`. Raises TraceError for JAX's
     tracers, and for an array of JAX's of which this process does not have all."""
-    if not getattr(value, "is_fully_addressable", True):
+    if _devices_of(value) and not value.is_fully_addressable:
         count = len(value.addressable_shards)
         if not count or not value.is_fully_replicated:
             _refuse_elsewhere(value, "part of it" if count else "no part of it")
