@@ -101,7 +101,8 @@ def _of_the_last(op: ops.Scatter, x: Any, indices: Any) -> Any:
     if op.clamps:
         columns = [jnp.clip(indices[..., i], 0, sizes_of_places[b + i] - 1) for i in range(count)]
         indices = jnp.stack(columns, -1)
-    return jnp.where(is_last[..., None], indices, jnp.full_like(indices, -1))
+    outside = jnp.iinfo(indices.dtype).max
+    return jnp.where(is_last[..., None], indices, jnp.full_like(indices, outside))
 
 
 @lowers(ops.ScatterIsExtreme)

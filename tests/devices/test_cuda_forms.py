@@ -7,6 +7,7 @@ from jax import lax
 import tracegraph as tg
 from lowering import forms
 from tracegraph.eager import pending
+from tracegraph.ops.index import ScatterUpdate
 
 
 @pytest.fixture
@@ -49,12 +50,13 @@ def last_written(x, at, updates):
     return y
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_of_several_updates_for_one_place_the_last_stays(form_for_cuda, rank):
+def test_of_several_updates_for_one_place_the_last_stays(form_for_cuda, rank, dtype):
     x, rng = numbers(3, 4, 2), np.random.default_rng(8)
-    at = rng.integers(0, 3, (20, rank))
+    at = rng.integers(0, 3, (20, rank)).astype(dtype)
     updates = numbers(20, *x.shape[rank:])
-    found = tg.function(tg.tensor_scatter_nd_update)(x, at, updates)
+    found = tg.tensor_scatter_nd_update(x, at, updates)
     np.testing.assert_array_equal(found, last_written(x, at, updates))
 
 
@@ -75,11 +77,21 @@ def test_the_gradient_knows_which_update_stayed(form_for_cuda):
     np.testing.assert_array_equal(by_x, np.where(np.isin(range(5), at), 0, weights))
 
 
+def test_of_several_updates_in_each_example_the_last_stays(form_for_cuda):
+    """With a batch axis, and an axis between it and the one that is indexed."""
+    x, updates = numbers(2, 3, 4), numbers(2, 3, 10)
+    at = np.random.default_rng(9).integers(0, 4, (2, 10))
+    found = tg.function(ScatterUpdate(2, 1))(x, at[..., None], updates)
+    wanted = x.copy()
+    for example in range(2):
+        for number, place in enumerate(at[example]):
+            wanted[example, :, place] = updates[example, :, number]
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("clamps", [False, True])
 def test_updates_outside(form_for_cuda, clamps):
     """They are dropped, or belong to the nearest place."""
-    from tracegraph.ops.index import ScatterUpdate
-
     x, updates = numbers(4), numbers(6)
     at = np.array([1, -2, 7, 3, 0, 9])
     op = ScatterUpdate(0, 0, clamps)

@@ -128,7 +128,6 @@ class CallKey:
         self.leaf_keys = [_leaf_key(leaf) for leaf in self.leaves]
         self.key = (*key, *self.leaf_keys)
         self.has_only_tensors = all(type(leaf) is Tensor for leaf in self.leaves)
-        self.has_only_arrays = all(type(leaf) in _ARRAYS for leaf in self.leaves)
         #: Whether the leaves are the positional arguments themselves.
         self.is_flat = not kwargs and _are_same(self.leaves, args)
 

@@ -400,9 +400,8 @@ class Function(Generic[Parameters, Result]):
         if concrete.request.mesh and type(self._call_plans) is not PlansByMesh:
             self._call_plans = PlansByMesh(1024)
         plan = self._call_plans.remember(call.key, CallPlan(concrete, execution, positions))
-        if call.has_only_arrays and call.is_flat:
-            types = tuple(call.leaf_keys)
-            self._call_plans.remember(types[0] if len(types) == 1 else types, plan)
+        if call.is_flat and (key := key_of_arrays(args)) is not None:
+            self._call_plans.remember(key, plan)
         elif call.has_only_tensors:
             self._has_nests = True
 
