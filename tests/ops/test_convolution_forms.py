@@ -83,7 +83,7 @@ def test_sums_of_16_bits_are_rounded_once(form, dtype):
     expected = by_xla(op, x.astype(jnp.float32), y.astype(jnp.float32))
     found = form(op, x, y)
     assert found.dtype == dtype
-    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps))
 
 
 @pytest.mark.sampled(1)
