@@ -188,6 +188,22 @@ def test_batch_normalization():
     assert len(layer.non_trainable_variables) == 2
 
 
+def test_masked_elements_count_in_no_mean_and_no_variance():
+    x = np.random.default_rng(3).normal(size=(3, 4, 2))
+    mask = np.array([[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
+    x[~mask] = np.nan
+    layer = tg.layers.BatchNormalization(momentum=0.0, epsilon=0.0, dtype="float64")
+    y = layer(x, training=True, mask=mask).numpy()
+    seen = x[mask]
+    np.testing.assert_allclose(layer.moving_mean.numpy(), seen.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), seen.var(0), rtol=1e-12)
+    np.testing.assert_allclose(y[mask], (seen - seen.mean(0)) / seen.std(0), rtol=1e-10)
+    layer(x, training=True, mask=np.zeros([3, 4]))
+    assert (layer.moving_mean.numpy() == 0).all() and (layer.moving_variance.numpy() == 0).all()
+    with pytest.raises(tg.errors.ShapeError, match="without the last axis"):
+        layer(x, training=True, mask=np.ones([3]))
+
+
 def test_batch_normalization_in_a_function_and_on_another_axis():
     layer = tg.layers.BatchNormalization(axis=1)
     step = tg.function(lambda x: layer(x, training=True))

@@ -17,17 +17,24 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.shaping import reshape
+from tracegraph.array.indexing.selection import where
+from tracegraph.array.shaping import broadcast_to, expand_dims, reshape, squeeze
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, along_channels, known
-from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
+from tracegraph.layers.base import Layer, along_channels, flags_of, known
+from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from tracegraph.math.elementwise.unary import rsqrt, square
 from tracegraph.math.norms import l2_normalize
-from tracegraph.math.reduction import reduce_mean, summable
+from tracegraph.math.reduction import reduce_mean, reduce_sum, summable
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.state.variable import Variable
-from tracegraph.typing import ConstraintLike, DTypeLike, InitializerLike, RegularizerLike
+from tracegraph.typing import (
+    ConstraintLike,
+    DTypeLike,
+    InitializerLike,
+    RegularizerLike,
+    TensorLike,
+)
 
 
 class _Normalization(Layer):
@@ -63,6 +70,10 @@ class BatchNormalization(_Normalization):
 
     - `center`, `scale`: whether to use beta and gamma.
     - `synchronized`: accepted but has no effect: there is one replica.
+
+    The `mask` of a call has the shape of the inputs without the last axis. In training, elements
+    where it is false count neither in the mean nor in the variance. Raises ShapeError for a mask of
+    another rank.
 
     >>> layer = tg.layers.BatchNormalization()
     >>> layer(tg.constant([[1.0], [3.0]]), training=True).numpy().round(2).tolist()
@@ -112,12 +123,15 @@ class BatchNormalization(_Normalization):
         start = getattr(self, f"{name}_initializer")
         return self.add_weight(shape, start, name=name, trainable=False)
 
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self, inputs: Tensor, training: bool | None = None, mask: TensorLike | None = None
+    ) -> Tensor:
         x = as_tensor(inputs)
         rank = rank_of("BatchNormalization", x)
         axis = as_axis("BatchNormalization", self.axis, rank, x)
         if as_flag("BatchNormalization", "training", training):
-            mean, variance = nn.moments(x, [k for k in range(rank) if k != axis])
+            others = [k for k in range(rank) if k != axis]
+            mean, variance = _moments_where(mask, x, others)
             self._move(self.moving_mean, mean)
             self._move(self.moving_variance, variance)
         else:
@@ -128,6 +142,26 @@ class BatchNormalization(_Normalization):
 
     def _move(self, moving: Variable, batch: Tensor) -> None:
         moving.assign(add(multiply(moving, self.momentum), multiply(batch, 1 - self.momentum)))
+
+
+def _moments_where(mask: TensorLike | None, x: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """The mean and the variance of the elements of x where the mask, which lacks the last axis, is
+    true; 0 where none is."""
+    if mask is None:
+        return nn.moments(x, axes)
+    flags = flags_of(mask)
+    if rank_of("BatchNormalization", flags) != x.ndim - 1:
+        fact = f"a mask of {flags.type} does not fit inputs of {x.type}"
+        fix = "give a mask with the shape of the inputs without the last axis"
+        refuse("BatchNormalization", fact, x, fix=fix)
+    wide = summable(x)
+    kept = broadcast_to(expand_dims(flags, -1), sizes_of("BatchNormalization", x))
+    zero = as_tensor(0.0, wide.dtype)
+    count = maximum(reduce_sum(cast_to(kept, wide.dtype), axes, keepdims=True), 1.0)
+    mean = divide(reduce_sum(where(kept, wide, zero), axes, keepdims=True), count)
+    spread = where(kept, square(subtract(wide, mean)), zero)
+    variance = divide(reduce_sum(spread, axes, keepdims=True), count)
+    return cast_to(squeeze(mean, axes), x.dtype), cast_to(squeeze(variance, axes), x.dtype)
 
 
 class LayerNormalization(_Normalization):
