@@ -18,6 +18,7 @@ import functools
 import gc
 import inspect
 import linecache
+import operator
 import os
 import pickle
 import traceback
@@ -2926,6 +2927,8 @@ def test_errors_at_top_level_have_the_frames_of_the_user(call, loaded):
 
 
 VECTOR, MATRIX = tg.Variable([1.0, 2.0]), tg.ones([2, 2])
+LEAKED = []
+tg.function(LEAKED.append)(tg.ones([2]))
 OPERATORS = {
     "+": lambda: MATRIX + tg.ones([3, 3]),
     "+ of a Variable": lambda: VECTOR + "a",
@@ -2947,6 +2950,16 @@ OPERATORS = {
     "list": lambda: list(tg.constant(1.0)),
     "bool": lambda: bool(MATRIX),
     "float": lambda: float(VECTOR),
+    "array @": lambda: np.ones([2, 3], np.float32) @ MATRIX,
+    "np.asarray": lambda: np.asarray(LEAKED[0]),
+    "np.add(out)": lambda: np.add(MATRIX, 1.0, out=(MATRIX,)),
+    "x.numpy": lambda: LEAKED[0].numpy(),
+    "x[i] =": lambda: operator.setitem(MATRIX, 0, 1.0),
+    "del x[i]": lambda: operator.delitem(MATRIX, 0),
+    "v[i] =": lambda: operator.setitem(VECTOR, 0, 1.0),
+    "hash": lambda: hash(VECTOR),
+    "decorator": lambda: tg.function(input_signature=3)(inner),
+    "Graph.from_text": lambda: tg.Graph.from_text("no graph"),
 }
 
 
