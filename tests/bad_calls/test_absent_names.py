@@ -90,3 +90,4 @@ def test_families_and_slips_say_what_they_must(path, words):
 def test_names_of_types():
     assert tg.half is tg.float16 and tg.double is tg.float64
     assert tg.as_dtype("half") is tg.half and tg.as_dtype("double") is tg.double
+    assert tg.as_dtype("float") is tg.float32 and tg.zeros([2], "float").dtype == "float32"

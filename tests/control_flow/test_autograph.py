@@ -1140,7 +1140,7 @@ def test_what_cannot_be_converted_runs_as_it_is_and_says_so(body):
     with pytest.raises(tg.errors.TraceError) as caught:
         tg.function(body)(tg.constant(1.0))
     assert "a Python bool" in str(caught.value) and here(body, "# here") in str(caught.value)
-    assert f"{body.__name__} runs as Python, since " in str(caught.value)
+    assert f"{body.__name__} runs as plain Python, because " in str(caught.value)
     assert isinstance(caught.value, NotImplementedError)  # as TensorFlow raises it
     lines, start = inspect.getsourcelines(body)
     first = next(k for k, x in enumerate(lines) if re.search(r"for |while |:=|case|try:", x))
@@ -1174,8 +1174,8 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
         return k
 
     for function, words in (
-        (f, "f runs as Python, since it has a `yield` in line"),
-        (g, "g runs as Python, since it has a `for ... else` in line"),
+        (f, "f runs as plain Python, because it has a `yield` in line"),
+        (g, "g runs as plain Python, because it has a `for ... else` in line"),
     ):
         with pytest.raises(tg.errors.TraceError, match=words):
             tg.function(function)(tg.constant(1))
@@ -1227,7 +1227,7 @@ def test_code_without_source_runs_as_it_is_and_says_so():
     exec("def f(x, n):\n    if n > 1: return x\n    if x > 0: return x * 2.0\n    return -x", names)
     f = tg.function(names["f"])
     assert f(tg.constant(2.0), 2).numpy() == 2.0
-    with pytest.raises(tg.errors.TraceError, match="since its source is not there"):
+    with pytest.raises(tg.errors.TraceError, match="because it has no source to convert"):
         f(tg.constant(2.0), 1)
 
 
@@ -1245,7 +1245,7 @@ def test_code_of_a_notebook_is_converted():
 def test_autograph_false():
     with pytest.raises(tg.errors.TraceError, match="a Python bool") as caught:
         tg.function(helper, autograph=False)(tg.constant(1.0))
-    assert "runs as Python" not in str(caught.value)
+    assert "runs as plain Python" not in str(caught.value)
 
 
 def test_do_not_convert():

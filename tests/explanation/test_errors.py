@@ -18,6 +18,7 @@ import functools
 import gc
 import inspect
 import linecache
+import operator
 import os
 import pickle
 import traceback
@@ -949,8 +950,9 @@ def test_mixing_kinds_while_tracing():
     ),
     channels=shape_error(
         lambda: tg.nn.conv2d(tg.ones([1, 4, 4, 3]), tg.ones([2, 2, 4, 5]), 1, "SAME"),
-        "conv: f32[1,4,4,3] has 3 channels, and the kernel f32[2,2,4,5] in 1 groups needs 4",
-        "check the layout of the kernel: [*window, channels / groups, outputs]",
+        "conv: f32[1,4,4,3] has 3 channels, and the kernel f32[2,2,4,5] takes 4",
+        "give images as [batch, *spatial, channels], and kernels as [*window, channels / groups, "
+        "outputs]",
         ("f32[1,4,4,3]  from {place}", "f32[2,2,4,5]  from {place}"),
     ),
     gather=value_error(
@@ -2302,8 +2304,8 @@ W = tg.Variable([1.0, 2.0], name="w")
     ),
     windows_that_are_no_pairs=shape_error(
         lambda: tg.pad(tg.ones([2, 2]), [[1, 1, 1], [1]]),
-        "pad: the paddings [[1, 1, 1], [1]] for f32[2,2]",
-        "give a pair [before, after] for each axis",
+        "pad: the paddings [[1, 1, 1], [1]] are not 2 pairs of sizes, as f32[2,2] needs",
+        "give [before, after] for each axis, such as [[1, 1], [0, 0]]",
         ("f32[2,2]  from {place}",),
     ),
     masks_are_numbers=dtype_error(
@@ -2926,6 +2928,8 @@ def test_errors_at_top_level_have_the_frames_of_the_user(call, loaded):
 
 
 VECTOR, MATRIX = tg.Variable([1.0, 2.0]), tg.ones([2, 2])
+ESCAPED = []
+tg.function(ESCAPED.append)(tg.ones([2]))
 OPERATORS = {
     "+": lambda: MATRIX + tg.ones([3, 3]),
     "+ of a Variable": lambda: VECTOR + "a",
@@ -2947,6 +2951,16 @@ OPERATORS = {
     "list": lambda: list(tg.constant(1.0)),
     "bool": lambda: bool(MATRIX),
     "float": lambda: float(VECTOR),
+    "array @": lambda: np.ones([2, 3], np.float32) @ MATRIX,
+    "np.asarray": lambda: np.asarray(ESCAPED[0]),
+    "np.add(out)": lambda: np.add(MATRIX, 1.0, out=(MATRIX,)),
+    "x.numpy": lambda: ESCAPED[0].numpy(),
+    "x[i] =": lambda: operator.setitem(MATRIX, 0, 1.0),
+    "del x[i]": lambda: operator.delitem(MATRIX, 0),
+    "v[i] =": lambda: operator.setitem(VECTOR, 0, 1.0),
+    "hash": lambda: hash(VECTOR),
+    "decorator": lambda: tg.function(input_signature=3)(inner),
+    "Graph.from_text": lambda: tg.Graph.from_text("no graph"),
 }
 
 

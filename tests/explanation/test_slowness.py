@@ -219,7 +219,9 @@ def test_a_long_compile_is_told_once(notes, capsys):
     shift = time.time()  # no compile of an earlier process is found
     f(x, 400, shift)
     text = capsys.readouterr().err
-    assert text.startswith("tracegraph: the first run of chain (test_slowness.py:")
+    assert text.startswith(
+        "tracegraph: the first run of chain (its first op is at test_slowness.py:"
+    )
     assert f"it has {len(f.traces[0].graph.nodes):,} nodes, and XLA still compiles" in text
     assert "Fewer nodes compile faster" in text and "processors" not in text
     assert "has taken 0 s so far" in text and text.count("\n") == 1

@@ -649,6 +649,10 @@ def test_summary_of_a_sequential():
         "------------------  ------------  ----------",
         "39 parameters, 33 of them trainable",
     ]
+    lines.clear()
+    L.Sequential([L.MaxPool2D(), L.AvgPool2D()]).summary(print_fn=lines.append)
+    assert [line.split()[0] for line in lines[3:5]] == ["MaxPooling2D", "AveragePooling2D"]
+    assert lines[-1] == "not built yet: call the model, or begin it with tg.layers.Input(shape)"
 
 
 # ---------------------------------------------------------------- losses and constraints

@@ -492,6 +492,12 @@ def test_a_loss_of_the_users_own():
             "not the l",
         ),
         (lambda: losses.sparse_categorical_crossentropy(LABELS[:2], X), ValueError, "do not fit"),
+        (lambda: losses.categorical_crossentropy([0, 1], np.eye(2)), ValueError, "one-hot rows"),
+        (
+            lambda: tg.nn.sparse_softmax_cross_entropy_with_logits([[0.5, 0.5]], [1]),
+            TypeError,
+            "labels come first",
+        ),
         (
             lambda: losses.sparse_categorical_crossentropy([True], X[:1]),
             TypeError,

@@ -355,6 +355,17 @@ def test_completion_shows_what_a_module_is_for():
     assert {"Any", "NoReturn", "fail", "here"}.isdisjoint(dir(tg.layers) + dir(tg))
 
 
+def test_views_of_graphs_are_told_of_functions():
+    f = tg.function(lambda x: x)
+    with pytest.raises(
+        AttributeError, match=r"no 'to_html': each.*\n  at .*\n  fix: use f.graph\(x\).to_html\(\)"
+    ):
+        f.to_html("f.html")
+    with pytest.raises(AttributeError, match=r"^'Function' object has no attribute 'qwerty'$"):
+        f.qwerty  # noqa: B018
+    assert "to_html" not in dir(f)
+
+
 @pytest.mark.parametrize("x", [tg.constant([1.0, 2.0]), tg.Variable([1.0, 2.0])], ids=["t", "v"])
 def test_methods_of_other_arrays_are_told(x):
     for name in operators._FUNCTIONS:

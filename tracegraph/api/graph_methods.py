@@ -3,10 +3,12 @@ converters of other libraries' modules."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegraph.boundary import guarding
+from tracegraph.boundary.tracebacks import asked
 from tracegraph.core.later import opened
+from tracegraph.errors import fail_absent
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Graph
 from tracegraph.state.module import Module
@@ -35,6 +37,23 @@ _METHODS = {
 for _module, _names in _METHODS.items():
     for _name in _names:
         setattr(Graph, _name, _Method(_module, _name))
+
+
+@asked
+def _absent(function: Function, name: str) -> NoReturn:
+    """Refuses an attribute that a @tg.function lacks; the views belong to the graphs of its
+    traces."""
+    if name.startswith("_") or not any(name in names for names in _METHODS.values()):
+        kind = type(function).__name__
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=function)
+    fail_absent(
+        name,
+        f"a @tg.function has no {name!r}: each of its traces has a graph of its own",
+        f"use f.graph(x).{name}(), where x stands for the arguments, or for TensorSpecs of them",
+    )
+
+
+setattr(Function, "__getattr__", _absent)  # noqa: B010 - a checker would allow every name
 
 
 class _Maker:

@@ -383,7 +383,7 @@ def _methods() -> Iterator[tuple[str, Any]]:
         "__iter__": unary_operator(_iterated),
         "__getitem__": binary_operator(getitem),
         "__array_namespace__": _array_namespace,
-        "__array_ufunc__": _ufunc,
+        "__array_ufunc__": api_boundary(_ufunc),
         "get_shape": _shape,
         "set_shape": _set_shape,
         "shape": property(_shape),
@@ -491,8 +491,8 @@ class _NoMethod:
         fail_absent(name, fact, f"use {_FUNCTIONS[name]}")
 
 
-#: The methods by which Python converts to its own numbers.
-_CONVERSIONS = ("__bool__", "__int__", "__float__", "__complex__", "__index__")
+#: The methods without options that read a value.
+_READING = ("__bool__", "__int__", "__float__", "__complex__", "__index__", "numpy")
 
 
 def _listed(self: Any) -> list[str]:
@@ -507,12 +507,16 @@ def install_operators() -> None:
             if own is None or own is getattr(object, name, None):
                 setattr(cls, name, method)
     for cls in (Tensor, Variable):
-        for name in _CONVERSIONS:
+        for name in _READING:
             if name in cls.__dict__:
                 setattr(cls, name, unary_operator(cls.__dict__[name]))
+        for name in ("__array__", "__setitem__", "__delitem__"):
+            if name in cls.__dict__:
+                setattr(cls, name, api_boundary(cls.__dict__[name]))
         for name in _FUNCTIONS:
             setattr(cls, name, _NoMethod(name))
         setattr(cls, "__dir__", _listed)  # noqa: B010 - a checker takes it for an override
+    setattr(Variable, "__hash__", unary_operator(Variable.__hash__))  # noqa: B010 - likewise
 
 
 install_operators()

@@ -32,7 +32,7 @@ from tracegraph.core.shapes import (
     same_size,
 )
 from tracegraph.core.types import int64
-from tracegraph.errors import shown
+from tracegraph.errors import counted, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static_ints
 from tracegraph.ops import shape as ops
@@ -263,9 +263,11 @@ def _widths(x: Tensor, paddings: Any) -> list[tuple[Any, Any]]:
     if len(pairs) != rank or any(len(pair) != 2 for pair in pairs):  # type: ignore[arg-type]
         refuse(
             "pad",
-            f"the paddings {shown(paddings)} for {x.type}",
+            f"the paddings {shown(paddings)} are not {counted(rank, 'pair')} of sizes, as "
+            f"{x.type} needs",
             x,
-            fix="give a pair [before, after] for each axis",
+            fix="give [before, after] for each axis, such as "
+            f"{[[1, 1], *[[0, 0]] * (rank - 1)] if rank else []}",
         )
     return pairs  # type: ignore[return-value]
 

@@ -50,7 +50,7 @@ def guard_methods(owner: type) -> None:
         method = member.__func__ if is_wrapped else member
         if not isinstance(method, FunctionType) or is_api_boundary(method):
             continue
-        if _is_for_users(name, method):
+        if _is_for_users(name, method) or (is_wrapped and not name.startswith("_")):
             found = api_boundary(method)
             setattr(owner, name, type(member)(found) if is_wrapped else found)
 

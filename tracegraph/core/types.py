@@ -198,6 +198,8 @@ DTYPES = (
 )
 BY_SHORT = {dtype.short: dtype for dtype in DTYPES}
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+#: Names that mean something else to NumPy: "float" is its float64, and TensorFlow's float32.
+_TENSORFLOW_NAMES = {"float": float32}
 _BY_NUMPY = {dtype.numpy_dtype: dtype for dtype in DTYPES if dtype.numpy_dtype is not None}
 #: What Python's own number types become where nothing else decides.
 PYTHON_DTYPES: dict[type, DType] = {
@@ -218,8 +220,10 @@ def as_dtype(type_value: DTypeLike) -> DType:
     """
     if type(type_value) is DType:
         return type_value
-    if isinstance(type_value, str) and type_value in _BY_NAME:
-        return _BY_NAME[type_value]
+    if isinstance(type_value, str):
+        found = _BY_NAME.get(type_value) or _TENSORFLOW_NAMES.get(type_value)
+        if found is not None:
+            return found
     if isinstance(type_value, type) and type_value in PYTHON_DTYPES:
         return PYTHON_DTYPES[type_value]
     try:

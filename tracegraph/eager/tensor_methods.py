@@ -140,7 +140,7 @@ def _with_reason(fix: str) -> str:
         if name is None or name.startswith(f"{code.co_qualname}.<locals>."):
             name = code.co_qualname
             for reason in filter(None, (why(code) for why in why_not_converted)):
-                return f"{fix}; {code.co_name} runs as Python, since {reason}"
+                return f"{fix}; {code.co_name} runs as plain Python, because {reason}"
     return fix
 
 

@@ -771,6 +771,7 @@ def function(
     return decorated if func is None else decorated(func)
 
 
+@api_boundary
 def _decorated(
     input_signature: Any, options: dict[str, Any], python_function: Callable[..., Any]
 ) -> Function:

@@ -157,10 +157,10 @@ class noted:
     def text(self) -> str:
         graph, seconds = self._graph, self._seconds
         lines = (str(node.source) for node in graph.nodes if node.source.line)
-        place = next(lines, "")
+        place = next((f" (its first op is at {line})" for line in lines), "")
         name = "what was computed at top level" if graph.name == "top_level" else graph.name
         return (
-            f"tracegraph: the first run of {name}{place and f' ({place})'} has taken "
+            f"tracegraph: the first run of {name}{place} has taken "
             f"{seconds:.0f} s so far: {self._doing()}; tg.config.set_compile_notes(False) "
             "silences such notes, one for each slow compile"
         )

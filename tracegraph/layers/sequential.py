@@ -171,6 +171,8 @@ class Sequential(Layer):
             write(f"{name.ljust(widths[0])}  {shape.ljust(widths[1])}  {last}".rstrip())
         total, trained = map(parameter_count, (self.variables, self.trainable_variables))
         write(f"{counted(total, 'parameter')}, {trained:,} of them trainable")
+        if not self._shapes and self.layers:
+            write("not built yet: call the model, or begin it with tg.layers.Input(shape)")
 
     def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
         x: Any = inputs

@@ -8,6 +8,7 @@ from tracegraph.array.arguments import as_axis, as_flag, as_number, rank_of, ref
 from tracegraph.array.creation import zeros_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import int32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
@@ -342,7 +343,18 @@ def categorical_crossentropy(
 def _classes(
     op: str, y_true: TensorLike, y_pred: TensorLike, label_smoothing: float, axis: int
 ) -> tuple[Tensor, Tensor]:
-    y, x = labels_and_predictions(op, y_true, y_pred)
+    labels, predictions = as_tensor(y_true), as_tensor(y_pred)
+    sizes = sizes_of(op, predictions)
+    if sizes and same_shape(sizes_of(op, labels), sizes[:-1]) is not None:
+        refuse(
+            op,
+            f"the labels {labels.type} have no axis of classes, as {predictions.type} has",
+            labels,
+            predictions,
+            fix="use the function with `sparse` in its name, or one-hot rows: tg.one_hot(labels, "
+            f"{sizes[-1]})",
+        )
+    y, x = labels_and_predictions(op, labels, predictions)
     sizes = sizes_of(op, y)
     count = sizes[as_axis(op, axis, len(sizes), y)]
     return _smoothed(op, y, label_smoothing, cast_to(as_tensor(count), y.dtype)), x

@@ -68,6 +68,14 @@ def _numbers(op: str, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
 
 def _of_classes(op: str, labels: Tensor, y_pred: TensorLike) -> Tensor:
     found = argmax(y_pred, -1)
+    if rank_of(op, labels) != rank_of(op, found):
+        refuse(
+            op,
+            f"labels {labels.type} do not fit predictions {as_tensor(y_pred).type}",
+            labels,
+            as_tensor(y_pred),
+            fix="pass the labels first, and predictions with one more axis at the end: the classes",
+        )
     labels = cast_to(labels, found.dtype)
     broadcast_shape(op, labels, found)
     return cast_to(equal(labels, found), float32)

@@ -57,12 +57,12 @@ def softmax_cross_entropy_with_logits(
     return ops.NEG(reduce_sum(ops.MUL_NO_NAN(log_softmax(logits, axis), labels), axis))
 
 
-def _floating_logits(op: str, logits: Any) -> Tensor:
+def _floating_logits(op: str, logits: Any, fix: str = "") -> Tensor:
     """The logits as a tensor. Raises DTypeError unless they are floating."""
     x = as_tensor(logits)
     if not x.dtype.is_floating:
         fact = f"{op}: the logits are {x.type}, and they must be floating"
-        fix = "convert them: tg.cast(logits, tg.float32)"
+        fix = fix or "convert them: tg.cast(logits, tg.float32)"
         fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
     return x
 
@@ -83,7 +83,9 @@ def sparse_softmax_cross_entropy_with_logits(
     array([0.6931], dtype=float32)
     """
     op = "sparse_softmax_cross_entropy_with_logits"
-    labels, logits = as_tensor(labels), _floating_logits(op, logits)
+    labels = as_tensor(labels)
+    swapped = "the labels come first: pass labels=... and logits=... by name"
+    logits = _floating_logits(op, logits, swapped if labels.dtype.is_floating else "")
     if labels.dtype.size < 4 and labels.dtype.is_integer:  # the number of classes may not fit
         labels = cast_to(labels, int32)
     if not labels.dtype.is_integer:
@@ -102,7 +104,8 @@ def sparse_softmax_cross_entropy_with_logits(
             f"labels {labels.type} do not fit logits {logits.type}",
             labels,
             logits,
-            fix="give logits one more axis than labels, the classes, at the end",
+            fix="give logits one more axis than labels, the classes, at the end; one-hot labels "
+            "are for the loss without `sparse`",
         )
     classes = logits.type.shape[-1]
     loss = _loss_of_label(logits, one_hot(labels, classes, dtype=bool_))

@@ -12,7 +12,7 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import Memo
 from tracegraph.core.settings import device_scope
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, plain, same_shape, same_size
-from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.tensorshape import TensorShape, TensorSpec
 from tracegraph.core.types import (
     PYTHON_DTYPES,
     DType,
@@ -181,7 +181,9 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray:
     fail(
         DTypeError,
         f"{kind_of(value)} cannot be a tensor: {shown(value)}",
-        fix="pass a tensor, a NumPy array, a number, or a list of numbers",
+        fix="pass a tensor; a model is a tg.layers.Sequential, or a tg.Module that calls layers"
+        if isinstance(value, TensorSpec)
+        else "pass a tensor, a NumPy array, a number, or a list of numbers",
     )
 
 

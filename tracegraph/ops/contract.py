@@ -169,10 +169,12 @@ class Conv(Bilinear):
                 fix="give [batch, *spatial, channels] and [*window, channels, outputs]",
             )
         if same_size(x.shape[-1], y.shape[-2] * self.groups) is None:
+            groups = f" in {self.groups} groups" if self.groups != 1 else ""
             raise Mismatch(
-                f"{x} has {x.shape[-1]} channels, and the kernel {y} in {self.groups} groups "
-                f"needs {y.shape[-2] * self.groups}",
-                fix="check the layout of the kernel: [*window, channels / groups, outputs]",
+                f"{x} has {x.shape[-1]} channels, and the kernel {y}{groups} "
+                f"takes {y.shape[-2] * self.groups}",
+                fix="give images as [batch, *spatial, channels], and kernels as [*window, "
+                "channels / groups, outputs]",
             )
         rest = y.shape[-1] - floor_divide(y.shape[-1], self.groups) * self.groups
         if isinstance(rest, int) and rest:

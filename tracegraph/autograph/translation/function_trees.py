@@ -20,10 +20,10 @@ def tree_of(function: FunctionType) -> Any:
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines or code.co_firstlineno > len(lines):
-        raise NotConvertible("its source is not there, as that of code from exec() or a prompt")
+        raise NotConvertible("it has no source to convert, like code from exec() or a prompt")
     found = list(_candidates(code, lines))
     if not found:
-        raise NotConvertible("its source is no longer what was run: the file was changed since")
+        raise NotConvertible("its file has changed since it was imported")
     # Parsed files are cached, and callers modify the nodes.
     return copy.deepcopy(min(found, key=_extent))
 
@@ -66,7 +66,7 @@ def _parsed(text: str) -> ast.Module:
     try:
         return _parsed_once(text)
     except SyntaxError as error:
-        raise NotConvertible(f"its file has no Python in it: {error.msg}") from error
+        raise NotConvertible(f"its file is not valid Python: {error.msg}") from error
 
 
 @functools.lru_cache(8)

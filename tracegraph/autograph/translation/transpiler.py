@@ -79,12 +79,12 @@ def _refusing() -> Iterator[None]:
         raise
     except errors.UnsupportedLanguageElementError as error:
         what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
-        raise NotConvertible(f"it has what is not converted, {what}") from error
+        raise NotConvertible(f"it contains {what}, which cannot be converted") from error
     except Exception as error:
         if is_of_interrupt(error):
             raise
         text = f"{type(error).__name__} {error}".strip()
-        raise NotConvertible(f"malt, which converts, fails at it: {text}") from error
+        raise NotConvertible(f"the converter, malt, failed on it: {text}") from error
 
 
 def _transformed(function: FunctionType) -> Any:

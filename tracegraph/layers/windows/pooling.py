@@ -52,14 +52,14 @@ class _Pooling(Layer):
         return type(self).pool(inputs, self.pool_size, self.strides, self.padding, form)
 
 
-class MaxPool2D(_Pooling):
+class MaxPooling2D(_Pooling):
     """The maximum of each window of [examples, height, width, channels].
 
     - `pool_size`, `strides`: one int, or one each for height and width; strides default to
       pool_size; `padding`: "valid" or "same".
     - `data_format`: "channels_first" for [examples, channels, height, width].
 
-    >>> tg.layers.MaxPool2D(2)(tg.ones([1, 4, 4, 3])).shape
+    >>> tg.layers.MaxPooling2D(2)(tg.ones([1, 4, 4, 3])).shape
     TensorShape([1, 2, 2, 3])
     """
 
@@ -67,10 +67,10 @@ class MaxPool2D(_Pooling):
     pool = staticmethod(nn.max_pool2d)
 
 
-class MaxPool1D(_Pooling):
-    """The maximum of each window of [examples, steps, channels]; see `MaxPool2D`.
+class MaxPooling1D(_Pooling):
+    """The maximum of each window of [examples, steps, channels]; see `MaxPooling2D`.
 
-    >>> tg.layers.MaxPool1D(2)(tg.ones([1, 4, 3])).shape
+    >>> tg.layers.MaxPooling1D(2)(tg.ones([1, 4, 3])).shape
     TensorShape([1, 2, 3])
     """
 
@@ -78,10 +78,10 @@ class MaxPool1D(_Pooling):
     pool = staticmethod(nn.max_pool1d)
 
 
-class MaxPool3D(_Pooling):
-    """The maximum of each window of [examples, depth, height, width, channels]; see `MaxPool2D`.
+class MaxPooling3D(_Pooling):
+    """The maximum of each window of [examples, depth, height, width, channels]; see `MaxPooling2D`.
 
-    >>> tg.layers.MaxPool3D(2)(tg.ones([1, 4, 4, 4, 3])).shape
+    >>> tg.layers.MaxPooling3D(2)(tg.ones([1, 4, 4, 4, 3])).shape
     TensorShape([1, 2, 2, 2, 3])
     """
 
@@ -90,7 +90,7 @@ class MaxPool3D(_Pooling):
 
 
 class AveragePooling2D(_Pooling):
-    """The mean of each window of [examples, height, width, channels]; see `MaxPool2D`.
+    """The mean of each window of [examples, height, width, channels]; see `MaxPooling2D`.
 
     Padding does not count.
 
@@ -364,7 +364,7 @@ class GlobalAveragePooling3D(_GlobalPooling):
     reduce = staticmethod(reduce_mean)
 
 
-MaxPooling1D, MaxPooling2D, MaxPooling3D = MaxPool1D, MaxPool2D, MaxPool3D
+MaxPool1D, MaxPool2D, MaxPool3D = MaxPooling1D, MaxPooling2D, MaxPooling3D
 AvgPool1D, AvgPool2D, AvgPool3D = AveragePooling1D, AveragePooling2D, AveragePooling3D
 GlobalMaxPool1D, GlobalMaxPool2D = GlobalMaxPooling1D, GlobalMaxPooling2D
 GlobalMaxPool3D = GlobalMaxPooling3D
