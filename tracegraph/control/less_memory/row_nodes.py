@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracegraph.calls.call import applied
+from tracegraph.control.less_memory.segments import bytes_of
+from tracegraph.control.less_memory.stacked_residuals import Uses
 from tracegraph.control.scan import Scan, type_of_sum
-from tracegraph.control.stacked_residuals import Uses
+from tracegraph.core.shapes import static_shape
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import bytes_of
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import ADD, Cast, Elementwise
@@ -167,14 +168,14 @@ class _Inside:
                 self._made[x] = found
             return found
         if x not in self._rows:
-            self._rows[x] = self._new_input(x, x.type.shape[1:])
+            self._rows[x] = self._new_input(x, static_shape(x.type.shape)[1:])
         return self._rows[x]
 
     def _row_by_its_node(self, x: Tensor) -> Tensor | None:
         node = x.node
         if node is None or not self._has_rows(x):
             return None
-        op, shape = node.op, x.type.shape
+        op, shape = node.op, static_shape(x.type.shape)
         if type(op) is Reshape:
             is_split = x.ndim > 1 and node.inputs[0].type.shape == _merged(shape)
             return self._joined(node.inputs[0]) if is_split else None
@@ -200,7 +201,11 @@ class _Inside:
         op = node.op
         if type(op) is Reshape:
             (y,) = node.inputs
-            is_merged = y.ndim > 1 and self._has_rows(y) and x.type.shape == _merged(y.type.shape)
+            is_merged = (
+                y.ndim > 1
+                and self._has_rows(y)
+                and x.type.shape == _merged(static_shape(y.type.shape))
+            )
             return self._row(y) if is_merged else None
         if type(op) is Transpose and x.ndim == 2:
             found = self._side_by_side(node.inputs[0])
@@ -240,7 +245,7 @@ class _Inside:
 
     def _constant(self, x: Tensor) -> Tensor:
         if x not in self._shared:
-            self._shared[x] = self._new_input(x, x.type.shape)
+            self._shared[x] = self._new_input(x, static_shape(x.type.shape))
         return self._shared[x]
 
     def _new_input(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
