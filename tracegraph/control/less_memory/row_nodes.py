@@ -40,8 +40,8 @@ def with_row_nodes_inside(graph: Graph) -> Graph | None:
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         for node in graph.nodes:
-            if all(y in env for y in node.outputs):
-                continue
+            if node.outputs and all(y in env for y in node.outputs):
+                continue  # moved
             if node in scans:
                 with sourced(node.source):
                     scans[node].add(env)
@@ -120,7 +120,8 @@ class _Inside:
         moved = {*self.node.outputs}
         for node in self._after:
             if not moved.isdisjoint(node.inputs):
-                found = self._term(node)
+                with sourced(node.source):
+                    found = self._term(node)
                 if found is not None:
                     self._sums[node.outputs[0]] = found
                 else:
@@ -201,19 +202,16 @@ class _Inside:
         op = node.op
         if type(op) is Reshape:
             (y,) = node.inputs
-            is_merged = (
-                y.ndim > 1
-                and self._has_rows(y)
-                and x.type.shape == _merged(static_shape(y.type.shape))
-            )
-            return self._row(y) if is_merged else None
+            merged = _merged(static_shape(y.type.shape)) if y.ndim > 1 else ()
+            return self._row(y) if self._has_rows(y) and x.type.shape == merged else None
         if type(op) is Transpose and x.ndim == 2:
             found = self._side_by_side(node.inputs[0])
             return None if found is None else Transpose((1, 0))(found)
         is_moved = x in self._unknown or self._is_read_here_only(x)
         if type(op) is Matmul and x.ndim == 2 and is_moved and node.inputs[1] not in self._unknown:
             found = self._joined(node.inputs[0])
-            return None if found is None else op(found, self._constant(node.inputs[1]))
+            if found is not None:
+                return self._applied(node, [found, self._constant(node.inputs[1])])
         return None
 
     def _side_by_side(self, x: Tensor) -> Tensor | None:
@@ -235,7 +233,8 @@ class _Inside:
 
     def _applied(self, node: Node, rows: Sequence[Tensor | None]) -> Tensor | None:
         known = [row for row in rows if row is not None]
-        return node.op(*known) if len(known) == len(rows) else None
+        with sourced(node.source):
+            return node.op(*known) if len(known) == len(rows) else None
 
     def _spread(self, x: Tensor, shape: tuple[int, ...], axes: tuple[int, ...]) -> Tensor | None:
         if x in self._unknown:
@@ -278,7 +277,7 @@ class _Inside:
         ends = [self._env[y] for y in op.body.outputs]
         with builder, sourced(self.node.source):
             sums = [builder.input(type_of_sum(x.type), "sum") for x in self._sums]
-            totals = []
+            totals: list[Tensor] = []
             for total, term in zip(sums, self._sums.values(), strict=True):
                 term = term if term.dtype is total.dtype else Cast(total.dtype)(term)
                 totals.append(ADD(total, term))
