@@ -7,9 +7,9 @@ import pytest
 
 import tracegraph as tg
 from tracegraph.calls.opened import with_calls_opened
+from tracegraph.control.less_memory.segments import _best
 from tracegraph.eager import backend
 from tracegraph.memory_budgets.recomputation import _with_other_loops
-from tracegraph.memory_budgets.segments import _best
 
 ROWS, WIDTH = 64, 8
 X = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)

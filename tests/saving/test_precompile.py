@@ -312,6 +312,7 @@ def test_a_save_over_a_model_leaves_programs_that_fit_no_more(saved, hits):
         (lambda x: x, tg.TensorSpec([3]), ValueError, "signatures are an iterable of tuples"),
         (lambda x: x, [5], ValueError, "a signature is a tuple of arguments"),
         (lambda x: x, None, ValueError, "signatures are an iterable of tuples"),
+        (lambda x: x, [], ValueError, "there are no signatures, so there is nothing to compile"),
         (lambda x: x[x > 0.0], [(tg.TensorSpec([3]),)], TypeError, "only its runs know"),
         (lambda x: tg.print(x), [(tg.TensorSpec([3]),)], TypeError, "has effects"),
     ],

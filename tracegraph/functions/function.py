@@ -539,9 +539,9 @@ class Function(Generic[Parameters, Result]):
 
         Raises ShapeError for an open size; TraceError for a function that is several programs,
         since it has effects or computes sizes, and for one with `bucket_sizes`; LoadError if no
-        model is saved there (a FileNotFoundError) or it is damaged; ValueError if no function of
-        the model runs such a program; OSError if a file cannot be written. In these cases nothing
-        is written.
+        model is saved there (a FileNotFoundError) or it is damaged; ValueError if there are no
+        signatures, or no function of the model runs such a program; OSError if a file cannot be
+        written. In these cases nothing is written.
 
         >>> double = tg.function(lambda x: 2.0 * x, input_signature=[tg.TensorSpec([None])])
         >>> tg.saved_model.save(double, "double")

@@ -32,6 +32,8 @@ from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.ir.tensor import Tensor
 from tracegraph.tracing.trace import Traced
 
+_EXAMPLE = "give such as [(tg.TensorSpec([8, 3]),)]"
+
 
 def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> None:
     """Compiles a `Function` for signatures and keeps the programs in `path/compiled`."""
@@ -46,6 +48,11 @@ def precompile(function: Any, signatures: Iterable[Any] | None, path: Any) -> No
             fact = f"precompile: {function.name} has effects between its programs"
             fail(TraceError, fact, fix="precompile a function that calls no Python and prints not")
         executions.append(execution)
+    if not executions:
+        fact = "precompile: there are no signatures, so there is nothing to compile"
+        is_declared = function.input_signature is not None
+        fix = f"{_EXAMPLE}, or None for the declared signature" if is_declared else _EXAMPLE
+        fail(SignatureError, fact, fix=fix)
     _check_is_saved(function, executions, os.fspath(folder))
     try:
         for execution in executions:
@@ -126,4 +133,4 @@ def _calls(function: Any, signatures: Any) -> Iterator[tuple[tuple[Any, ...], di
 
 def _refuse(rule: str, given: Any) -> NoReturn:
     fact = f"precompile: {rule}, and this is {shown(given)}"
-    fail(SignatureError, fact, fix="give such as [(tg.TensorSpec([8, 3]),)]")
+    fail(SignatureError, fact, fix=_EXAMPLE)

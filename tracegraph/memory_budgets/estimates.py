@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
+from tracegraph.control.less_memory.segments import bytes_of
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import bytes_of, made_of_nothing
+from tracegraph.memory_budgets.residuals import made_of_nothing
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import Elementwise

@@ -13,19 +13,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from tracegraph.control.stacked_residuals import with_less_stacked
+from tracegraph.control.less_memory.row_nodes import with_row_nodes_inside
+from tracegraph.control.less_memory.segments import Division, bytes_of, with_segments
+from tracegraph.control.less_memory.stacked_residuals import with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.memory_budgets.estimates import ScheduleStep, most_held
-from tracegraph.memory_budgets.residuals import (
-    BY_GRADIENT,
-    KeptValues,
-    Timeline,
-    bytes_of,
-    kept_in_step,
-)
-from tracegraph.memory_budgets.row_nodes import with_row_nodes_inside
-from tracegraph.memory_budgets.segments import Division, with_segments
+from tracegraph.memory_budgets.residuals import BY_GRADIENT, KeptValues, Timeline, kept_in_step
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.passes.simplify import dead_code

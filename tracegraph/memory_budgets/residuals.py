@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tracegraph.calls.opened import with_calls_opened
+from tracegraph.control.less_memory.segments import bytes_of
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import Source
-from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import INPUT
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.memory_budgets.cuts import Edge, behind_minimum_cut
@@ -344,15 +344,6 @@ def is_kept_always(node: Node) -> bool:
     if op is INPUT:
         return True
     return op.has_effects or op.cuts_runs or isinstance(op, (FromKey, FromParameters, Barrier))
-
-
-def bytes_of(x: Tensor) -> int:
-    return _bytes_of_type(x.type)
-
-
-@lru_cache
-def _bytes_of_type(type: TensorType) -> int:
-    return element_count(type.shape) * type.dtype.size
 
 
 def cost(node: Node) -> float:

@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tracegraph.calls.call import derived_name
+from tracegraph.control.less_memory.stacked_residuals import Choice, Uses, with_less_stacked
 from tracegraph.control.scan import Scan
-from tracegraph.control.stacked_residuals import Choice, Uses, with_less_stacked
+from tracegraph.core.shapes import element_count, static_shape
 from tracegraph.core.source import Source
+from tracegraph.core.types import TensorType
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import bytes_of
 from tracegraph.ops.shape import Concatenate, Reshape, Slice
 
 #: The fewest steps of a scan that is divided, and of a segment.
@@ -90,9 +92,11 @@ def _lengths(graph: Graph, uses: Uses) -> dict[int, int]:
     stacked: dict[int, int] = {}
     for node in graph.nodes:
         op, rows = node.op, uses.left_out(node)
-        if not rows or not isinstance(op, Scan) or op.has_effects or op.length < _SHORTEST:
+        if not rows or not isinstance(op, Scan) or op.has_effects:
             continue
-        length = op.length
+        (length,) = static_shape((op.length,))
+        if length < _SHORTEST:
+            continue
         states[length] = states.get(length, 0) + sum(map(bytes_of, node.outputs[: op.states]))
         stacked[length] = stacked.get(length, 0) + sum(map(bytes_of, rows)) // length
     return {length: _best(length, states[length], stacked[length]) for length in states}
@@ -117,10 +121,21 @@ def _divided_scans(graph: Graph, uses: Uses, lengths: Mapping[int, int]) -> dict
     found: dict[Node, int] = {}
     for node in graph.nodes:
         op = node.op
-        if isinstance(op, Scan) and op.length in lengths and not op.has_effects:
+        steps = lengths.get(static_shape((op.length,))[0]) if isinstance(op, Scan) else None
+        if steps is not None and not op.has_effects:
             for y in uses.left_out(node):
-                found.update(dict.fromkeys((node, *uses.users[y]), lengths[op.length]))
+                found.update(dict.fromkeys((node, *uses.users[y]), steps))
     return {node: steps for node, steps in found.items() if not node.op.has_effects}
+
+
+def bytes_of(x: Tensor) -> int:
+    """The bytes of a tensor of known sizes."""
+    return _bytes_of_type(x.type)
+
+
+@lru_cache
+def _bytes_of_type(type: TensorType) -> int:
+    return element_count(type.shape) * type.dtype.size
 
 
 class _Divided:

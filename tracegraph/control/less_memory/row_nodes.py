@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracegraph.calls.call import applied
+from tracegraph.control.less_memory.segments import bytes_of
+from tracegraph.control.less_memory.stacked_residuals import Uses
 from tracegraph.control.scan import Scan, type_of_sum
-from tracegraph.control.stacked_residuals import Uses
+from tracegraph.core.shapes import static_shape
 from tracegraph.core.source import sourced
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import bytes_of
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
 from tracegraph.ops.contract import Matmul
 from tracegraph.ops.elementwise import ADD, Cast, Elementwise
@@ -39,8 +40,8 @@ def with_row_nodes_inside(graph: Graph) -> Graph | None:
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         for node in graph.nodes:
-            if all(y in env for y in node.outputs):
-                continue
+            if node.outputs and all(y in env for y in node.outputs):
+                continue  # moved
             if node in scans:
                 with sourced(node.source):
                     scans[node].add(env)
@@ -119,7 +120,8 @@ class _Inside:
         moved = {*self.node.outputs}
         for node in self._after:
             if not moved.isdisjoint(node.inputs):
-                found = self._term(node)
+                with sourced(node.source):
+                    found = self._term(node)
                 if found is not None:
                     self._sums[node.outputs[0]] = found
                 else:
@@ -167,14 +169,14 @@ class _Inside:
                 self._made[x] = found
             return found
         if x not in self._rows:
-            self._rows[x] = self._new_input(x, x.type.shape[1:])
+            self._rows[x] = self._new_input(x, static_shape(x.type.shape)[1:])
         return self._rows[x]
 
     def _row_by_its_node(self, x: Tensor) -> Tensor | None:
         node = x.node
         if node is None or not self._has_rows(x):
             return None
-        op, shape = node.op, x.type.shape
+        op, shape = node.op, static_shape(x.type.shape)
         if type(op) is Reshape:
             is_split = x.ndim > 1 and node.inputs[0].type.shape == _merged(shape)
             return self._joined(node.inputs[0]) if is_split else None
@@ -200,15 +202,16 @@ class _Inside:
         op = node.op
         if type(op) is Reshape:
             (y,) = node.inputs
-            is_merged = y.ndim > 1 and self._has_rows(y) and x.type.shape == _merged(y.type.shape)
-            return self._row(y) if is_merged else None
+            merged = _merged(static_shape(y.type.shape)) if y.ndim > 1 else ()
+            return self._row(y) if self._has_rows(y) and x.type.shape == merged else None
         if type(op) is Transpose and x.ndim == 2:
             found = self._side_by_side(node.inputs[0])
             return None if found is None else Transpose((1, 0))(found)
         is_moved = x in self._unknown or self._is_read_here_only(x)
         if type(op) is Matmul and x.ndim == 2 and is_moved and node.inputs[1] not in self._unknown:
             found = self._joined(node.inputs[0])
-            return None if found is None else op(found, self._constant(node.inputs[1]))
+            if found is not None:
+                return self._applied(node, [found, self._constant(node.inputs[1])])
         return None
 
     def _side_by_side(self, x: Tensor) -> Tensor | None:
@@ -230,7 +233,8 @@ class _Inside:
 
     def _applied(self, node: Node, rows: Sequence[Tensor | None]) -> Tensor | None:
         known = [row for row in rows if row is not None]
-        return node.op(*known) if len(known) == len(rows) else None
+        with sourced(node.source):
+            return node.op(*known) if len(known) == len(rows) else None
 
     def _spread(self, x: Tensor, shape: tuple[int, ...], axes: tuple[int, ...]) -> Tensor | None:
         if x in self._unknown:
@@ -240,7 +244,7 @@ class _Inside:
 
     def _constant(self, x: Tensor) -> Tensor:
         if x not in self._shared:
-            self._shared[x] = self._new_input(x, x.type.shape)
+            self._shared[x] = self._new_input(x, static_shape(x.type.shape))
         return self._shared[x]
 
     def _new_input(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -273,7 +277,7 @@ class _Inside:
         ends = [self._env[y] for y in op.body.outputs]
         with builder, sourced(self.node.source):
             sums = [builder.input(type_of_sum(x.type), "sum") for x in self._sums]
-            totals = []
+            totals: list[Tensor] = []
             for total, term in zip(sums, self._sums.values(), strict=True):
                 term = term if term.dtype is total.dtype else Cast(total.dtype)(term)
                 totals.append(ADD(total, term))

@@ -1,0 +1,1 @@
+"""Passes after which scans and their gradients need less memory, for memory budgets."""
