@@ -17,6 +17,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.autograph.function_conversion import HOOKS
+from tracegraph.autograph.late_values import LateValue, late_value
 from tracegraph.autograph.state_values import (
     SetUnlessLeft,
     StatePlace,
@@ -40,6 +41,7 @@ from tracegraph.control.branch import Cond, may_differ
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
+from tracegraph.core.shapes import is_one
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType
@@ -49,9 +51,11 @@ from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalNot, NotEqual
+from tracegraph.ops.shape import Reshape
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import (
     Need,
+    StatesChanged,
     chosen_alike,
     common_needs,
     measured,
@@ -87,6 +91,8 @@ def predicate(value: Any) -> Tensor:
     """A value as a boolean condition. Raises ShapeError for a tensor with axes."""
     tensor = as_tensor(value)
     declare_result(tensor, TensorShape([]))
+    if tensor.ndim and all(map(is_one, tensor.type.shape)):
+        tensor = Reshape(())(tensor)  # Python takes one element for a truth value too
     if tensor.type.shape != ():
         fail(
             ShapeError,
@@ -363,7 +369,7 @@ def _note_raise(error: BaseException) -> None:
 # Loops.
 
 
-class _Again(Exception):
+class _Again(StatesChanged):
     """The state of a loop has other types than those it was traced with."""
 
 
@@ -440,6 +446,10 @@ def _with_whole_arrays(value: Any) -> tuple[list[Any], nest.Structure]:
     return nest.flatten_structure(value, none_is_leaf=True, whole=TensorArray)
 
 
+#: How often a loop is traced at most; each time, some of its state has found its type.
+_MOST_ROUNDS = 25
+
+
 class _StagedLoop:
     """The state of a loop while its body is traced: again, if that reveals other types."""
 
@@ -459,24 +469,30 @@ class _StagedLoop:
         #: The dtypes of the lists that grow, by the indices of their names.
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
+        #: What the function returns from the loop, by its name's index, if only the run knows its
+        #: size: the loop carries what it is computed from.
+        self._late: dict[int, LateValue] = {}
 
     def run(
         self, execute: Callable[[_StagedLoop], Sequence[Tensor]], once: Callable[[], None]
     ) -> None:
         """Traces the loop until the types of its state are stable. `once` runs one iteration."""
         try:
-            while True:
+            for _ in range(_MOST_ROUNDS):
                 self._carry_lists()
                 try:
                     results = execute(self)
                     break
-                except _Again:
-                    continue
+                except _Again as again:
+                    self._keep_buffers(again.arrays)
                 except DTypeError:
                     # A Python number adopts the type of the tensors that it meets; the tensor that
                     # carries it does not.
                     if not self._retyped(once):
                         raise
+            else:
+                fact = "what a loop carries or returns has another type each time that it is traced"
+                fail(ShapeError, fact, fix="return after the loop: leave it by `break`")
         except BaseException:
             self._set_state(self._before)
             raise
@@ -502,7 +518,25 @@ class _StagedLoop:
     def stepped(self, body: Callable[[], None], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The state after an iteration that starts with `tensors`."""
         self._run(body, self.values(tensors))
-        return self._next(self._after_iteration(), tensors)
+        after = [*self._after_iteration()]
+        for number, value in enumerate(after):
+            if isinstance(self._before[number], UndefinedReturnValue) and not is_undefined(value):
+                after[number] = self._carried(number, value)
+        return self._next(tuple(after), tensors)
+
+    def _carried(self, number: int, value: Any) -> Any:
+        """What the loop carries of a value that the function returns."""
+        found = late_value(value)
+        self._late.pop(number, None)
+        if found is None:
+            return value
+        self._late[number], given = found
+        if self.own[number].structure is not None and not self._fits(number, given):
+            self.own[number] = _LoopName(None, [], self._before[number])
+        return given
+
+    def _fits(self, number: int, given: Sequence[Tensor]) -> bool:
+        return [x.type for x in given] == [leaf.type for leaf in self.own[number].leaves]
 
     def _run(self, body: Callable[[], None], values: Values) -> None:
         """Runs an iteration that starts with these values. Raises _Again if one of them is a list
@@ -522,6 +556,14 @@ class _StagedLoop:
                     self._growing[number] = growth.dtype
                     raise _Again from None
             raise
+
+    def _keep_buffers(self, arrays: Iterable[TensorArray]) -> None:
+        """Begins the next time with the buffers that were found: what is returned may have their
+        size."""
+        leaves = [x for own in self.own for x in own.leaves if x.type is TensorArray]
+        for leaf, array in zip(leaves, arrays):
+            if leaf.initial.has_buffer or array.has_buffer:
+                leaf.initial = array
 
     def _carry_lists(self) -> None:
         """Turns the lists that grow into arrays."""
@@ -586,7 +628,11 @@ class _StagedLoop:
 
     def values(self, tensors: Sequence[Tensor], is_final: bool = False) -> Values:
         rest = iter(tensors)
-        return tuple(own.value(rest, is_final) for own in self.own)
+        found = [own.value(rest, is_final) for own in self.own]
+        for number, late in self._late.items():
+            has = is_final and self.own[number].structure is not None
+            found[number] = late.computed(found[number]) if has else self._before[number]
+        return tuple(found)
 
     def _next(self, after: Values, entered: Sequence[Tensor]) -> list[Tensor]:
         """The state after an iteration that started with the tensors `entered`."""
@@ -672,6 +718,9 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace)
     type = type_of(new)
     if type is leaf.type:
         return False
+    if isinstance(leaf.initial, UndefinedReturnValue) and type.dtype is leaf.type.dtype:
+        leaf.type = type  # a buffer has become larger, and no step reads what is returned
+        return True
     leaf.type = common_type(leaf.initial, new, place)
     return old is None or leaf.type is not old.type
 

@@ -6,6 +6,7 @@ every region, so that a Variable assigned by one branch keeps its value in the o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -25,9 +26,10 @@ from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
-from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import Load, Read, Store
-from tracegraph.passes.simplify import simplify
+from tracegraph.padding.bounded_sizes import first_size, with_largest_sizes
+from tracegraph.padding.padded import CannotPad
+from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.tensor_array import TensorArray
@@ -91,10 +93,10 @@ def traced_region(
             if trace.has_shown_state:
                 trace.store_state()
             traced = trace.traced([y for y in leaves if y is not None])
+        if is_repeated:
+            traced = _with_fixed_sizes(traced)
         if trace.created and outer.is_top_level:  # again, now that the Variables exist
             return run(begins_anew, False)
-        if is_repeated:
-            _refuse_sizes(traced.graph)
         if trace.reads_values and not outer.is_top_level:
             outer.reads_values = True
         return TracedRegion(name, traced, Results(structure, leaves), trace.reads_values)
@@ -112,18 +114,24 @@ class SizeOfStepError(TraceError):
     """A TraceError because the steps of a loop may have different sizes."""
 
 
-def _refuse_sizes(graph: Graph) -> None:
-    """Refuses sizes that only the run knows in a step of a loop, which is part of one program."""
-    nodes = (node for inner in graph.graphs() for node in inner.nodes)
-    sized = next((node for node in nodes if isinstance(node.op, RuntimeSize)), None)
-    if sized is not None:
+def _with_fixed_sizes(traced: Traced) -> Traced:
+    """A step of a loop, which is part of one program, so that sizes that it finds have their
+    largest values. Refuses one whose largest value is not known, or does not do."""
+    if first_size(traced.graph) is None:
+        return traced
+    graph = dead_code(traced.graph)  # what a loop returns may be computed after it
+    sized = first_size(graph)
+    try:
+        graph = with_largest_sizes(graph)
+    except CannotPad as reason:
         fail(
             SizeOfStepError,
             "a step of a loop computes a size that only the run knows, and what loops of a graph "
-            "compute has the same shape in every step",
-            source=sized.source,
+            f"compute has the same shape in every step; here {reason}",
+            source=None if sized is None else sized.source,
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
         )
+    return dataclasses.replace(traced, graph=graph)
 
 
 class NeedsTraceError(Exception):

@@ -116,7 +116,8 @@ class _Walk:
         inputs = [env[x] if x in env else _unknown(x.type) for x in node.inputs]
         for y, found in zip(node.outputs, self._op(node, inputs), strict=True):
             env[y] = _within(found, y.type)
-        if isinstance(node.op, ops.Relation) and env[node.outputs[0]] in _DECIDED:
+        first = env[node.outputs[0]] if isinstance(node.op, ops.Relation) else None
+        if isinstance(first, tuple) and first in _DECIDED:  # not the numbers of a vector
             self._compared += 1
 
     def _op(self, node: Node, inputs: list[Range]) -> Sequence[Range]:

@@ -429,6 +429,13 @@ def maximum(left: Size, right: Size) -> Size:
     return _extreme("max", left, right)
 
 
+def is_one(size: Size) -> bool:
+    """Whether a size is 1 wherever the sizes that only the run knows are not 0, as that of the last
+    row of such a tensor is."""
+    names = dim_names(size)
+    return substitute_size(size, {name: Dim.named(name) + 1 for name in names}) == 1
+
+
 def ceiling_divide(left: Size, right: Size) -> Size:
     return floor_divide(left + right - 1, right)
 

@@ -38,7 +38,9 @@ Layouts: TypeAlias = tuple[Layout, ...]
 class Padding:
     """The layouts of the tensors of a graph being rewritten, and the true sizes."""
 
-    def __init__(self, sizes: Mapping[str, Tensor]) -> None:
+    def __init__(self, sizes: Mapping[str, Tensor], finds_sizes: bool = False) -> None:
+        #: Whether nodes of the graph find sizes, which are padded from there on.
+        self.finds_sizes = finds_sizes
         #: The true size for each name whose axes are padded.
         self.sizes = dict(sizes)
         self.layouts: dict[Tensor, Layouts] = {}

@@ -26,6 +26,8 @@ from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import Iota, RuntimeSize
+from tracegraph.ops.elementwise import Cast
 from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padding_rules import RULES, Refusal, proved, sizes_in
 from tracegraph.passes.simplify import simplify
@@ -61,7 +63,7 @@ def padded(
         padding = Padding(scalars)
         for x in graph.inputs[:argument_count]:
             padding.note(env[x], padding.plain(x.type.shape))
-        _walk(graph, env, padding)
+        walk(graph, env, padding)
         kept = [
             place
             for place, y in enumerate(graph.outputs)
@@ -91,13 +93,17 @@ def _names(graph: Graph, argument_count: int) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(found) if name not in fixed)
 
 
-def _walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
+def walk(graph: Graph, env: dict[Tensor, Tensor], padding: Padding) -> None:
     """Appends the nodes of `graph` in their form for padded operands, with calls inlined."""
     for node in graph.nodes:
         inputs = tuple([env[x] for x in node.inputs])
         with sourced(node.source):
             body = node.op.inlined
-            if body is not None:
+            if padding.finds_sizes and type(node.op) is RuntimeSize:
+                padding.sizes[str(node.op.size)] = Cast(int32)(inputs[0])
+                outputs = (Iota(node.op.size, int32)(),)
+                padding.note(outputs[0], padding.plain(outputs[0].type.shape))
+            elif body is not None:
                 outputs = _opened(body, inputs, padding)
             else:
                 outputs = _made(padding, node, inputs)
@@ -111,7 +117,7 @@ def _opened(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence
 def _walked(body: Graph, inputs: Sequence[Tensor], padding: Padding) -> Sequence[Tensor]:
     env = dict(zip(body.inputs, inputs, strict=True))
     with headroom():
-        _walk(body, env, padding)
+        walk(body, env, padding)
     return [env[y] for y in body.outputs]
 
 
@@ -125,7 +131,7 @@ def _made(padding: Padding, node: Node, inputs: Sequence[Tensor]) -> Sequence[Te
             return _with_regions(padding, node.op, inputs)
         made = rule(padding, node.op, inputs)
     except Refusal as refusal:
-        _refuse(node, str(refusal))
+        _refuse(padding, node, str(refusal))
     return made if isinstance(made, (tuple, list)) else (made,)  # type: ignore[return-value]
 
 
@@ -158,7 +164,7 @@ def _region(padding: Padding, graph: Graph, place: int) -> Graph:
         before = [builder.input_like(x) for x in graph.inputs[:place]]
         sizes = {name: builder.input(TensorType(int32), f"size.{name}") for name in padding.sizes}
         inputs = [*before, *(builder.input_like(x) for x in graph.inputs[place:])]
-        inner = Padding(sizes)
+        inner = Padding(sizes, padding.finds_sizes)
         for x in inputs:
             inner.note(x, inner.plain(x.type.shape))
         outputs = [_plainly(inner, y) for y in _walked(graph, inputs, inner)]
@@ -172,7 +178,17 @@ def _concerns(padding: Padding, op: Op, types: Iterable[TensorType]) -> bool:
     return any(map(padding.is_open, [*sizes, *sizes_in(op.attributes)]))
 
 
-def _refuse(node: Node, reason: str) -> NoReturn:
+class CannotPad(Exception):
+    """An op cannot be computed on padded operands, or a size has no bound, in a graph that finds
+    its sizes itself."""
+
+
+def _refuse(padding: Padding, node: Node, reason: str) -> NoReturn:
+    if padding.finds_sizes:
+        called = getattr(node.op, "called", node.op.name)
+        raise CannotPad(
+            f"{called} at {node.source} cannot be computed with room to spare: {reason}"
+        )
     called = getattr(node.op, "called", node.op.name)
     fail(
         ShapeError,

@@ -10,6 +10,7 @@ from tracegraph.core.shapes import (
     Dim,
     Shape,
     ShapeVariable,
+    Size,
     axis_count,
     element_count,
     same_shape,
@@ -126,7 +127,7 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     return graph.cached(("specialise", types), lambda: _specialised(graph, types))
 
 
-def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, int]) -> Graph:
+def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, Size]) -> Graph:
     """`graph` for inputs of `types` and for `sizes` that no input determines; not cached."""
     return _specialised(graph, tuple(types), sizes)
 
@@ -138,7 +139,7 @@ def check_types(graph: Graph, types: Sequence[TensorType]) -> None:
 
 
 def _specialised(
-    graph: Graph, types: tuple[TensorType, ...], given: Mapping[str, int] | None = None
+    graph: Graph, types: tuple[TensorType, ...], given: Mapping[str, Size] | None = None
 ) -> Graph:
     sizes = {**(given or {}), **bind_sizes(graph.input_types, types, assumes=True)}
     with Builder(graph.name) as builder:

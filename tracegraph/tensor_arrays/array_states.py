@@ -26,6 +26,13 @@ class BuffersChanged(Exception):
     """The states need other buffers than the body was traced with."""
 
 
+class StatesChanged(Exception):
+    """What a loop carries besides has other types than the body was traced with."""
+
+    #: The arrays among the loop variables, with the buffers that were found until then.
+    arrays: Sequence[TensorArray] = ()
+
+
 def map_arrays(function: Callable[..., Any], values: Any, *others: Any) -> Any:
     """`values` with each array replaced by the result of `function`, which receives the array and
     its counterparts in `others`. These have the same structure, except inside arrays."""
@@ -114,7 +121,7 @@ class ArrayStates:
         self._arrays = [leaf for leaf in leaves if isinstance(leaf, TensorArray)]
         self._needs: list[Need] = []
         #: The indices of the arrays whose sizes one run of the loop has found.
-        self._counted: set[int] = set()
+        self._counted = {k for k, array in enumerate(self._arrays) if array.has_room}
         #: The final sizes, where known, by the positions of their leaves.
         self._sizes: dict[int, int] = {}
         if self._arrays:
@@ -127,6 +134,15 @@ class ArrayStates:
                 return execute()
             except BuffersChanged:
                 self.values = supplied(self.values, self._needs)
+            except StatesChanged as changed:
+                changed.arrays = self._begun_again()
+                raise
+
+    def _begun_again(self) -> list[TensorArray]:
+        """The arrays before the loop, for another trace of all that is around it."""
+        leaves = [leaf for leaf in _opened(self.values)[0] if isinstance(leaf, TensorArray)]
+        pairs = enumerate(zip(leaves, self._arrays, strict=True))
+        return [x.begun_again(given.grows, k in self._counted) for k, (x, given) in pairs]
 
     def fit(self, returned: Any) -> None:
         """Raises BuffersChanged if a step returns arrays with buffers that the states lack."""

@@ -91,7 +91,7 @@ class TensorArray:
 
     __slots__ = (
         *("_buffer", "_declared", "_dtype", "_infer_shape", "_is_dynamic", "_own_size"),
-        *("_rows", "_written", "grows"),
+        *("_rows", "_written", "grows", "has_room"),
     )
 
     #: The elements at known indices that were written since the buffer was created.
@@ -103,6 +103,8 @@ class TensorArray:
     _own_size: Any
     #: Whether it is the state of a loop, which ensures that the buffer is large enough.
     grows: bool
+    #: Whether a run of the loop, just for that, has found how large its buffer must be.
+    has_room: bool
     #: The element shape that the user declared.
     _declared: TensorShape
 
@@ -134,7 +136,7 @@ class TensorArray:
         self._declared = TensorShape(element_shape)
         self._rows = {}
         self._buffer = self._written = None
-        self.grows = False
+        self.grows = self.has_room = False
 
     # Properties.
 
@@ -384,7 +386,13 @@ class TensorArray:
         """The same array after a loop, with this size if it is known."""
         array = self._copy()
         array._own_size = array._own_size if size is None else size
-        array.grows = grows
+        array.grows, array.has_room = grows, False
+        return array
+
+    def begun_again(self, grows: bool, has_room: bool) -> TensorArray:
+        """The same array before a loop that is traced again, with the buffer that was found."""
+        array = self.after_loop(None, grows)
+        array.has_room = has_room
         return array
 
     def _set_size(self, name: str, size: Size) -> None:
@@ -858,7 +866,7 @@ class ArrayContainer(nest.Container):
 
     def build(self, items: Sequence[Any]) -> TensorArray:
         array = object.__new__(self.kind)
-        array._rows = {}
+        array._rows, array.has_room = {}, False
         array._buffer = array._written = array._own_size = None
         for name, value in (*self.state, *zip(self.names, items, strict=True)):
             setattr(array, name, value)
