@@ -510,6 +510,13 @@ def test_open_sizes_are_one_trace():
     assert area_under.result().numpy() == pytest.approx(whole.numpy(), rel=1e-6)
 
 
+def test_weights_do_not_outnumber_the_predictions_of_one_class():
+    precision = metrics.Precision(class_id=1)
+    with pytest.raises(tg.errors.ShapeError, match=r"Precision: a sample_weight of f32\[.*\] has"):
+        precision.update_state(ONE_HOT, UNITS, sample_weight=np.ones_like(UNITS))
+    precision.update_state(ONE_HOT, UNITS, sample_weight=UNITS[:, 0])
+
+
 def test_dtypes_and_names():
     mean = metrics.Mean("loss", tg.float64)
     assert mean(1.0).dtype is tg.float64
