@@ -171,6 +171,12 @@ if TYPE_CHECKING:  # imported on first use
     from tracegraph.profiling import profile as profile
     from tracegraph.views import diff as diff
 
+    constant_initializer = initializers.Constant
+    ones_initializer = initializers.Ones
+    random_normal_initializer = initializers.RandomNormal
+    random_uniform_initializer = initializers.RandomUniform
+    zeros_initializer = initializers.Zeros
+
 #: The modules that users need; completion omits the others. Those of `absent.LATER` are not
 #: imported yet.
 _MODULES = (
@@ -184,6 +190,15 @@ _FUNCTIONS_LATER = {
     "diff": "tracegraph.views",
     "from_jax": "tracegraph.jax_programs",
     "profile": "tracegraph.profiling",
+}
+
+#: TensorFlow 2's names of initializers, and Keras' names of them.
+_INITIALIZERS = {
+    "constant_initializer": "Constant",
+    "ones_initializer": "Ones",
+    "random_normal_initializer": "RandomNormal",
+    "random_uniform_initializer": "RandomUniform",
+    "zeros_initializer": "Zeros",
 }
 
 for _module in _MODULES:
@@ -200,6 +215,8 @@ if not TYPE_CHECKING:  # a type checker would believe that every name exists
         if name in _FUNCTIONS_LATER:
             module = opened(_FUNCTIONS_LATER[name])
             return guarding.public(getattr(module, name), __name__, name)
+        if name in _INITIALIZERS:
+            return getattr(opened("tracegraph.initializers"), _INITIALIZERS[name])
         absent.refuse(name)
 
 
@@ -210,7 +227,7 @@ def __dir__() -> list[str]:
         for name, value in globals().copy().items()  # other threads import
         if not isinstance(value, module) or value in _MODULES
     }
-    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS_LATER.keys())
+    return sorted(names - _INTERNAL | absent.LATER | _FUNCTIONS_LATER.keys() | _INITIALIZERS.keys())
 
 
 guarding.guard((sys.modules[__name__], *_MODULES))

@@ -48,9 +48,21 @@ def test_variables_are_listed_in_the_order_of_their_creation():
     assert [v.name for v in layer.weights] == ["kernel", "bias"]
 
 
+def test_variables_of_a_layer_are_lists_and_so_are_their_gradients():
+    model = tg.layers.Sequential([tg.layers.Input([2]), tg.layers.Dense(1)])
+    offset = tg.Variable(1.0)
+    with tg.GradientTape() as tape:
+        y = tg.reduce_sum(model(tg.ones([1, 2]))) * offset
+    sources = model.trainable_variables + [offset]  # noqa: RUF005 (as programs have it)
+    gradients = tape.gradient(y, sources)
+    gradients[2] = gradients[2] * 0
+    assert [g.shape for g in gradients] == [(2, 1), (1,), ()]
+    assert isinstance(model.variables, list) and model.non_trainable_variables == []
+
+
 def test_layer_is_built_once_and_has_no_variables_before():
     layer = tg.layers.Dense(3)
-    assert layer.variables == () and not layer.built
+    assert layer.variables == [] and not layer.built
     layer(tg.ones([1, 2]))
     kernel = layer.kernel
     layer(tg.ones([5, 2]))

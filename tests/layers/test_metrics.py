@@ -495,7 +495,7 @@ def test_state_that_is_made_in_a_function():
         traces.append(update.experimental_get_tracing_count())
     assert traces[1] == traces[2]
     assert [v.name for v in score.variables] == [
-        *("false_negatives", "false_positives", "intermediate_weights", "true_positives")
+        *("true_positives", "false_positives", "false_negatives", "intermediate_weights")
     ]
     np.testing.assert_allclose(score.intermediate_weights.numpy(), 3 * ONE_HOT.sum(0))
 
@@ -510,11 +510,18 @@ def test_open_sizes_are_one_trace():
     assert area_under.result().numpy() == pytest.approx(whole.numpy(), rel=1e-6)
 
 
+def test_weights_do_not_outnumber_the_predictions_of_one_class():
+    precision = metrics.Precision(class_id=1)
+    with pytest.raises(tg.errors.ShapeError, match=r"Precision: a sample_weight of f32\[.*\] has"):
+        precision.update_state(ONE_HOT, UNITS, sample_weight=np.ones_like(UNITS))
+    precision.update_state(ONE_HOT, UNITS, sample_weight=UNITS[:, 0])
+
+
 def test_dtypes_and_names():
     mean = metrics.Mean("loss", tg.float64)
     assert mean(1.0).dtype is tg.float64
     assert repr(mean) == "<Mean name=loss>"
-    assert [v.name for v in mean.variables] == ["count", "total"]
+    assert [v.name for v in mean.variables] == ["total", "count"]  # in the order of Keras
     counted = metrics.MeanIoU(2)
     counted.update_state([0, 1], [0, 1], sample_weight=[2, 3])
     assert counted.total_cm.dtype is tg.int32

@@ -622,6 +622,16 @@ def test_a_constant_initializer_takes_arrays(value, shape, wanted):
         tg.initializers.Constant([1, 2, 3])((2, 2))
 
 
+def test_initializers_have_the_names_of_tensorflow_too():
+    assert tg.zeros_initializer is tg.initializers.Zeros
+    assert tg.ones_initializer is tg.initializers.Ones
+    assert tg.constant_initializer(5)([2]).numpy().tolist() == [5, 5]
+    spread = tg.random_normal_initializer(stddev=0.0, mean=2.0)(shape=(2, 1), dtype="float64")
+    assert spread.dtype == tg.float64 and spread.numpy().tolist() == [[2], [2]]
+    drawn = tg.random_uniform_initializer(1.0, 2.0)([50]).numpy()
+    assert 1 <= drawn.min() < drawn.max() <= 2
+
+
 @pytest.mark.parametrize("value", [7, True, [1, 2]])
 def test_softsign_is_of_floating_numbers(value, run):
     with pytest.raises(TypeError, match=r"softsign: the operand is .* only floating or complex"):

@@ -278,20 +278,36 @@ class Layer(Module):
         made = {"regularizer": regularizer, "constraint": constraint}
         return self.add_weight(shape, start, name=name or weight, **made)
 
+    # Lists as in Keras, so that programs can add other variables: layer.variables + [offset].
+    @property
+    def variables(self) -> list[Variable]:  # type: ignore[override]
+        """All variables."""
+        return [*super().variables]
+
+    @property
+    def trainable_variables(self) -> list[Variable]:  # type: ignore[override]
+        """The variables that tapes watch automatically."""
+        return [*super().trainable_variables]
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:  # type: ignore[override]
+        """The variables that tapes do not watch automatically."""
+        return [*super().non_trainable_variables]
+
     @property
     def weights(self) -> list[Variable]:
-        """All variables, as a list."""
-        return list(self.variables)
+        """All variables: another name of `variables`."""
+        return self.variables
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """The variables that tapes watch automatically, as a list."""
-        return list(self.trainable_variables)
+        """Another name of `trainable_variables`."""
+        return self.trainable_variables
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """The variables that tapes do not watch automatically, as a list."""
-        return list(self.non_trainable_variables)
+        """Another name of `non_trainable_variables`."""
+        return self.non_trainable_variables
 
     @property
     def trainable(self) -> bool:

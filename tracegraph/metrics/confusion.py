@@ -115,7 +115,11 @@ class _Confusion(Metric):
             y, x = (z[..., self.class_id, None] for z in (y, x))
         shape = broadcast_shape(op, x, y)
         weights = ones_like(x) if weights is None else weights
-        broadcast_shape(op, x, weights)
+        if broadcast_shape(op, x, y, weights) != shape:
+            fact = (
+                f"a sample_weight of {weights.type} has more elements than predictions of {x.type}"
+            )
+            refuse(op, fact, weights, fix="give one weight for each prediction, or for each row")
         return tuple(broadcast(z, shape) for z in (y, x, weights))  # type: ignore[return-value]
 
     def _weights_of(self, x: Tensor, sample_weight: Any) -> Tensor:
