@@ -738,6 +738,24 @@ def test_assigning_a_value_of_open_size_is_refused():
         f(numbers(5))
 
 
+def test_the_largest_along_an_open_axis():
+    pair = Pair(
+        lambda x: (
+            *tg.math.top_k(tg.transpose(x), 3),
+            tg.math.top_k(tg.cast(x[:, 0] > 0.0, tg.int32) + tg.int32.min, 3)[1],
+            tg.grad(lambda y: tg.reduce_sum(tg.math.top_k(tg.transpose(y), 2)[0] ** 2))(x),
+        ),
+        SPEC([None, 4]),
+    )
+    special = np.full((5, 4), -np.inf, np.float32)
+    special[[1, 3], [2, 1]] = np.nan, 1.0
+    for x in (numbers(3, 4), numbers(5, 4), special, np.round(numbers(6, 4))):
+        pair.check(x)
+    assert pair.programs == (2, 0)
+    with pytest.raises(tg.errors.ShapeError, match="the 3 largest of 2 elements"):
+        pair.padded(numbers(2, 4))
+
+
 # What is refused.
 
 
@@ -750,7 +768,7 @@ def refused(fn, *specs, args):
 def test_what_mixes_rows_is_refused_with_its_line():
     def mixing(x):
         y = x * 2.0
-        return tg.math.top_k(tg.transpose(y), 2).values
+        return tg.math.top_k(tg.transpose(y), tg.shape(y)[0]).values
 
     text = refused(mixing, SPEC([None, 4]), args=[numbers(5, 4)])
     where = mixing.__code__.co_firstlineno + 2
@@ -762,7 +780,7 @@ def test_what_mixes_rows_is_refused_with_its_line():
 @pytest.mark.parametrize(
     "mixing",
     [
-        lambda x: tg.math.top_k(tg.transpose(x), 1)[0],
+        lambda x: tg.math.top_k(tg.transpose(x), tg.shape(x)[0])[0],
         lambda x: tg.linalg.det(tg.matmul(x, x, transpose_b=True)),
         lambda x: tg.linalg.inv(tg.matmul(x, x, transpose_b=True) + tg.eye(tg.shape(x)[0])),
         lambda x: tg.linalg.cholesky(tg.matmul(x, x, transpose_b=True)),

@@ -367,6 +367,14 @@ def nest_shape(value):
     return None if value is None else "leaf"
 
 
+@pytest.mark.parametrize("kind", [list, collections.deque, collections.UserList])
+def test_leaves_of_sequences_of_any_class_have_names(kind):
+    f = tg.function(lambda q: q[0] - q[1])
+    concrete = f.get_concrete_function(kind([made(5.0), made(2.0)]))
+    assert [x.name for x in concrete.graph.inputs] == ["q_0", "q_1"]
+    assert float(concrete(q_0=made(7.0), q_1=made(2.0))) == 5.0
+
+
 def test_a_dict_whose_attributes_are_its_items_is_an_argument():
     """Its look-ups of attributes that are none raise a KeyError."""
 

@@ -1274,6 +1274,8 @@ if manager.latest_checkpoint:
     print("restored", v.numpy() >= 5.0, flush=True)
     signal.raise_signal(signal.SIGUSR1)
     sys.exit(3)
+for _ in range(5):
+    step()
 print("begun", flush=True)
 while True:
     step()
@@ -1286,7 +1288,7 @@ def test_a_preempted_process_saves_and_says_where():
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=os.getcwd()
     )
     assert process.stdout.readline() == "begun\n"
-    time.sleep(0.5)
+    time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM

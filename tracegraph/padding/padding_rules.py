@@ -561,13 +561,14 @@ def _last(op: Any, dtype: Any) -> Any:
 
 
 def _top_k(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """Treats each line separately."""
-    (x,) = xs
-    last = x.ndim - 1
-    if padding.is_open(x.type.shape[last]) or any(map(padding.is_open, sizes_in(op.attributes))):
-        raise Refusal(f"it takes the largest of axis {last}, and how many there are is open")
-    outputs = current().add(op, tuple(xs))
-    return [padding.note(y, padding.of(x)) for y in outputs]
+    """Padding becomes the value that comes last, as in a descending sort."""
+    if any(map(padding.is_open, sizes_in(op.attributes))):
+        raise Refusal("how many of the largest it takes is open")
+    last = xs[0].ndim - 1
+    x = padding.compact(xs[0], last)
+    x = padding.masked(x, [last], lowest(x.dtype.numpy_dtype))
+    outputs = current().add(op, (x,))
+    return [padding.note(y, (*padding.of(x)[:-1], None)) for y in outputs]
 
 
 def _true_indices(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:

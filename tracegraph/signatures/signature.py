@@ -492,16 +492,10 @@ def leaf_paths(value: Any) -> list[tuple[tuple[str, ...], int]]:
     stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
     while stack:
         path, item = stack.pop()
-        if isinstance(item, Mapping):
-            stack.extend(((*path, str(key)), inner) for key, inner in item.items())
-        elif isinstance(item, tuple) and hasattr(item, "_fields"):
-            fields = item._fields  # type: ignore[attr-defined]
-            stack.extend(((*path, n), v) for n, v in zip(fields, item, strict=True))
-        elif isinstance(item, (list, tuple)):
-            stack.extend(((*path, str(i)), inner) for i, inner in enumerate(item))
-        elif dataclasses.is_dataclass(item):
-            names = [f.name for f in dataclasses.fields(item)]
-            stack.extend(((*path, name), getattr(item, name)) for name in names)
+        opener = nest.opener_of(item)
+        if opener is not None:
+            container, items = opener(item)
+            stack.extend(((*path, str(x)), inner) for x, inner in zip(container.names, items))
         elif type(item) is int:
             found.append((path, item))
     return found
