@@ -1022,13 +1022,13 @@ def test_shapes_that_do_not_fit_while_tracing(case):
         lambda: float(tg.ones([2])),
         ShapeError,
         TypeError,
-        "float() was asked of a tensor f32[2], which has 2 elements",
+        "float() needs one element, and a tensor f32[2] has 2",
         "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
         ("f32[2]  from {place}",),
     ),
     bool=shape_error(
         lambda: bool(tg.ones([2]) > 0.0),
-        "a Python bool was asked of a tensor bool[2], which has 2 elements",
+        "a Python bool needs one element, and a tensor bool[2] has 2",
         "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
         ("bool[2]  from {place}",),
     ),
@@ -1066,7 +1066,7 @@ def test_python_values_of_tensors(case):
 # ---------------------------------------------------------------- Python values while tracing
 
 SCOPE_FIX = "return it from the function, and use the returned value"
-BOOL_FIX = "use tg.where(condition, x, y), or take the decision outside of the @tg.function; a Python `if` or `while` on a tensor is decided while tracing"
+BOOL_FIX = "use tg.where(condition, x, y), or decide outside the @tg.function; a Python `if` or `while` on a tensor is decided while tracing"
 NUMBER_FIX = (
     "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
 )
@@ -1077,7 +1077,7 @@ OWN_FIX = "use tg.numpy.{}, or tg.numpy_function to call NumPy when the program 
 
 
 def asked(what, type="f32[]"):
-    return f"{what} was asked of a tensor {type} that has no value while tracing"
+    return f"{what} needs the value of a tensor {type}, which has none while tracing"
 
 
 def python_if(x):
@@ -3396,7 +3396,7 @@ def add_in_place(x):
 @table(
     traced=trace_error(
         lambda: tg.function(add_in_place)(tg.ones([2])),
-        "a value to write into a NumPy array was asked of a tensor f32[2] that has no value while "
+        "writing into a NumPy array needs the value of a tensor f32[2], which has none while "
         "tracing",
         "write a = a + x in place of a += x: that gives a tensor",
         ("f32[2]  (argument %x)",),
