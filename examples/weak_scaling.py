@@ -29,12 +29,17 @@ FLOAT = 4  # bytes
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 NOTES = """\
-gradients: the embedding is also the last kernel, so it has two gradients, and the program sums each
-over the devices before it adds them.
-activations, tensor: so it does with the cotangents of the input of attention, which come by the
-queries, the keys and the values: three all-reduces where one would do.
+gradients, data and tensor: the embedding is also the last kernel, so it has two gradients, and the
+program sums each over the devices before it adds them. W/m: biases that follow a sum over heads or
+over the inner width, scales of normalisation and positions are whole on each device.
+activations: where the vocabulary is divided, the loss also sums three numbers per token.
+activations, tensor: the program also sums the cotangents of the input of attention three times, as
+they come by the queries, the keys and the values, where once would do.
+weights, zero: the gradient needs neither biases nor positions again, and scales of normalisation
+are kept from the loss to the gradient. These are gathered once, and the biases of heads never:
+each device has them.
 gradients, zero: XLA for CPUs makes no reduce-scatter here. It sums by an all-reduce, which sends
-twice as much, and each device keeps a part."""
+twice as much, and each device keeps a part. So here, too, the embedding counts twice."""
 
 
 class Row(NamedTuple):

@@ -53,6 +53,7 @@ from tracegraph.ir import slow_compiles
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.barrier import Barrier
+from tracegraph.ops.contract import Conv
 
 #: Bodies with calls nested deeper than this are inlined: JAX traces a function inside a function by
 #: recursion, which Python limits.
@@ -266,7 +267,7 @@ class Program:
         #: The kinds of calls that ran on a worker thread.
         self._known: set[tuple[Any, ...]] = set()
         self.renew()
-        if _has_barrier(graph):
+        if _has(Barrier, graph) or _has(Conv, graph):
             _for_one_device.add(self)  # because of its compiler options
 
     def renew(self) -> None:
@@ -689,7 +690,7 @@ def _results(results: Mapping[Tensor, Any], largest: Tensor) -> str:
 
 
 def _compiler_options(graph: Graph) -> dict[str, Any]:
-    """The XLA passes to disable for a program.
+    """The XLA passes to disable for a program, and which operations XLA leaves to a library.
 
     On CPUs one pass removes barriers early, so that what they keep apart is merged again; another
     emits small loops where no barrier can be compiled, which aborts the process. There are options
@@ -697,13 +698,36 @@ def _compiler_options(graph: Graph) -> dict[str, Any]:
     function, so no program ever returns tracers in place of values, and nothing need check for
     them.
     """
-    is_left_out = _has_barrier(graph) and usual_device().platform == "cpu"
+    is_on_cpu = usual_device().platform == "cpu"
+    is_left_out = is_on_cpu and _has(Barrier, graph)
     passes = "cse_barrier_expander,small-while-loop-hoisting" if is_left_out else ""
-    return {"xla_disable_hlo_passes": passes}
+    options = {"xla_disable_hlo_passes": passes}
+    if is_on_cpu and _has(Conv, graph) and _is_known(*_OWN_CONVOLUTIONS):
+        options.update([_OWN_CONVOLUTIONS])
+    return options
 
 
-def _has_barrier(graph: Graph) -> bool:
-    return any(isinstance(node.op, Barrier) for inner in graph.graphs() for node in inner.nodes)
+#: On CPUs XLA leaves convolutions, products and sums to a library of kernels (YNN), whose
+#: convolutions run on fewer cores than XLA's own. docs/performance.md says what that costs.
+_OWN_CONVOLUTIONS = (
+    "xla_cpu_experimental_ynn_fusion_type",
+    "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE",
+)
+
+
+@functools.cache
+def _is_known(option: str, value: str) -> bool:
+    """Whether this XLA takes the option, which is experimental: it refuses what it does not
+    know."""
+    try:
+        jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def _has(kind: type[Op], graph: Graph) -> bool:
+    return any(isinstance(node.op, kind) for inner in graph.graphs() for node in inner.nodes)
 
 
 def shape_struct(type: TensorType, shape: Any = None, sharding: Any = None) -> Any:

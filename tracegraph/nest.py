@@ -399,7 +399,7 @@ def _opened_by_jax(value: Any) -> Any:
 
 
 #: Deeper structures are errors: the functions recurse over them.
-_DEEPEST = 200
+DEEPEST = 200
 
 
 def scanned(nest: Any) -> tuple[list[Any], list[Any]]:
@@ -446,7 +446,7 @@ def _scan(item: Any, leaves: list, key: list, names: list, depth: int) -> None:
         if opener is None:
             leaves.append(part)
             continue
-        if depth >= _DEEPEST:
+        if depth >= DEEPEST:
             _refuse_depth()
         key.append(len(leaves))
         _scan(part, leaves, key, names, depth + 1)
@@ -612,7 +612,7 @@ def _flattened(
     around: list[Any],
 ) -> Structure:
     """Appends the leaves of the container `nest`, which is inside the containers `around`."""
-    if nest is not None and len(around) >= _DEEPEST:
+    if nest is not None and len(around) >= DEEPEST:
         _refuse_depth(around)
     container, items = opener(nest)
     order = container.order
@@ -648,7 +648,7 @@ def _refuse_depth(around: Sequence[Any] = ()) -> NoReturn:
             )
         known.add(id(item))
     raise UnknownValue(
-        f"a structure is nested more than {_DEEPEST} deep",
+        f"a structure is nested more than {DEEPEST} deep",
         fix="make it flatter, such as one list",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -239,12 +240,26 @@ class _Point:
         self, order: int, modes: Sequence[str], tolerance: float | None
     ) -> Iterator[Comparison]:
         """The comparisons of one order, in all its modes."""
+        checked = {
+            chain: self._differentiated(chain)
+            for chain in itertools.product(modes, repeat=order - 1)
+        }
+        # Both modes of one function are compared with the same differences.
+        differences = {
+            chain: functools.cache(functools.partial(self._numeric, function))
+            for chain, function in checked.items()
+        }
         for chain in itertools.product(modes, repeat=order):
-            function = self.value
-            for k, mode in enumerate(reversed(chain[1:])):
-                function = self._derivative(function, mode, k)
+            analytic = self._analytic(checked[chain[1:]], chain[0])
             for place in range(len(self.xs)):
-                yield self._compared(function, chain, place, tolerance)
+                yield self._compared(analytic, differences[chain[1:]], chain, place, tolerance)
+
+    def _differentiated(self, chain: Sequence[str]) -> Callable[..., Tensor]:
+        """The function's derivative in the modes of a chain, the last one first."""
+        function = self.value
+        for k, mode in enumerate(reversed(chain)):
+            function = self._derivative(function, mode, k)
+        return function
 
     def _derivative(
         self, function: Callable[..., Tensor], mode: str, seed: int
@@ -265,17 +280,16 @@ class _Point:
 
     def _compared(
         self,
-        function: Callable[..., Tensor],
+        analytic: Callable[[int, tuple[int, ...], complex], float],
+        numeric: Callable[[int, tuple[int, ...], complex], tuple[float, float]],
         chain: Sequence[str],
         place: int,
         tolerance: float | None,
     ) -> Comparison:
         """The largest error with respect to the elements of one tensor."""
-        x = self.xs[place]
-        analytic = self._analytic(function, chain[0], place)
         measured = [
-            (index, unit, analytic(index, unit), *self._numeric(function, place, index, unit))
-            for index, unit in _units(x)
+            (index, unit, analytic(place, index, unit), *numeric(place, index, unit))
+            for index, unit in _units(self.xs[place])
         ]
         size = max([1e-3, *(abs(v) for row in measured for v in row[2:4] if math.isfinite(v))])
         near = _TOLERANCES[self.dtype.real.name] if tolerance is None else tolerance
@@ -296,14 +310,14 @@ class _Point:
         return max(rows, key=lambda row: row.error / row.limit, default=nothing)
 
     def _analytic(
-        self, function: Callable[..., Tensor], mode: str, place: int
-    ) -> Callable[[tuple[int, ...], complex], float]:
+        self, function: Callable[..., Tensor], mode: str
+    ) -> Callable[[int, tuple[int, ...], complex], float]:
         """The derivative with respect to one element, as the library computes it."""
         if mode == REVERSE:
-            found = grad(function, place)(*self.xs).numpy()
-            return lambda index, unit: float(np.real(np.conj(found[index]) * unit))
+            found = [g.numpy() for g in grad(function, range(len(self.xs)))(*self.xs)]
+            return lambda place, index, unit: float(np.real(np.conj(found[place][index]) * unit))
 
-        def along(index: tuple[int, ...], unit: complex) -> float:
+        def along(place: int, index: tuple[int, ...], unit: complex) -> float:
             def of_one(x: Tensor) -> Tensor:
                 return function(*self.xs[:place], x, *self.xs[place + 1 :])
 

@@ -13,8 +13,7 @@ from lowering import sizes
 from lowering.forms import by_device
 from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
-from lowering.rules.convolution import form_on_cpu
-from lowering.rules.shape import padded
+from lowering.rules.convolution import by_xla, form_on_cpu, precision
 from tracegraph.ops import contract as ops
 
 
@@ -24,12 +23,7 @@ def _matmul(op: ops.Matmul, x: Any, y: Any) -> Any:
     # much again for bfloat16 on CPUs; `tests/ops/test_numbers.py` looks at what is got.
     batch = tuple(range(x.ndim - 2))
     axes = ((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)
-    return lax.dot_general(x, y, axes, precision=_precision(op))
-
-
-def _precision(op: ops.Matmul | ops.Conv) -> str | None:
-    """What JAX is asked for; None leaves it to JAX's own setting."""
-    return None if op.precision == "default" else op.precision
+    return lax.dot_general(x, y, axes, precision=precision(op))
 
 
 @lowers(ops.Conv)
@@ -43,8 +37,8 @@ def _conv(op: ops.Conv, x: Any, y: Any) -> Any:
         return _divided_conv(op, x, y, mesh)
     form = form_on_cpu(op, x, y)
     if form is None:
-        return _plain_conv(op, x, y)
-    return by_device(x, y, cpu=partial(form, op), default=partial(_plain_conv, op))
+        return by_xla(op, x, y)
+    return by_device(x, y, cpu=partial(form, op), default=partial(by_xla, op))
 
 
 def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:
@@ -62,7 +56,7 @@ def _divided_conv(op: ops.Conv, x: Any, y: Any, mesh: Any) -> Any:
         x, y = whole(x, places, mesh), whole(y, space, mesh)
     if op.groups != 1:
         x, y = whole(x, [x.ndim - 1], mesh), whole(y, range(y.ndim), mesh)
-    z = _plain_conv(op, x, y)
+    z = by_xla(op, x, y)
     return whole(z, places, mesh) if is_whole else z  # for those who have JAX transpose it
 
 
@@ -72,28 +66,3 @@ def _has_a_large_window(op: ops.Conv, x: Any, y: Any) -> bool:
     window, places = y.shape[:-2], (*op.spatial(x.shape[1:-1], y.shape[:-2]),)
     is_open = any(map(sizes.is_open, (*window, *places)))
     return is_open or math.prod(window) >= math.prod(places)
-
-
-def _plain_conv(op: ops.Conv, x: Any, y: Any) -> Any:
-    rank = len(op.strides)
-    layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
-    kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window
-    padding = tuple((sizes.size(low), sizes.size(high)) for low, high in op.padding)
-    lhs_dilation = op.lhs_dilation
-    if any(sizes.is_open(size) or size < 0 for pair in padding for size in pair):
-        # JAX takes no open sizes here; and with strides XLA's convolution on CPUs reads beyond an
-        # x that is cut at its beginning.
-        around = ((*pair, step - 1) for pair, step in zip(padding, lhs_dilation, strict=True))
-        x = padded(x, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
-        padding, lhs_dilation = ((0, 0),) * rank, (1,) * rank
-    return lax.conv_general_dilated(
-        x,
-        y,
-        op.strides,
-        padding,
-        lhs_dilation,
-        op.rhs_dilation,
-        lax.ConvDimensionNumbers(layout, kernel, layout),
-        feature_group_count=sizes.size(op.groups),
-        precision=_precision(op),
-    )

@@ -1894,3 +1894,13 @@ def test_a_parallel_loop_over_a_function_of_unknown_rank():
         expected = jax.vmap(by_both, (0, None))(rows, 0.7)
     for ours, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("spec", [tg.TensorSpec([]), tg.float32], ids=["declared", "open"])
+def test_a_backward_function_that_calls_python_is_refused(spec, run):
+    @tg.custom_gradient
+    def double(x):
+        return x * 2.0, lambda g: tg.py_function(lambda q: q * 2.0, [g], spec)
+
+    with pytest.raises(GradientError, match="its backward function prints, checks, calls Python"):
+        run(lambda: double(tg.constant(1.0)))

@@ -134,6 +134,23 @@ def test_forward_mode_can_be_left_out():
     assert check_gradients(clip, 1.0, modes=["reverse"]).is_right
 
 
+def test_both_modes_are_compared_with_the_same_differences():
+    """The second mode calls the function once for each element, and moves nothing again."""
+
+    def calls(modes):
+        count = 0
+
+        def cube(x):
+            nonlocal count
+            count += 1
+            return x**3
+
+        check_gradients(cube, tg.constant([1.0, 2.0]), order=1, modes=modes)
+        return count
+
+    assert calls(["reverse", "forward"]) == calls(["reverse"]) + 2
+
+
 def test_what_has_no_derivative_names_its_line():
     with pytest.raises(LookupError, match=r"adjust_contrast(.|\n)*test_testing.py"):
         check_gradients(lambda x: tg.image.adjust_contrast(x, 2.0), tg.ones([2, 2, 1]))

@@ -955,6 +955,13 @@ def test_mixing_kinds_while_tracing():
         "outputs]",
         ("f32[1,4,4,3]  from {place}", "f32[2,2,4,5]  from {place}"),
     ),
+    channels_first=shape_error(
+        lambda: tg.nn.conv2d(tg.ones([1, 3, 28, 28]), tg.ones([3, 3, 3, 8]), 1, "SAME"),
+        "conv: f32[1,3,28,28] has 28 channels, and the kernel f32[3,3,3,8] takes 3",
+        "give images as [batch, *spatial, channels], and kernels as [*window, channels / groups, "
+        "outputs]",
+        ("f32[1,3,28,28]  from {place}", "f32[3,3,3,8]  from {place}"),
+    ),
     gather=value_error(
         lambda: tg.gather(tg.ones([3]), [0, 5]),
         "gather: index 5 is out of range for the size 3 of f32[3]",
@@ -1966,13 +1973,13 @@ def test_what_a_function_cannot_return(result, kind, fact, fix):
         (
             lambda items: items.append(1.0),
             [tg.constant(3.0)],
-            "it was ['*'] and is ['*', '*']",
+            "it was ['*'] and is now ['*', '*'], where '*' is a value",
             "change a copy: items = list(items)",
         ),
         (
             lambda items: items.update(b=1.0),
             {"a": tg.constant(3.0)},
-            "it was {'a': '*'} and is {'a': '*', 'b': '*'}",
+            "it was {'a': '*'} and is now {'a': '*', 'b': '*'}, where '*' is a value",
             "change a copy: items = dict(items)",
         ),
         (
@@ -1984,7 +1991,7 @@ def test_what_a_function_cannot_return(result, kind, fact, fix):
         (
             lambda items: items["a"].clear(),
             {"a": [tg.constant(3.0)]},
-            "it was {'a': ['*']} and is {'a': []}",
+            "it was {'a': ['*']} and is now {'a': []}, where '*' is a value",
             "change a copy: items = dict(items)",
         ),
     ],

@@ -367,6 +367,18 @@ def nest_shape(value):
     return None if value is None else "leaf"
 
 
+def test_a_dict_whose_attributes_are_its_items_is_an_argument():
+    """Its look-ups of attributes that are none raise a KeyError."""
+
+    class Config(dict):
+        __getattr__ = dict.__getitem__
+
+    f = tg.function(lambda p, scale=1.0: p.z * scale - p["a"])
+    assert float(f(Config(z=made(5.0), a=made(2.0)))) == 3.0
+    assert float(f(Config(z=made(5.0), a=made(2.0)), scale=made(2.0))) == 8.0
+    assert float(f(Config(a=made(1.0), z=made(2.0)))) == 1.0
+
+
 def test_an_attribute_that_is_an_item_follows_the_item():
     class Output(collections.OrderedDict):
         def __setitem__(self, key, value):

@@ -70,6 +70,15 @@ def test_the_value_is_the_key_by_default():
     close(layer(QUERY, value=VALUE), attended(weights, QUERY, VALUE, VALUE)[0])
 
 
+def test_results_may_have_several_axes():
+    layer = L.MultiHeadAttention(2, 3, output_shape=(4, 5), dtype="float64")
+    *weights, kernel, bias = built(layer, QUERY, VALUE)
+    assert kernel.shape == (2, 3, 4, 5) and bias.shape == (4, 5)
+    flat = [*weights, kernel.reshape(2, 3, 20), bias.reshape(20)]
+    expected = attended(flat, QUERY, VALUE, VALUE)[0].reshape(2, 4, 4, 5)
+    close(layer(QUERY, VALUE), expected)
+
+
 MASKS = {
     "causal": ({"use_causal_mask": True}, CAUSAL[None]),
     "attention": ({"attention_mask": sample(2, 4, 5) > 0}, sample(2, 4, 5) > 0),

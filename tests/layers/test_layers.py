@@ -188,6 +188,52 @@ def test_batch_normalization():
     assert len(layer.non_trainable_variables) == 2
 
 
+def test_masked_elements_count_in_no_mean_and_no_variance():
+    x = np.random.default_rng(3).normal(size=(3, 4, 2))
+    mask = np.array([[1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]], bool)
+    x[~mask] = np.nan
+    layer = tg.layers.BatchNormalization(momentum=0.0, epsilon=0.0, dtype="float64")
+    y = layer(x, training=True, mask=mask).numpy()
+    seen = x[mask]
+    np.testing.assert_allclose(layer.moving_mean.numpy(), seen.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), seen.var(0), rtol=1e-12)
+    np.testing.assert_allclose(y[mask], (seen - seen.mean(0)) / seen.std(0), rtol=1e-10)
+    layer(x, training=True, mask=np.zeros([3, 4]))
+    assert (layer.moving_mean.numpy() == 0).all() and (layer.moving_variance.numpy() == 0).all()
+    with pytest.raises(tg.errors.ShapeError, match="without the last axis"):
+        layer(x, training=True, mask=np.ones([3]))
+
+
+@pytest.mark.parametrize("clipping", [None, {"rmin": 0.9, "rmax": 1.1, "dmax": 0.2}])
+def test_batch_renormalization(clipping):
+    """Against the formulas of Ioffe (2017), over three steps."""
+    settings = {"momentum": 0.5, "renorm_momentum": 0.8, "epsilon": 0.01, "dtype": "float64"}
+    layer = tg.layers.BatchNormalization(renorm=True, renorm_clipping=clipping, **settings)
+    bounds = clipping or {"rmin": 0, "rmax": np.inf, "dmax": np.inf}
+    slow_mean, slow_stddev, stddev = np.zeros(3), np.ones(3), np.ones(3)
+    layer.build([None, 3])
+    layer.gamma.assign([2.0, 3.0, -1.0])
+    layer.beta.assign([0.5, 0.0, 1.0])
+    step = tg.function(lambda x: layer(x, training=True))
+    for k in range(3):
+        x = np.random.default_rng(k).normal(size=(6, 3)) * 2 + 1
+        now = np.sqrt(x.var(0) + 0.01)
+        r = np.clip(now / slow_stddev, bounds["rmin"], bounds["rmax"])
+        d = np.clip((x.mean(0) - slow_mean) / slow_stddev, -bounds["dmax"], bounds["dmax"])
+        expected = ((x - x.mean(0)) / now * r + d) * [2, 3, -1] + [0.5, 0, 1]
+        np.testing.assert_allclose(step(tg.constant(x)).numpy(), expected, rtol=1e-10)
+        slow_mean = 0.8 * slow_mean + 0.2 * x.mean(0)
+        slow_stddev = 0.8 * slow_stddev + 0.2 * now
+        stddev = 0.5 * stddev + 0.5 * now
+    np.testing.assert_allclose(layer.moving_variance.numpy(), stddev**2 - 0.01, rtol=1e-10)
+    x = tg.constant(x)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, training=True)
+    total = tape.gradient(y, x).numpy().sum(0)
+    np.testing.assert_allclose(total, 0, atol=1e-10)  # r and d are constants to the derivative
+
+
 def test_batch_normalization_in_a_function_and_on_another_axis():
     layer = tg.layers.BatchNormalization(axis=1)
     step = tg.function(lambda x: layer(x, training=True))
@@ -400,6 +446,12 @@ def test_seeds_of_initial_values():
         (lambda: tg.layers.Dropout(0.5, [3])(tg.ones([2]), training=True), ValueError, "broadcast"),
         (lambda: tg.layers.Dropout(0.5, 3.5)(tg.ones([2]), training=True), TypeError, "shape"),
         (lambda: tg.layers.BatchNormalization(momentum=2), ValueError, "momentum"),
+        (lambda: tg.layers.BatchNormalization(renorm_clipping={"r": 1.0}), ValueError, "rmin"),
+        (
+            lambda: tg.layers.BatchNormalization(renorm_clipping={"rmin": 2.0, "rmax": 1.0}),
+            ValueError,
+            "rmax of renorm_clipping is 1.0",
+        ),
         (lambda: tg.layers.BatchNormalization()({"a": tg.ones([2, 2])}), ValueError, "dict"),
         (lambda: tg.layers.Flatten()(1.0), ValueError, "scalar"),
         (lambda: tg.layers.Sequential([3]), TypeError, "layer"),

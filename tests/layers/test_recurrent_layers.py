@@ -154,6 +154,13 @@ def test_masked_outputs_are_zeros_if_asked():
     close(layer(X, mask=MASK), along(gru_step, X, weights, zeros(1), MASK, zero=True)[0])
 
 
+def test_masked_outputs_of_a_layer_are_zeros_if_asked(kind):
+    make, _, step, count, _ = kind
+    layer = make(UNITS, return_sequences=True, zero_output_for_mask=True, dtype="float64")
+    weights = built(layer, X)
+    close(layer(X, mask=MASK), along(step, X, weights, zeros(count), MASK, zero=True)[0])
+
+
 def test_backwards(kind):
     make, _, step, count, _ = kind
     layer = make(UNITS, return_sequences=True, go_backwards=True, dtype="float64")

@@ -9,8 +9,16 @@ import pytest
 from jax import lax
 
 import tracegraph as tg
+from lowering import program
 from lowering.rules import convolution
-from lowering.rules.convolution import by_channels, by_examples, form_on_cpu
+from lowering.rules.convolution import (
+    by_channels,
+    by_examples,
+    by_groups,
+    by_shifts,
+    form_on_cpu,
+    sums_of_shifts,
+)
 from tracegraph.ops.contract import Conv
 
 LAYOUTS = {1: ("NWC", "WIO", "NWC"), 2: ("NHWC", "HWIO", "NHWC"), 3: ("NDHWC", "DHWIO", "NDHWC")}
@@ -49,6 +57,33 @@ def test_forms_of_every_kind_of_window(form, part, strides, padding, lhs, rhs, m
         found, expected = jax.jit(lambda x, y: (form(op, x, y), by_xla(op, x, y)))(x, y)
     assert found.shape == expected.shape and 0 not in found.shape
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(("strides", "padding", "lhs", "rhs"), WAYS)
+@pytest.mark.parametrize("form", [by_shifts, sums_of_shifts, by_groups])
+@pytest.mark.parametrize("part", [1, 1 << 20])
+def test_forms_in_groups(form, part, strides, padding, lhs, rhs, monkeypatch):
+    monkeypatch.setattr(convolution, "PART", part)
+    op = Conv(strides, padding, lhs, rhs, 3)
+    examples = 1 if form is sums_of_shifts else 4
+    with jax.enable_x64(True):
+        x, y = sample((examples, 9, 7, 6), np.float64), sample((3, 2, 2, 12), np.float64)
+        found, expected = jax.jit(lambda x, y: (form(op, x, y), by_xla(op, x, y)))(x, y)
+    assert found.shape == expected.shape and 0 not in found.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("form", [by_shifts, sums_of_shifts])
+def test_sums_of_16_bits_are_rounded_once(form, dtype):
+    op = Conv((1, 1), ((1, 1), (1, 1)), (1, 1), (1, 1), 4)
+    x = jnp.asarray(sample((1, 8, 8, 4 if form is by_shifts else 40), dtype))
+    y = jnp.asarray(sample((3, 3, 1 if form is by_shifts else 10, 4), dtype))
+    expected = by_xla(op, x.astype(jnp.float32), y.astype(jnp.float32))
+    found = form(op, x, y)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=float(jnp.finfo(dtype).eps))
 
 
 @pytest.mark.sampled(1)
@@ -117,7 +152,14 @@ def test_which_form_is_chosen():
     assert chosen(((16, 30, 30, 32), float32), ((28, 28, 32, 16), float32)) is by_channels
     assert chosen(((16, 30, 30, 32), np.float16), ((28, 28, 32, 16), np.float16)) is None
     assert chosen(((16, 34, 34, 32), float32), ((28, 28, 32, 16), float32)) is None  # 49 places
-    assert chosen(((32, 30, 30, 16), wide), ((3, 3, 8, 16), wide), groups=2) is None
+    assert chosen(((32, 30, 30, 16), wide), ((3, 3, 8, 16), wide), groups=2) is by_shifts
+    assert chosen(((32, 30, 30, 64), wide), ((3, 3, 32, 64), wide), groups=2) is by_groups
+    assert chosen(((32, 30, 30, 99), wide), ((3, 3, 9, 99), wide), groups=11) is None  # too many
+    assert chosen(((8, 30, 30, 64), float32), ((3, 3, 1, 64), float32), groups=64) is by_shifts
+    assert chosen(((1, 30, 30, 512), float32), ((28, 28, 8, 64), float32), groups=64) is (
+        sums_of_shifts
+    )
+    assert chosen(((1, 5, 5, 4), float32), ((3, 3, 1, 4), float32), groups=4) is None
     assert chosen(((1, 5, 5, 2), wide), ((3, 3, 2, 2), wide)) is None  # next to no work
 
 
@@ -150,6 +192,43 @@ def test_groups_with_gradients():
         expected = jax.grad(lambda y: jnp.sum(jnp.sin(convolved(x, y))))(jnp.asarray(y))
     found = tape.gradient(z, kernel)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_depthwise_convolution_with_gradients():
+    x, y = sample((4, 14, 14, 32), np.float32), sample((3, 3, 32, 1), np.float32)
+
+    def convolved(x, y):
+        return lax.conv_general_dilated(
+            x,
+            y.reshape(3, 3, 1, 32),
+            (2, 2),
+            "SAME",
+            dimension_numbers=LAYOUTS[2],
+            feature_group_count=32,
+        )
+
+    @tg.function
+    def run(x, y, g):
+        with tg.GradientTape() as tape:
+            tape.watch((x, y))
+            z = tg.nn.depthwise_conv2d(x, y, [1, 2, 2, 1], "SAME")
+        return z, *tape.gradient(z, (x, y), output_gradients=g)
+
+    z, pull = jax.vjp(convolved, jnp.asarray(x), jnp.asarray(y))
+    g = sample(z.shape, np.float32)
+    for found, expected in zip(run(x, y, g), (z, *pull(jnp.asarray(g))), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
+    text = run.experimental_get_compiler_ir(x, y, g)(stage="stablehlo")
+    assert "convolution_by_shifts" in text and "convolution_by_sums_of_shifts" in text
+
+
+def test_convolutions_are_left_to_xla_where_it_knows_the_option():
+    f = tg.function(lambda x, y: tg.nn.conv2d(x, y, 1, "SAME"))
+    graph = f.get_concrete_function(np.ones((1, 4, 4, 1)), np.ones((2, 2, 1, 1))).graph
+    assert dict([program._OWN_CONVOLUTIONS]).items() <= program._compiler_options(graph).items()
+    plain = tg.function(lambda x: x + 1).get_concrete_function(np.ones(2)).graph
+    assert program._OWN_CONVOLUTIONS[0] not in program._compiler_options(plain)
+    assert not program._is_known("xla_an_option_that_is_not_there", "1")
 
 
 def test_programs_for_several_platforms_have_both_forms():

@@ -7,6 +7,7 @@ import io
 import pathlib
 import pkgutil
 import re
+import signal
 import sys
 
 import numpy as np
@@ -62,15 +63,29 @@ def blocks(page):
     return [(text.count("\n", 0, m.start(1)), m[1]) for m in BLOCK.finditer(text)]
 
 
+@contextlib.contextmanager
+def signal_handlers_restored():
+    """Restores the signal handlers of this process: one that a page leaves behind would still save
+    its checkpoint when pytest is ended."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
 def execute(page, names):
     """Runs the blocks of a page one after another, in one namespace."""
     parser = doctest.DocTestParser()
-    for line, code in blocks(page):
-        if ">>>" in code:
-            report = run(parser.get_doctest(code, names, page.name, str(page), line))
-            assert not report, report
-        else:
-            exec(compile("\n" * line + code, str(page), "exec"), names)
+    with signal_handlers_restored():
+        for line, code in blocks(page):
+            if ">>>" in code:
+                report = run(parser.get_doctest(code, names, page.name, str(page), line))
+                assert not report, report
+            else:
+                exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -78,6 +93,16 @@ def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
         execute(page, {"__name__": "page"})
+
+
+def test_pages_leave_no_signal_handler(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nimport signal\n\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n```\n"
+    )
+    before = signal.getsignal(signal.SIGUSR1)
+    execute(page, {})
+    assert signal.getsignal(signal.SIGUSR1) is before
 
 
 @pytest.mark.parametrize("contents", ["README.md", "docs/index.md"])

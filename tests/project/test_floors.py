@@ -96,6 +96,8 @@ MOST_MODULES = 220
 
 Faults = Iterator[tuple[int, str]]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+#: The nodes that may import.
+IMPORTS = (ast.Import, ast.ImportFrom, ast.Call)
 
 
 @dataclass(frozen=True)
@@ -128,11 +130,17 @@ class File:
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @cached_property
+    def nodes(self) -> list[tuple[ast.AST, bool]]:
+        """Every node of the tree, and whether it stands inside a function."""
+        return [*walk(self.tree)]
+
+    @cached_property
     def imports(self) -> list[Import]:
-        typing = {id(x) for node in ast.walk(self.tree) if asks_for_types(node) for x in node.body}
+        typing = {id(x) for node, _ in self.nodes if asks_for_types(node) for x in node.body}
         return [
             Import(name, node.lineno, in_function, id(node) in typing)
-            for node, in_function in walk(self.tree)
+            for node, in_function in self.nodes
+            if isinstance(node, IMPORTS)
             for name in self.names_imported(node)
         ]
 
@@ -182,6 +190,7 @@ def walk(tree: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         open_nodes += ((child, inside) for child in ast.iter_child_nodes(node))
 
 
+@functools.cache
 def member(base: str, name: str) -> str:
     """`base.name` where that is a module of ours or stands on a floor, else `base`."""
     path = ROOT / base.replace(".", "/") / name
@@ -189,6 +198,7 @@ def member(base: str, name: str) -> str:
     return f"{base}.{name}" if is_module or floor(f"{base}.{name}") != floor(base) else base
 
 
+@functools.cache
 def floor(module: str) -> int:
     """The floor of a module of ours."""
     for number, names in enumerate(FLOORS):
@@ -259,7 +269,7 @@ def one_module_reaches_the_lowering(file: File) -> Faults:
 
 
 def functions_are_short(file: File) -> Faults:
-    for node, _ in walk(file.tree):
+    for node, _ in file.nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > LONGEST_FUNCTION:
@@ -267,7 +277,7 @@ def functions_are_short(file: File) -> Faults:
 
 
 def no_exception_is_swallowed(file: File) -> Faults:
-    for node, _ in walk(file.tree):
+    for node, _ in file.nodes:
         if isinstance(node, ast.ExceptHandler) and all(map(does_nothing, node.body)):
             yield node.lineno, "swallows an exception; handle it or let it pass on"
 
@@ -303,8 +313,8 @@ def higher_order_ops_answer_for_themselves(file: File) -> Faults:
         return
     classes = higher_order_ops()
     names = {name for name in classes if classes[name] in {x.name for x in file.imports}}
-    allowed = {id(x) for node, _ in walk(file.tree) for x in annotations_and_functions(node)}
-    for node, _ in walk(file.tree):
+    allowed = {id(x) for node, _ in file.nodes for x in annotations_and_functions(node)}
+    for node, _ in file.nodes:
         match node:
             case ast.Name(name) | ast.Attribute(attr=name) if name in names:
                 if id(node) not in allowed:
@@ -488,7 +498,7 @@ def namesakes(files: Iterable[File]) -> list[str]:
     """The classes of one name in two files, apart from `NAMESAKES`."""
     paths: dict[str, list[str]] = {}
     for file in files:
-        for node, _ in walk(file.tree):
+        for node, _ in file.nodes:
             if isinstance(node, ast.ClassDef):
                 paths.setdefault(node.name, []).append(file.path)
     return [

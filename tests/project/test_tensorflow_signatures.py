@@ -37,7 +37,6 @@ DIFFERENT = {
     "quantization_config": "there is no quantisation of weights",
     "DType": "data types are made here alone",
     "image.stateless_random_saturation(seed": "TensorFlow fails without it too",
-    "layers.BatchNormalization": "there is no renorm; what follows it is for keywords",
     "layers.Conv3DTranspose": "the arguments are in the order of Conv2DTranspose",
     "layers.Input": "inputs are dense; what follows `sparse` is for keywords",
     "layers.Layer.add_weight(aggregation": "there is one replica",

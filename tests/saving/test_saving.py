@@ -352,6 +352,31 @@ def test_structures_in_and_out(tmp_path):
     assert contents(tmp_path / "again") == contents(tmp_path / "m")
 
 
+@pytest.mark.parametrize("kind", [collections.OrderedDict, collections.UserDict, dict])
+def test_records_in_containers_of_any_kind_fit_those_that_were_saved(kind, tmp_path):
+    @tg.function
+    def f(p):
+        return p["z"].x - p["a"][0].left
+
+    def call(function):
+        p = kind(z=Point(tg.constant(5.0), None), a=[Pair(tg.constant(2.0), None)])
+        return float(function(p))
+
+    f({"z": Point(tg.constant(0.0), None), "a": [Pair(tg.constant(0.0), None)]})
+    save({"f": f}, tmp_path / "m")
+    assert call(load(tmp_path / "m")["f"]) == 3.0
+
+
+def test_a_structure_that_contains_itself_is_refused_after_loading_too(tmp_path):
+    f = tg.function(lambda p: p[0] + 1.0)
+    f([tg.constant(1.0)])
+    save({"f": f}, tmp_path / "m")
+    given = []
+    given.append(given)
+    with pytest.raises(TypeError, match="a structure contains itself"):
+        load(tmp_path / "m")["f"](given)
+
+
 def test_python_values_choose_the_trace(tmp_path):
     @tg.function
     def power(x, n, mode="up"):

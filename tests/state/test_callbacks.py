@@ -310,6 +310,66 @@ def test_callbacks_in_a_parallel_loop_run_once_per_iteration_in_order(where, spe
     assert [x for x in order if x[0] == "b"] == [("b", 1.0), ("b", 4.0), ("b", 9.0)]
 
 
+@pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
+def test_updates_around_callbacks_in_parallel_loops_land_once(spec, capsys):
+    """Also in the first call, of which tracing performs a part."""
+    v, w = tg.Variable(0.0), tg.Variable(2.0)
+    seen = []
+
+    def host(q):
+        seen.append(float(v))
+        v.assign_add(q)
+        return q * 10.0
+
+    def body(x):
+        tg.print("at", x, output_stream=sys.stdout)
+        return tg.py_function(host, [x], spec) + x
+
+    @tg.function
+    def f(xs):
+        v.assign_add(1.0)
+        first = tg.vectorized_map(body, xs)
+        w.assign_add(v)
+        second = tg.vectorized_map(body, first)
+        v.assign_add(0.5)
+        return second, w * 2.0
+
+    total, other = 0.0, 2.0
+    for _ in range(3):
+        del seen[:]
+        second, doubled = f(tg.constant([1.0, 2.0]))
+        assert seen == [total + n for n in (1.0, 2.0, 4.0, 15.0)]
+        total, other = total + 37.5, other + total + 4.0
+        assert second.numpy().tolist() == [121.0, 242.0]
+        assert (float(v), float(w), float(doubled)) == (total, other, 2.0 * other)
+        assert capsys.readouterr().out == "at 1\nat 2\nat 11\nat 22\n"
+
+
+def test_callbacks_without_a_shape_in_loops_in_loops_run_once():
+    """The second one is traced when the first has run for one iteration of the outer loop."""
+    calls = []
+
+    def called(x, y):
+        return tg.py_function(lambda *q: calls.append([*map(float, q)]) or q[0] - q[1], [x, y], X)
+
+    X = tg.float32
+    xs, ys = tg.constant([1.0, 2.0]), tg.constant([10.0, 20.0, 30.0])
+
+    @tg.function
+    def f(xs, ys):
+        def row(x):
+            first = tg.vectorized_map(lambda y: called(x, y), ys)
+            return tg.vectorized_map(lambda y: called(y, x), first)
+
+        return tg.vectorized_map(row, xs)
+
+    first = [[x, y] for x in (1.0, 2.0) for y in (10.0, 20.0, 30.0)]
+    for _ in range(2):
+        del calls[:]
+        assert f(xs, ys).numpy().tolist() == [[-10.0, -20.0, -30.0]] * 2
+        assert sorted(calls) == sorted([*first, *([x - y, x] for x, y in first)])
+
+
 @pytest.mark.parametrize("where", IN_LOOPS)
 def test_prints_in_a_parallel_loop(where, capsys):
     def body(x):

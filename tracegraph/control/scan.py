@@ -226,6 +226,9 @@ class Scan(Loop):
     def with_body(self, body: Graph, constants: int, states: int) -> Scan:
         return Scan(body, constants, states, self.length, self.reverse)
 
+    def with_length(self, length: Size) -> Scan:
+        return Scan(self.body, self.constants, self.states, length, self.reverse)
+
     def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> Scan:
         (body,) = graphs
         return self.with_body(body, self.constants + shared, self.states + carried)

@@ -8,36 +8,79 @@ computations, which no compiler merges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from tracegraph.calls.opened import with_calls_opened
 from tracegraph.control.scan import Scan
 from tracegraph.ir.builder import Builder, copy_inputs, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.common_subexpressions import live_nodes
+from tracegraph.passes.simplify import dead_code
 
 #: Chooses the values of a step to stack: from its nodes, including those of its states, the values
 #: that the reverse scan reads, and those that it has anyway.
 Choice = Callable[[Sequence[Node], set[Tensor], set[Tensor]], Sequence[Tensor]]
 
 
-@dataclass(frozen=True)
 class Uses:
-    """The nodes of a graph that read each value, and the values that gradients read late."""
+    """The nodes of a graph that read each value, and the values that it returns."""
 
-    users: Mapping[Tensor, Sequence[Node]]
-    late: Container[Tensor]
+    def __init__(self, graph: Graph) -> None:
+        self.returned = {*graph.outputs}
+        self.users: dict[Tensor, list[Node]] = {}
+        for node in graph.nodes:
+            for x in dict.fromkeys(node.inputs):
+                self.users.setdefault(x, []).append(node)
+
+    def left_out(self, node: Node) -> list[Tensor]:
+        """The values that a node stacks for the rows of reverse scans, and for nothing else."""
+        op = node.op
+        if type(op) is not Scan or op.cuts_runs:
+            return []
+        return [y for y in node.outputs[op.states :] if self._is_for_rows(y, node)]
+
+    def _is_for_rows(self, y: Tensor, node: Node) -> bool:
+        users = self.users.get(y, ())
+        return bool(users) and y not in self.returned and all(_derives(u, y, node) for u in users)
 
 
-def with_less_stacked(graph: Graph, uses: Uses, choose: Choice) -> Graph | None:
+def _derives(user: Node, x: Tensor, node: Node) -> bool:
+    """Whether a node is a scan of a derivative of another one, and reads `x` as rows only. The
+    reverse scan of a layer reads such rows of the layer behind it, to which it owes nothing."""
+    op, scan = user.op, node.op
+    if type(op) is not Scan or not isinstance(scan, Scan) or op.length != scan.length:
+        return False
+    is_layer_behind = "vjp" in node.source.roles and op.reverse == scan.reverse
+    is_derived = "vjp" in user.source.roles and not is_layer_behind
+    return is_derived and x not in set(user.inputs[: op.rows])
+
+
+def with_less_stacked(graph: Graph, choose: Choice) -> Graph | None:
     """The graph with the stacked values of its scans chosen anew; None if nothing is stacked for a
     gradient, or all of it stays."""
-    scans = {node: _Forward(uses, node, choose) for node in _forward_scans(graph, uses)}
-    scans = {node: scan for node, scan in scans.items() if scan.is_changed}
+    found = None
+    while True:
+        # A reverse scan that stacks values for a derivative of its own has its turn in a later
+        # round, once its body computes what the scan before it no longer stacks.
+        less = _with_less_stacked(found or graph, choose)
+        if less is None:
+            return found
+        found = less
+
+
+def _with_less_stacked(graph: Graph, choose: Choice) -> Graph | None:
+    uses = Uses(graph)
+    scans: dict[Node, _Forward] = {}
+    by_output: dict[Tensor, _Forward] = {}
+    for node in graph.nodes:
+        left_out = uses.left_out(node)
+        if left_out and by_output.keys().isdisjoint(node.inputs):
+            scan = _Forward(node, left_out, choose)
+            if scan.is_changed:
+                scans[node] = scan
+                by_output.update(dict.fromkeys(left_out, scan))
     if not scans:
         return None
-    by_output = {y: scan for scan in scans.values() for y in scan.left_out}
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         for node in graph.nodes:
@@ -50,37 +93,15 @@ def with_less_stacked(graph: Graph, uses: Uses, choose: Choice) -> Graph | None:
         return builder.finish([env[y] for y in graph.outputs])
 
 
-def _forward_scans(graph: Graph, uses: Uses) -> Iterator[Node]:
-    for node in graph.nodes:
-        if type(node.op) is Scan and not node.op.cuts_runs and [*_left_out(uses, node)]:
-            yield node
-
-
-def _left_out(uses: Uses, node: Node) -> Iterator[Tensor]:
-    """The values that a scan stacks for the rows of reverse scans, and for nothing else."""
-    scan = node.op
-    assert isinstance(scan, Scan)
-    for y in node.outputs[scan.states :]:
-        if y in uses.late and all(_has_for_rows(user, y, scan) for user in uses.users.get(y, ())):
-            yield y
-
-
-def _has_for_rows(user: Node, x: Tensor, scan: Scan) -> bool:
-    op = user.op
-    if type(op) is not Scan or op.length != scan.length:
-        return False
-    return "vjp" in user.source.roles and x not in set(user.inputs[: op.rows])
-
-
 class _Forward:
     """A scan with its residuals: which values of its body are stacked, and which are recomputed."""
 
-    def __init__(self, uses: Uses, node: Node, choose: Choice) -> None:
+    def __init__(self, node: Node, left_out: Sequence[Tensor], choose: Choice) -> None:
         op = node.op
         assert isinstance(op, Scan)
         self.node, self.op = node, op
         self.body = with_calls_opened(op.body)
-        self.left_out = dict.fromkeys(_left_out(uses, node))
+        self.left_out = dict.fromkeys(left_out)
         #: For each output that is left out the value in the body.
         self.inner = {
             y: value
@@ -96,7 +117,7 @@ class _Forward:
         """Appends the scan that stacks the chosen values."""
         pairs = zip(self.node.outputs, self.body.outputs, strict=True)
         staying = [(y, value) for y, value in pairs if y not in self.left_out]
-        body = self.body.with_outputs((*(value for _, value in staying), *self.stacked))
+        body = dead_code(self.body.with_outputs((*(y for _, y in staying), *self.stacked)))
         op = self.op.with_body(body, self.op.constants, self.op.states)
         inputs = tuple(env[x] for x in self.node.inputs)
         made = builder.add(op, inputs, self.node.source)
@@ -162,7 +183,7 @@ def _add_backward(
             if x in by_output:
                 made[inner] = made[by_output[x].inner[x]]
         replay(op.body.nodes, made)
-        body = inside.finish([made[y] for y in op.body.outputs])
+        body = dead_code(inside.finish([made[y] for y in op.body.outputs]))
     given = (
         *(env[x] for x in node.inputs[: op.constants]),
         *(begun[x][1] for x in constants),

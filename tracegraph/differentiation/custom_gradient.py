@@ -118,6 +118,7 @@ class CustomGradient(TracedAtCalls):
             effects = _Effects(trace)
             seeds = _seeds(trace, outputs)
             trace.checks_bounds = False  # what computes gradients alone has no checks
+            trace.actual = None  # there is no call yet that has these cotangents
             found = self._pulled(backward, outputs, seeds, trainable)
             self._check_pure(effects.next_place())
             sources = self._matched(*found, trace, arguments, trainable)

@@ -8,6 +8,7 @@ count tells. Values that nobody holds are never computed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import weakref
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from sys import getrefcount
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
@@ -67,10 +68,78 @@ COUNTS_ARE_TRUSTED: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 class Failure:
     """Stands in for the buffer of a value whose computation failed."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "undo")
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, undo: list[Callable[[], None]]) -> None:
         self.error = error
+        #: Give Variables their former contents in place of values that failed in the same run.
+        self.undo = undo
+
+    def raise_error(self) -> NoReturn:
+        """Raises the error. From then on the Variables have their former values again."""
+        while self.undo:
+            self.undo.pop()()
+        raise self.error
+
+
+class Assignable(Protocol):
+    """What values are assigned to: see `slots.Slot`."""
+
+    buffer: Any
+
+    def restore(self, failed: Tensor, former: Any) -> None:
+        """Sets the content `former` in place of `failed`."""
+
+
+class _Assigned:
+    """Pending values that were assigned to a slot, one after the other, and its content before
+    them."""
+
+    __slots__ = ("_references", "former", "slot")
+
+    def __init__(self, slot: Assignable, former: Any, value: Tensor) -> None:
+        self.slot = weakref.ref(slot)
+        self.former = former
+        self._references = [weakref.ref(value)]
+
+    def add(self, value: Tensor) -> None:
+        self._references.append(weakref.ref(value))
+
+    def ends_with(self, slot: Assignable, content: Any) -> bool:
+        """Whether the slot is this one, and its content the last of the values."""
+        return self.slot() is slot and self._references[-1]() is content
+
+    def values(self) -> list[Tensor]:
+        """Those that are alive, as all are that an unfinished run may compute."""
+        return [value for reference in self._references if (value := reference()) is not None]
+
+    def keep_pending(self) -> bool:
+        """Forgets what is no longer pending; whether anything is left."""
+        pending = [reference for reference in self._references if _is_pending(reference())]
+        self._references = pending
+        return bool(pending)
+
+    def failed(self) -> Tensor | None:
+        """The slot's content, if it is one of the values and failed."""
+        slot = self.slot()
+        content = None if slot is None else slot.buffer
+        is_failed = type(content) is Tensor and failure_of(content) is not None
+        return content if is_failed and any(content is x for x in self.values()) else None
+
+    def undo(self, failed: Tensor, former: Any) -> None:
+        slot = self.slot()
+        if slot is not None:
+            slot.restore(failed, former)
+
+
+def _is_pending(value: Tensor | None) -> bool:
+    return value is not None and value.node is not None
+
+
+def failure_of(tensor: Tensor) -> Failure | None:
+    """The failure that a tensor has for a buffer."""
+    buffer = getattr(tensor, "buffer", None)
+    return buffer if type(buffer) is Failure else None
 
 
 class Pending(Builder):
@@ -92,6 +161,8 @@ class Pending(Builder):
         self._cut_off = 0
         #: Whether interrupts added nodes while the list ran for a reader.
         self._was_struck = False
+        #: What was assigned to slots, by their identities.
+        self._assigned: dict[int, _Assigned] = {}
         #: Weak references to objects that keep nodes and must drop them once they have run.
         self.keepers: list[weakref.ref[Any]] = []
         #: How many nodes were searched for a loop that may never end, and whether one was found.
@@ -118,6 +189,14 @@ class Pending(Builder):
             materialise(tensor)
             return tensor
         refuse_leaked(tensor)
+
+    def note_assigned(self, slot: Assignable, value: Tensor, former: Any) -> None:
+        """See the function of this name."""
+        found = self._assigned.get(id(slot))
+        if found is not None and found.ends_with(slot, former):
+            found.add(value)
+        else:
+            self._assigned[id(slot)] = _Assigned(slot, former, value)
 
     def _cut(self) -> None:
         """Runs whole iterations of a loop that never reads a value."""
@@ -209,6 +288,7 @@ class Pending(Builder):
         nodes = self.nodes[:count]
         if not nodes:
             return
+        between = self._assigned_between(nodes)
         try:
             batch = _Batch(nodes, self.nodes, trust_counts)
         except Exception as error:
@@ -218,12 +298,49 @@ class Pending(Builder):
             self._fail_dependents()
             nodes = self.nodes[:]
             batch = _Batch(nodes, nodes, trust_counts)
+            batch.has_failed = True
         batch.run()
+        if batch.has_failed:
+            self._prepare_undo(batch)
         del self.nodes[: len(nodes)]
         self._searched, self._has_endless = 0, False
         batch.release()
+        if self._assigned:
+            self._forget_assigned(between)
         if self.keepers:
             self._tell_keepers()
+
+    def _assigned_between(self, nodes: Sequence[Node]) -> list[tuple[_Assigned, Tensor]]:
+        """The values of Variables between these nodes and later ones, if those assign again. The
+        caller holds them, so that they are computed."""
+        if not self._assigned or len(nodes) == len(self.nodes):
+            return []
+        first, between = {*nodes}, []
+        for assigned in [*self._assigned.values()]:
+            values = assigned.values()
+            before = [value for value in values if value.node in first]
+            if before and before[-1] is not values[-1]:
+                between.append((assigned, before[-1]))
+        return between
+
+    def _prepare_undo(self, batch: _Batch) -> None:
+        """Has the errors of failed values restore the Variables to which these were assigned."""
+        for assigned in [*self._assigned.values()]:
+            failed = assigned.failed()
+            if failed is not None:
+                former = batch.last_good(assigned.values(), assigned.former)
+                undo = functools.partial(assigned.undo, failed, former)
+                failed.buffer.undo.append(undo)
+
+    def _forget_assigned(self, between: list[tuple[_Assigned, Tensor]]) -> None:
+        """Forgets the assignments of values that have been computed."""
+        for assigned, value in between:
+            assigned.former = value
+        if not self.nodes:
+            self._assigned.clear()
+        for key, assigned in [*self._assigned.items()]:
+            if not assigned.keep_pending():
+                self._assigned.pop(key, None)
 
     def _tell_keepers(self) -> None:
         keepers, self.keepers = self.keepers, []
@@ -235,8 +352,7 @@ class Pending(Builder):
     def _fail_dependents(self) -> None:
         """Marks values computed from a failed one as failed, and no longer pending."""
         for node in self.nodes[:]:
-            failures = (getattr(x, "buffer", None) for x in node.inputs)
-            failure = next((x for x in failures if type(x) is Failure), None)
+            failure = next(filter(None, map(failure_of, node.inputs)), None)
             if failure is not None:
                 for y in node.outputs:
                     set_buffer(y, failure)
@@ -272,6 +388,7 @@ class _Batch:
         self.inputs: list[Tensor] = []
         self.values: list[Tensor] = []
         self.held: list[int] = []
+        self.has_failed = False
         key = self._wire(nodes)
         self.held = self._find_held(pending) if trust_counts else list(range(len(self.values)))
         self._wires = tuple(key)
@@ -378,16 +495,30 @@ class _Batch:
     def _run_one_by_one(self) -> None:
         """After a failure, computes each held value separately, with only the nodes that it needs;
         those that fail keep their error."""
+        self.has_failed = True
+        undo: list[Callable[[], None]] = []
         for slot in self.held:
-            value = self.values[slot]
-            try:
-                (buffer,) = program_of(dead_code(self._graph([slot])))(*self.buffers)
-            except Exception as own:
-                if is_of_interrupt(own):
-                    raise
-                set_buffer(value, Failure(run_failure(own, value.source)))
-            else:
-                set_buffer(value, buffer)
+            set_buffer(self.values[slot], self._computed_alone(slot, undo))
+
+    def _computed_alone(self, slot: int, undo: list[Callable[[], None]]) -> Any:
+        """The buffer of one value, or its failure."""
+        try:
+            (buffer,) = program_of(dead_code(self._graph([slot])))(*self.buffers)
+        except Exception as error:
+            if is_of_interrupt(error):
+                raise
+            return Failure(run_failure(error, self.values[slot].source), undo)
+        return buffer
+
+    def last_good(self, values: Sequence[Tensor], former: Any) -> Any:
+        """The last of the values that does not fail, or else the former content."""
+        for value in reversed(values):
+            buffer = getattr(value, "buffer", None)
+            if buffer is None and id(value) in self._slots:
+                buffer = self._computed_alone(self._slots[id(value)], [])
+            if buffer is not None and type(buffer) is not Failure:
+                return buffer
+        return former
 
 
 #: Compiles a graph to something that runs it with its effects; the floor of effects sets it.
@@ -465,7 +596,7 @@ def device_buffer(tensor: Tensor) -> Any:
             buffer = tensor.buffer = _sent(tensor)
             del tensor.host
     if type(buffer) is Failure:
-        raise buffer.error
+        buffer.raise_error()
     return buffer
 
 
@@ -494,7 +625,7 @@ def program_input(tensor: Tensor) -> Any:
         is_small = tensor.host.nbytes <= _HOST_BYTES
         return host_value(tensor) if is_small else device_buffer(tensor)
     if type(buffer) is Failure:
-        raise buffer.error
+        raise buffer.error  # which makes results fail too: nobody has been told of it yet
     return buffer
 
 
@@ -522,11 +653,19 @@ def materialise_endless(tensor: Tensor) -> None:
         materialise(tensor)
 
 
+def note_assigned(slot: Assignable, value: Tensor, former: Any) -> None:
+    """Notes that a pending value is about to replace the content `former` of a slot, which gets
+    that back if the value fails."""
+    builder = value.node and value.node.builder
+    assert isinstance(builder, Pending)
+    builder.note_assigned(slot, value, former)
+
+
 def raise_failures(buffers: Iterable[Any]) -> None:
     """Raises the error of the first buffer whose computation failed."""
     for buffer in buffers:
         if type(buffer) is Failure:
-            raise buffer.error
+            buffer.raise_error()
 
 
 def materialise(tensor: Tensor) -> None:
@@ -540,8 +679,9 @@ def materialise(tensor: Tensor) -> None:
         builder.evaluate()
         if tensor.node is not None:  # the list is running, or the value was judged dead
             _recompute(tensor)
-    if type(getattr(tensor, "buffer", None)) is Failure:
-        raise tensor.buffer.error
+    failure = failure_of(tensor)
+    if failure is not None:
+        failure.raise_error()
 
 
 def _recompute(tensor: Tensor) -> None:

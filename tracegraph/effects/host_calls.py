@@ -20,7 +20,7 @@ from tracegraph.effects.record import recorded_call
 from tracegraph.errors import InvalidArgumentError, TraceError, fail
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Node, Tensor
-from tracegraph.ops.effect import HostCall, Loop, Made, set_host_runner
+from tracegraph.ops.effect import HostCall, Loop, Made, set_host_runner, sizes_of_loops
 from tracegraph.ops.elementwise import Cast
 from tracegraph.tracing.trace import Trace, init_scope
 
@@ -118,14 +118,14 @@ class _Runner:
             raise
         if results is None:
             return None
-        return Made(results, tuple(iterations.kept), _sizes(self._op))
+        return Made(results, tuple(iterations.kept), sizes_of_loops(self._op))
 
 
 class _Iterations:
     """The calls of a Python function in all iterations of the enclosing parallel loops, in order.
 
-    The call of the `first` iteration may be known, and so may the calls that these are derivatives
-    of.
+    The `first` calls may be known, those of the first iteration of the outer loops, and so may the
+    calls that these are derivatives of.
     """
 
     def __init__(
@@ -150,6 +150,11 @@ class _Iterations:
         self, loops: Sequence[Loop], arrays: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, ...] | None:
         """The results; None if checks prevented all calls, so that open sizes remain unknown."""
+        first = self._first
+        if first is not None and first.sizes == tuple(size for size, _ in loops):
+            self._first = None
+            self.kept.extend(first.kept)
+            return tuple(first.results)
         if not loops:
             return self._once(arrays)
         (count, flags), *inner = loops
@@ -194,10 +199,6 @@ class _Iterations:
 
     def _once(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
         op = self._op
-        first, self._first = self._first, None
-        if first is not None:
-            self.kept.extend(first.kept[:1])
-            return tuple(first.results)
         if op.is_gated and not arrays[0]:
             self.kept.append(None)
             return tuple(map(_zeros, op.types)) if self._has_known_sizes else None
@@ -218,12 +219,8 @@ class _Iterations:
         if not forward.sizes and forward.kept:  # one call, differentiated inside a loop
             return forward.kept[0]
         place = len(self.kept)
-        is_same_loop = forward.sizes == _sizes(self._op) and place < len(forward.kept)
+        is_same_loop = forward.sizes == sizes_of_loops(self._op) and place < len(forward.kept)
         return forward.kept[place] if is_same_loop else None
-
-
-def _sizes(op: HostCall) -> tuple[Any, ...]:
-    return tuple(size for size, _ in op.loops)
 
 
 @contextmanager

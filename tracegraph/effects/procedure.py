@@ -44,7 +44,7 @@ from tracegraph.effects.record import Record, ResultShapeError
 from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
-from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function
+from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function, sizes_of_loops
 from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 from tracegraph.tracing.trace import CheckReport
 
@@ -336,7 +336,7 @@ class ProcedureRun:
         if self.is_repeated and op.is_ordered:
             assert self._record is not None
             made = self._record.made[self._count]
-        if made is None or op.loops:  # of a parallel loop, only the first iteration was made
+        if made is None or made.sizes != sizes_of_loops(op):  # of a loop, a part may be made
             arrays = [backend.on_host(self.value(x)) for x in operands(node)]
             forward = getattr(self.env.get(node.inputs[0]), "made", None)
             keeps = node.outputs[0] in self._kept
@@ -399,6 +399,8 @@ class ProcedureRun:
             return
         if self._count > self._made:
             record.add(made, list(self.variables.values()))
+        elif record.made[place] is not made:
+            record.complete(place, made, list(self.variables.values()))
         if not op.undeclared:
             return
         traced = [TensorShape(type.shape) for type in op.types]

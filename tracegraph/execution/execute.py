@@ -164,6 +164,8 @@ class Execution:
     def notes(self) -> list[str]:
         """Notes on the loops in the program that the graph does not have."""
         found = [] if self.rolled is None else self.rolled.notes()
+        if self._budget is not None and "program" in self.__dict__:
+            found += opened("tracegraph.memory_budgets.table").loop_notes(self.program)
         if self._budget is None and has_while_gradients(self.graph):
             # A budget decides only once the program's needs are known.
             graph = dead_code(self.graph) if self.rolled is None else self.rolled.graph

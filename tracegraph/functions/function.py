@@ -256,10 +256,10 @@ class Function(Generic[Parameters, Result]):
                 leaves = args
                 plan = self._call_plans.get((*map(get_type, args),))
                 buffers = (*map(get_buffer, args),)
-        except (AttributeError, TypeError, ValueError) as error:
+        except Exception as error:  # of a leaf without a value: its class may raise what it likes
             if is_of_interrupt(error):
                 raise
-            plan, buffers, leaves = None, (), ()  # a leaf without a value, or too deeply nested
+            plan, buffers, leaves = None, (), ()
         builder = _thread.builder  # without a stack it is the top level: see `current`
         if plan is None or builder.stack or builder.recorders or _settings.run_eagerly:
             try:

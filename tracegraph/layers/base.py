@@ -27,6 +27,7 @@ from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, f
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide
+from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.module import Module, added_losses, settings_text
@@ -448,6 +449,12 @@ def along_channels(value: Any, axes_after: int) -> Any:
 
 
 # Checks of arguments.
+
+
+def flags_of(mask: Any) -> Tensor:
+    """Where a mask is true; numbers count as true unless they are 0."""
+    x = as_tensor(mask)
+    return x if x.dtype.name == "bool" else not_equal(x, 0)
 
 
 def positive(op: str, what: str, value: Any) -> int:

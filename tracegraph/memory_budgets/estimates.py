@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 
-from tracegraph.ir.tensor import Node
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.memory_budgets.residuals import bytes_of, made_of_nothing
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import Elementwise
@@ -54,11 +55,38 @@ def most_held(
                 begins[y] = i
                 held += sizes[y]
                 ending.setdefault(last[y], []).append(y)
-        if held > most:
-            most, when = held, i
+        inside = 0 if step.node is None else _most_inside(step.node)
+        if held + inside > most:
+            most, when = held + inside, i
         held -= sum(sizes[y] for y in ending.pop(i, ()))
     then = [y for y, i in begins.items() if i <= when <= last[y]]
     return most, then or list(range(len(sizes)))
+
+
+def _most_inside(node: Node) -> int:
+    """The peak bytes inside a branch or a step of a loop."""
+    return max((most_held_by(region.graph) for region in node.op.regions), default=0)
+
+
+def most_held_by(graph: Graph) -> int:
+    """The peak bytes of a graph as it stands, besides inputs and outputs."""
+    return graph.cached("most held", lambda: _most_held_by(graph))
+
+
+def _most_held_by(graph: Graph) -> int:
+    made = (y for node in graph.nodes for y in node.outputs)
+    places = {x: i for i, x in enumerate(dict.fromkeys((*graph.inputs, *made)))}
+
+    def places_of(xs: Sequence[Tensor]) -> tuple[int, ...]:
+        return tuple(places[x] for x in xs)
+
+    steps = [
+        ScheduleStep(node, places_of(node.inputs), places_of(node.outputs), is_again=False)
+        for node in graph.nodes
+    ]
+    inputs, outputs = places_of(graph.inputs), places_of(graph.outputs)
+    constant = {places[x] for x in made_of_nothing(graph.nodes)}
+    return most_held(steps, [bytes_of(x) for x in places], inputs, outputs, constant)[0]
 
 
 def _fused(steps: Sequence[ScheduleStep]) -> set[int]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from tracegraph.control.stacked_residuals import Uses, with_less_stacked
+from tracegraph.control.stacked_residuals import with_less_stacked
 from tracegraph.ir.builder import Builder
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.memory_budgets.estimates import ScheduleStep, most_held
@@ -24,6 +24,8 @@ from tracegraph.memory_budgets.residuals import (
     bytes_of,
     kept_in_step,
 )
+from tracegraph.memory_budgets.row_nodes import with_row_nodes_inside
+from tracegraph.memory_budgets.segments import Division, with_segments
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo
 from tracegraph.passes.simplify import dead_code
@@ -307,16 +309,30 @@ def trade_offs(graph: Graph) -> list[Schedule]:
     """Schedules of a graph, from the one that recomputes nothing to the smallest one: each does
     more work than the one before, and holds less."""
     plain = Timeline(graph)
-    uses = Uses(plain.users, plain.read_late)
-    choices = (functools.partial(kept_in_step, price=price) for price in _PRICES_OF_STEPS)
-    others = (with_less_stacked(plain.graph, uses, choose) for choose in choices)
-    timelines = [plain, *(Timeline(other, plain) for other in others if other is not None)]
+    others = _with_other_loops(plain.graph)
+    timelines = [plain, *(Timeline(other, plain, divisions) for other, divisions in others)]
     found = [schedule for timeline in timelines for schedule in _schedules(timeline)]
     best = found[:1]
     for schedule in sorted(found, key=lambda schedule: (schedule.again, schedule.peak)):
         if schedule.peak < _STEP * best[-1].peak:
             best.append(schedule)
     return [*best, *(schedule for schedule in _least(found) if schedule not in best)]
+
+
+def _with_other_loops(graph: Graph) -> Iterator[tuple[Graph, list[Division]]]:
+    """The graph with scans that stack less, those that stack more first, and how the scans are
+    divided."""
+    choices = [functools.partial(kept_in_step, price=price) for price in _PRICES_OF_STEPS]
+    smaller = [with_less_stacked(graph, choose) for choose in choices]
+    yield from ((other, []) for other in smaller if other is not None)
+    inside = with_row_nodes_inside(graph)
+    if inside is not None:
+        smaller = [inside, with_less_stacked(inside, choices[-1])]
+        yield from ((other, []) for other in smaller if other is not None)
+    for other in (inside or graph, smaller[-1]):
+        segmented = None if other is None else with_segments(other, choices[-1])
+        if segmented is not None:
+            yield segmented
 
 
 def _least(found: Sequence[Schedule]) -> list[Schedule]:

@@ -61,8 +61,12 @@ class Timeline:
     """A graph of known sizes with its calls inlined, and the values that its later phases read from
     earlier ones."""
 
-    def __init__(self, graph: Graph, plain: Timeline | None = None) -> None:
-        """`plain` is the timeline of the graph that this one was rewritten from, if any."""
+    def __init__(
+        self, graph: Graph, plain: Timeline | None = None, notes: Sequence[object] = ()
+    ) -> None:
+        """`plain` is the timeline of the graph that this one was rewritten from, if any, and
+        `notes` say how its loops differ."""
+        self.notes = tuple(map(str, notes))
         self.graph = with_calls_opened(graph)
         self.plain = self if plain is None else plain
         self.nodes = self.graph.nodes

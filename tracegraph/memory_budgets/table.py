@@ -41,6 +41,7 @@ class MemoryTable:
     - `temporaries`: of intermediate values, the maximum over all programs; a `memory_budget` bounds
       it.
     - `again`: the share of work that is recomputed, such as 0.21.
+    - `loops`: how scans are divided for the budget, a sentence for each.
     - `rows`: a `MemoryRow` for each line whose values gradients read, the largest first.
     """
 
@@ -51,6 +52,7 @@ class MemoryTable:
     shared: int
     temporaries: int
     again: float
+    loops: tuple[str, ...]
     rows: tuple[MemoryRow, ...]
 
     def __str__(self) -> str:
@@ -84,7 +86,9 @@ class MemoryTable:
         said = f"gradients read {size_text(kept + again)}"
         if again:
             said += f": {size_text(kept)} kept, the rest made again by {self.again:.1%} more work"
-        return ["", said, *aligned([title, *cells], "<>>>><")]
+        elif self.again:
+            said += f"; steps of loops run again, {self.again:.1%} more work"
+        return ["", *self.loops, said, *aligned([title, *cells], "<>>>><")]
 
     __repr__ = __str__
 
@@ -103,8 +107,14 @@ def memory_table(programs: Sequence[Any], budget: int | None) -> MemoryTable:
         shared=sum(need.shared for need in needs),
         temporaries=max(need.temporaries for need in needs),
         again=again / work if work else 0.0,
+        loops=tuple(note for schedule in schedules for note in schedule.timeline.notes),
         rows=_rows(schedules),
     )
+
+
+def loop_notes(program: Any) -> list[str]:
+    """How the scans of a program are divided for a budget."""
+    return [*_schedule(program.graph).timeline.notes]
 
 
 def _schedule(graph: Graph) -> Schedule:

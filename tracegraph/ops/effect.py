@@ -384,6 +384,11 @@ class Made:
     sizes: tuple[Any, ...] = ()
 
 
+def sizes_of_loops(op: HostCall) -> tuple[Any, ...]:
+    """The sizes of the parallel loops around a host call, the outermost first."""
+    return tuple(size for size, _ in op.loops)
+
+
 class HostRunner(Protocol):
     """What is called for a host call: a function of NumPy arrays that returns a tuple of them."""
 
@@ -397,9 +402,9 @@ class HostRunner(Protocol):
         keeps: bool = False,
     ) -> Made | None:
         """The same, with what derivatives need if it `keeps` that; None where checks kept it from
-        all calls of a loop, and nothing tells sizes that are open. `first` is what the first
-        iteration of the loops around it made, if that was run; `forward` what the call made that
-        this is the derivative of."""
+        all calls of a loop, and nothing tells sizes that are open. `first` is what was made in the
+        first iteration of the loops around it, or of the outer ones of them, if that was run;
+        `forward` what the call made that this is the derivative of."""
         ...
 
 

@@ -10,6 +10,7 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tracegraph import nest
 from tracegraph.archive.value_encoding import Records, record_fields, record_kind
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
 from tracegraph.execution.jax_function import Binding
@@ -58,19 +59,22 @@ class SavedFunction(Function):
         """Discards compiled programs. The traces stay, since they could not be recreated."""
         self._call_plans.clear()
 
-    def _of_known_classes(self, value: Any) -> Any:
-        """Converts namedtuples and dataclasses to the loaded classes with the same name and
-        fields."""
-        if type(value) in (list, tuple):
-            return type(value)([self._of_known_classes(item) for item in value])
-        if type(value) is dict:
-            return {key: self._of_known_classes(item) for key, item in value.items()}
-        kind = record_kind(value)
-        if kind is None:
+    def _of_known_classes(self, value: Any, depth: int = 0) -> Any:
+        """Converts namedtuples and dataclasses, in containers of any kind, to the loaded classes
+        with the same name and fields. What is nested too deeply stays: the call refuses it."""
+        opener = None if value is None or depth > nest.DEEPEST else nest.opener_of(value)
+        if opener is None:
             return value
-        fields = record_fields(value)
-        cls = self._records.find(kind, type(value).__name__, tuple(name for name, _ in fields))
-        return value if cls is None else cls(*[self._of_known_classes(x) for _, x in fields])
+        kind = record_kind(value)
+        if kind is not None:
+            fields = record_fields(value)
+            cls = self._records.find(kind, type(value).__name__, tuple(name for name, _ in fields))
+            if cls is not None:
+                return cls(*[self._of_known_classes(item, depth + 1) for _, item in fields])
+        container, items = opener(value)
+        pairs = [(item, self._of_known_classes(item, depth + 1)) for item in items]
+        is_known = all(item is found for item, found in pairs)
+        return value if is_known else container.build([found for _, found in pairs])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFunction:
         """The same traces, with the copies of their Variables."""

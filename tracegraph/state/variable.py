@@ -19,7 +19,7 @@ from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType, as_dtype
 from tracegraph.eager import backend
-from tracegraph.eager.pending import device_buffer, materialise_endless
+from tracegraph.eager.pending import device_buffer, materialise_endless, note_assigned
 from tracegraph.eager.provenance import remember_assignment
 from tracegraph.eager.slots import (
     MemoryPlace,
@@ -605,7 +605,7 @@ class Variable(Slot, TensorMethods):
             while not is_stored:
                 content = self._as_stored(own_content(self))
                 new = self._admitted(self._checked(change(self.tensor_of(content))))
-                is_stored = store_if_same(self, content, _content(new))
+                is_stored = store_if_same(self, content, self._new_content(new, content))
             self.tell_assigned(new)
         return self if read_value else None
 
@@ -645,9 +645,15 @@ class Variable(Slot, TensorMethods):
             return
         new = self._admitted(new)
         self.tell_assigned(new)
-        content = _content(new)
         with state_lock:
-            store((self,), (content,))
+            store((self,), (self._new_content(new, own_content(self)),))
+
+    def _new_content(self, new: Tensor, former: Any) -> Any:
+        """The slot content for a value that is to replace `former`."""
+        content = _content(new)
+        if content is new:
+            note_assigned(self, new, former)
+        return content
 
     def _admitted(self, new: Tensor) -> Tensor:
         (new,) = current().admit_all((new,))

@@ -350,11 +350,11 @@ class Trace(Builder):
     def store_state(self) -> None:
         """Stores the values assigned to variables so far, since a Python function called next may
         read them. What enclosing functions assigned is stored first."""
-        if not self.orders_state:
-            return
         if isinstance(self.outer, Trace):
             self.outer.store_state()
             self.outer.end_where_checks_failed()
+        if not self.orders_state:
+            return
         for state in self.states.values():
             if state.is_assigned and state.value is not None:
                 inputs = (self.take_token(), state.handle, state.value)

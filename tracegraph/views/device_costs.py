@@ -2,8 +2,9 @@
 
 Both are read from the program that XLA compiled, whose text is that of one device. The bytes that a
 device sends follow from the sizes by the formulas for ring algorithms, with n participating devices
-and B bytes in the whole value: 2 B (n - 1) / n for an all-reduce, B (n - 1) / n for an all-gather,
-a reduce-scatter and an all-to-all, and B for a permutation.
+and B bytes in the value: 2 B (n - 1) / n for an all-reduce, B (n - 1) / n for an all-gather, a
+reduce-scatter and an all-to-all, and B for a permutation. The value is the sum, what is gathered,
+or, for an all-to-all and a permutation, what one device has of it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 class Collective(NamedTuple):
     """An exchange of a value between devices: its kind, such as "all-reduce"; the user's lines; the
-    number of participating devices; the bytes of the whole value; the bytes that each device sends
-    in one run of the program; and how often a run performs it, None if that is unknown."""
+    number of participating devices; the bytes of the sum or of what is gathered, or, for an
+    all-to-all and a permutation, of what one device has; the bytes that each device sends in one
+    run of the program; and how often a run performs it, None if that is unknown."""
 
     kind: str
     lines: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -25,10 +26,10 @@ from tracegraph.core.types import float32, int32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
-from tracegraph.layers.base import Layer, known_last, positive, tree_shape
+from tracegraph.layers.base import Layer, flags_of, known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
 from tracegraph.math.elementwise.arithmetic import add, multiply
-from tracegraph.math.elementwise.logic import greater_equal, logical_and, not_equal
+from tracegraph.math.elementwise.logic import greater_equal, logical_and
 from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import einsum, matmul
 from tracegraph.math.reduction import reduce_sum
@@ -65,11 +66,6 @@ def _both(mask: Any, other: Any) -> Any:
     if mask is None or other is None:
         return other if mask is None else mask
     return logical_and(mask, other)
-
-
-def _truth(mask: Any) -> Tensor:
-    x = as_tensor(mask)
-    return x if x.dtype.name == "bool" else not_equal(x, 0)
 
 
 def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
@@ -164,7 +160,7 @@ class Attention(Layer):
         query, value = inputs[:2]
         scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
         query_mask, value_mask = (None, None) if mask is None else mask
-        allowed = None if value_mask is None else expand_dims(_truth(value_mask), 1)
+        allowed = None if value_mask is None else expand_dims(flags_of(value_mask), 1)
         if as_flag(op, "use_causal_mask", use_causal_mask):
             allowed = _both(allowed, _causal(*sizes_of(op, scores)[-2:]))
         weights = masked_softmax(scores, (scores.ndim - 1,), allowed)
@@ -172,7 +168,7 @@ class Attention(Layer):
             weights = nn.dropout(weights, self.dropout, seed=self.seed)
         y = matmul(weights, value)
         if query_mask is not None:
-            y = where(expand_dims(_truth(query_mask), -1), y, as_tensor(0.0, y.dtype))
+            y = where(expand_dims(flags_of(query_mask), -1), y, as_tensor(0.0, y.dtype))
         return (
             (y, weights) if as_flag(op, "return_attention_scores", return_attention_scores) else y
         )
@@ -224,7 +220,8 @@ class MultiHeadAttention(Layer):
 
     - `dropout`: the rate at which to drop weights in training.
     - `use_bias`: whether the projections have biases.
-    - `output_shape`: the number of output features, by default that of the query.
+    - `output_shape`: the number of output features, by default that of the query. A list of sizes
+      gives the features several axes.
     - `seed`: the seed of the dropout.
     - The other arguments are those of `Dense`, for all four kernels, of shapes [features, heads,
       key_dim] and [heads, value_dim, features].
@@ -263,7 +260,7 @@ class MultiHeadAttention(Layer):
         value_dim: int | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
-        output_shape: int | None = None,
+        output_shape: int | Sequence[int] | None = None,
         *,
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
@@ -285,7 +282,8 @@ class MultiHeadAttention(Layer):
         self.use_bias = as_flag(op, "use_bias", use_bias)
         self.output_shape: Any = None
         if output_shape is not None:
-            (self.output_shape,) = as_sizes(op, "output_shape", output_shape)
+            sizes = as_sizes(op, "output_shape", output_shape)
+            self.output_shape = tuple(positive(op, "output_shape", size) for size in sizes)
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -357,8 +355,9 @@ class MultiHeadAttention(Layer):
         self.query_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
         self.key_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
         self.value_dense = self._dense("abc,cde->abde", [None, heads, self.value_dim], "de")
-        results = features if self.output_shape is None else self.output_shape
-        self.output_dense = self._dense("abcd,cde->abe", [None, results], "e")
+        results = self.output_shape or (features,)
+        axes = string.ascii_lowercase[4 : 4 + len(results)]
+        self.output_dense = self._dense(f"abcd,cd{axes}->ab{axes}", [None, *results], axes)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
@@ -440,8 +439,8 @@ def _masked(op: str, query: Any, value: Any, key: Any, attention: Any) -> Any:
     allowed = None
     for mask, axis in ((query, 2), (value, 1), (key, 1)):
         if mask is not None:
-            allowed = _both(allowed, expand_dims(_truth(mask), axis))
-    return _both(allowed, None if attention is None else _truth(attention))
+            allowed = _both(allowed, expand_dims(flags_of(mask), axis))
+    return _both(allowed, None if attention is None else flags_of(attention))
 
 
 def _place(index: Any) -> Tensor:

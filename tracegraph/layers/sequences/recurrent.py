@@ -23,7 +23,7 @@ from tracegraph.control_flow.loops import scan_with_results
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, activation_of, known_last, positive, takes
+from tracegraph.layers.base import Layer, activation_of, flags_of, known_last, positive, takes
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.product import matmul
 from tracegraph.operands.conversion import as_tensor
@@ -590,7 +590,7 @@ class RNN(Layer, Generic[Outputs]):
         if not kept:
             return y, after
         other = zeros_like(y) if self.zero_output_for_mask else last
-        is_kept = as_tensor(kept[0]) != 0 if kept[0].dtype.name != "bool" else kept[0]
+        is_kept = flags_of(kept[0])
         after = nest.map_structure(lambda new, old: where(is_kept, new, old), after, before)
         return where(is_kept, y, other), after
 
@@ -659,6 +659,17 @@ def _stepped(cell: Any, inputs: Any, states: Any, training: Any) -> tuple[Any, A
     return output, nest.pack_sequence_as(states, nest.flatten(after))
 
 
+#: The arguments of `RNN` that its subclasses with cells of ours share.
+_WAYS = (
+    "return_sequences",
+    "return_state",
+    "go_backwards",
+    "stateful",
+    "unroll",
+    "zero_output_for_mask",
+)
+
+
 class OwnRNN(RNN[Outputs]):
     """A layer with one of our cells, to which most arguments go."""
 
@@ -670,8 +681,7 @@ class OwnRNN(RNN[Outputs]):
         dtype, name = own.pop("dtype"), own.pop("name")
         activity = own.pop("activity_regularizer")
         own.pop("use_cudnn", None)  # there is only one implementation
-        ways = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll")
-        along = {way: own.pop(way) for way in ways if way in own}
+        along = {way: own.pop(way) for way in _WAYS if way in own}
         cell = self.cell_type(**own, dtype=dtype)
         RNN.__init__(self, cell, **along, name=name, dtype=dtype)
         self.activity_regularizer = regularizers.get(activity)
@@ -709,6 +719,7 @@ if TYPE_CHECKING:
 
     class _CellSettings(RecurrentSettings, total=False):
         unroll: bool
+        zero_output_for_mask: bool
 
     class _LSTMSettings(_CellSettings, total=False):
         unit_forget_bias: bool
@@ -782,6 +793,7 @@ class SimpleRNN(OwnRNN[Outputs]):
         stateful: bool = False,
         unroll: bool = False,
         seed: int | None = None,
+        zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -858,6 +870,7 @@ class LSTM(OwnRNN[Outputs]):
         stateful: bool = False,
         unroll: bool = False,
         use_cudnn: bool | str = "auto",
+        zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
@@ -933,6 +946,7 @@ class GRU(OwnRNN[Outputs]):
         unroll: bool = False,
         reset_after: bool = True,
         use_cudnn: bool | str = "auto",
+        zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
     ) -> None:
