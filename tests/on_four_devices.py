@@ -148,9 +148,9 @@ def outside(row):
 @pytest.mark.parametrize(
     ("change", "fact"),
     [
-        (drop_one, "its parts do not have each element once"),
-        (repeat_one, "its parts do not have each element once"),
-        (larger, "its parts do not have each element once"),
+        (drop_one, "its parts do not cover each element exactly once"),
+        (repeat_one, "its parts do not cover each element exactly once"),
+        (larger, "its parts do not cover each element exactly once"),
         (other_rank, "it has other axes than the array, which has 2"),
         (outside, r"a part of it ends behind its shape, \[48, 24\]"),
     ],

@@ -945,9 +945,9 @@ def many_truth_values(x):
 
 
 REFUSALS = {
-    one_branch_only: (ValueError, "'y' is set in one branch only", "set in the else branch"),
-    other_branch_only: (ValueError, "'y' is set in one branch only", "set in the main branch"),
-    one_branch_in_a_loop: (ValueError, "'y' is set in one branch only of the `if` at test_auto",
+    one_branch_only: (ValueError, "'y' is set in only one branch", "set in the else branch"),
+    other_branch_only: (ValueError, "'y' is set in only one branch", "set in the main branch"),
+    one_branch_in_a_loop: (ValueError, "'y' is set in only one branch of the `if` at test_auto",
                            "give 'y' a value before the loop"),
     other_dtypes: (TypeError, "'y' is a tensor f32[] in the main branch, and a tensor f64[] in the "
                    "else branch", "tg.cast"),

@@ -135,5 +135,5 @@ def test_what_is_not_to_be_converted_stays_as_it_is():
         tg.function(lambda xs: tg.map_fn(bent, xs), autograph=False),
         tg.function(lambda xs: excluded(xs)),
     ):
-        with pytest.raises(tg.errors.TraceError, match="a Python bool was asked of a tensor"):
+        with pytest.raises(tg.errors.TraceError, match="a Python bool needs the value of a tensor"):
             function(tg.constant(XS))

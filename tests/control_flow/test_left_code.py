@@ -207,7 +207,7 @@ def shared_with_another_function(x):
     ],
 )
 def test_reads_that_python_might_refuse(body, fix):
-    with pytest.raises(tg.errors.TraceError, match=f"'y' is set in one branch only.*\n.*\n.*{fix}"):
+    with pytest.raises(tg.errors.TraceError, match=f"'y' is set in only one branch.*\n.*\n.*{fix}"):
         tg.function(body)(tg.constant(1.0))
 
 

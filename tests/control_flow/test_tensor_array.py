@@ -141,7 +141,7 @@ def test_a_size_that_is_open():
 @pytest.mark.parametrize(
     ("kind", "words", "call"),
     [
-        (SignatureError, "there is no size", lambda: tg.TensorArray(FLOATS)),
+        (SignatureError, "the argument 'size' is missing", lambda: tg.TensorArray(FLOATS)),
         (SignatureError, "handle and flow", lambda: tg.TensorArray(FLOATS, 1, handle=1)),
         (ShapeError, "the size is -1", lambda: array(-1)),
         (DTypeError, "the size is an integer", lambda: array(1.5)),
@@ -235,7 +235,7 @@ def test_a_write_that_nobody_keeps():
             ta.write(i, 1.0)
         return ta.stack()
 
-    text = raises(TraceError, "how large an array", lambda: f(tg.constant(3)))
+    text = raises(TraceError, "the final size of an array", lambda: f(tg.constant(3)))
     assert "keep what write returns: array = array.write" in text
 
 

@@ -67,9 +67,12 @@ def test_names_are_read_as_tensorflow_has_them(name, expected):
 @pytest.mark.parametrize(
     ("name", "fact"),
     [
-        ("abacus", "'abacus' is not part of the name of a device 'abacus'"),
-        ("/cpu:0/abacus:1", "'abacus:1' is not part of the name of a device '/cpu:0/abacus:1'"),
-        ("cpu:0:1", "'cpu:0:1' is not part of the name of a device 'cpu:0:1'"),
+        ("abacus", "'abacus' is not the name of a device"),
+        (
+            "/cpu:0/abacus:1",
+            "'/cpu:0/abacus:1' is not the name of a device: 'abacus:1' is not a part of one",
+        ),
+        ("cpu:0:1", "'cpu:0:1' is not the name of a device"),
         ("gpu:-1", "'-1' is not a number of a device in 'gpu:-1'"),
         ("gpu:one", "'one' is not a number of a device in 'gpu:one'"),
         ("/task:x/cpu:0", "'x' is not a number of a device in '/task:x/cpu:0'"),

@@ -955,6 +955,13 @@ def test_mixing_kinds_while_tracing():
         "outputs]",
         ("f32[1,4,4,3]  from {place}", "f32[2,2,4,5]  from {place}"),
     ),
+    channels_first=shape_error(
+        lambda: tg.nn.conv2d(tg.ones([1, 3, 28, 28]), tg.ones([3, 3, 3, 8]), 1, "SAME"),
+        "conv: f32[1,3,28,28] has 28 channels, and the kernel f32[3,3,3,8] takes 3",
+        "give images as [batch, *spatial, channels], and kernels as [*window, channels / groups, "
+        "outputs]",
+        ("f32[1,3,28,28]  from {place}", "f32[3,3,3,8]  from {place}"),
+    ),
     gather=value_error(
         lambda: tg.gather(tg.ones([3]), [0, 5]),
         "gather: index 5 is out of range for the size 3 of f32[3]",
@@ -1022,13 +1029,13 @@ def test_shapes_that_do_not_fit_while_tracing(case):
         lambda: float(tg.ones([2])),
         ShapeError,
         TypeError,
-        "float() was asked of a tensor f32[2], which has 2 elements",
+        "float() needs one element, and a tensor f32[2] has 2",
         "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
         ("f32[2]  from {place}",),
     ),
     bool=shape_error(
         lambda: bool(tg.ones([2]) > 0.0),
-        "a Python bool was asked of a tensor bool[2], which has 2 elements",
+        "a Python bool needs one element, and a tensor bool[2] has 2",
         "pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
         ("bool[2]  from {place}",),
     ),
@@ -1066,7 +1073,7 @@ def test_python_values_of_tensors(case):
 # ---------------------------------------------------------------- Python values while tracing
 
 SCOPE_FIX = "return it from the function, and use the returned value"
-BOOL_FIX = "use tg.where(condition, x, y), or take the decision outside of the @tg.function; a Python `if` or `while` on a tensor is decided while tracing"
+BOOL_FIX = "use tg.where(condition, x, y), or decide outside the @tg.function; a Python `if` or `while` on a tensor is decided while tracing"
 NUMBER_FIX = (
     "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
 )
@@ -1077,7 +1084,7 @@ OWN_FIX = "use tg.numpy.{}, or tg.numpy_function to call NumPy when the program 
 
 
 def asked(what, type="f32[]"):
-    return f"{what} was asked of a tensor {type} that has no value while tracing"
+    return f"{what} needs the value of a tensor {type}, which has none while tracing"
 
 
 def python_if(x):
@@ -1966,13 +1973,13 @@ def test_what_a_function_cannot_return(result, kind, fact, fix):
         (
             lambda items: items.append(1.0),
             [tg.constant(3.0)],
-            "it was ['*'] and is ['*', '*']",
+            "it was ['*'] and is now ['*', '*'], where '*' is a value",
             "change a copy: items = list(items)",
         ),
         (
             lambda items: items.update(b=1.0),
             {"a": tg.constant(3.0)},
-            "it was {'a': '*'} and is {'a': '*', 'b': '*'}",
+            "it was {'a': '*'} and is now {'a': '*', 'b': '*'}, where '*' is a value",
             "change a copy: items = dict(items)",
         ),
         (
@@ -1984,7 +1991,7 @@ def test_what_a_function_cannot_return(result, kind, fact, fix):
         (
             lambda items: items["a"].clear(),
             {"a": [tg.constant(3.0)]},
-            "it was {'a': ['*']} and is {'a': []}",
+            "it was {'a': ['*']} and is now {'a': []}, where '*' is a value",
             "change a copy: items = dict(items)",
         ),
     ],
@@ -3396,7 +3403,7 @@ def add_in_place(x):
 @table(
     traced=trace_error(
         lambda: tg.function(add_in_place)(tg.ones([2])),
-        "a value to write into a NumPy array was asked of a tensor f32[2] that has no value while "
+        "writing into a NumPy array needs the value of a tensor f32[2], which has none while "
         "tracing",
         "write a = a + x in place of a += x: that gives a tensor",
         ("f32[2]  (argument %x)",),

@@ -570,7 +570,7 @@ def _attribute(a):
 @pytest.mark.parametrize("function", [_item_of_main, _item_of_else, _attribute])
 @pytest.mark.parametrize("value", [1, -1])
 def test_an_item_that_one_branch_sets_is_refused(function, value):
-    with pytest.raises(ValueError, match="is set in one branch only of the `if`"):
+    with pytest.raises(ValueError, match="is set in only one branch of the `if`"):
         tg.function(function)(tg.constant(value))
 
 

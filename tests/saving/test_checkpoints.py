@@ -735,7 +735,7 @@ def test_a_learning_rate_that_the_graphs_hold_says_so():
             AttributeError, match=r"was a Python function.*steps that were saved compute it"
         ):
             getattr(loaded.opt, name)
-    with pytest.raises(tg.errors.SignatureError, match=r"0\.5 would not be in force"):
+    with pytest.raises(tg.errors.SignatureError, match=r"0\.5 would have no effect"):
         loaded.opt.learning_rate = 0.5
     assert not hasattr(loaded, "learning_rate")
 

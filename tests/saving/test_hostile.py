@@ -96,7 +96,7 @@ def test_every_bit_of_a_manifest_counts(tmp_path):
         path.write_bytes(data[:end])
         refusal(tmp_path / "m")
     path.write_bytes(data + b" ")
-    assert refusal(tmp_path / "m").endswith("its checksum is not that of what it holds")
+    assert refusal(tmp_path / "m").endswith("its checksum does not match its contents")
 
 
 @pytest.mark.sampled(6)
@@ -222,7 +222,7 @@ def test_a_file_that_nothing_uses(model):
 def test_what_an_asset_may_be(model):
     (name,) = damage.manifest(model)["files"].keys() & {damage.find(model, "graph").name}
     text = changed(model, lambda m: attribute(m, "words").__setitem__(1, {"asset": name}))
-    assert text.endswith("is not an asset: those stand in the folder assets")
+    assert text.endswith("is not an asset: assets are in the folder assets")
 
 
 # JSON.
@@ -591,7 +591,7 @@ FUNCTIONS = [
         "the weight is f32[1,1], and the variable is token",
     ),
     (lambda m: m["variables"][0].update(weight="none"), "there is no weight 'none'"),
-    (lambda m: m["variables"][0].update(weight="open"), "two variables have one weight"),
+    (lambda m: m["variables"][0].update(weight="open"), "two variables share one weight"),
     (lambda m: m["variables"][0].update(created=1), "two variables have one place in the order"),
     (lambda m: m["variables"].pop(), "the weight 'generator/_state_variable' is of no variable"),
     (

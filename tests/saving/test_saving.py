@@ -770,8 +770,8 @@ def test_a_call_that_was_python_says_so(tmp_path):
         with pytest.raises(TypeError) as caught:
             layer(1.0)
         assert str(caught.value) == (
-            "the module was called in Python: Layer.__call__ was no @tg.function, and was not "
-            f"saved\n  at {__file__}:{caught.traceback[0].lineno + 1}:  layer(1.0)\n"
+            "Layer.__call__ was not saved: it was not a @tg.function\n"
+            f"  at {__file__}:{caught.traceback[0].lineno + 1}:  layer(1.0)\n"
             "  fix: decorate it with @tg.function and trace it before saving, or save and call a "
             "@tg.function that calls the module"
         )

@@ -226,7 +226,7 @@ def _argument_axes(in_axes: Any, args: tuple[Any, ...]) -> list[Any]:
         fail(
             ShapeError,
             f"vmap: in_axes has {len(in_axes)} entries, and {len(args)} arguments were given",
-            fix="give one axis for each argument, None for what is the same for all",
+            fix="give one axis for each argument, and None for an argument that all calls share",
         )
     return list(in_axes)
 
@@ -252,7 +252,7 @@ def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) ->
         if rank_of(op, x) == 0:
             fail(
                 ShapeError,
-                f"{op}: an operand is {x.type}, and has no first axis to go along",
+                f"{op}: an operand is {x.type}, and has no first axis to map over",
                 operands=[operand_text(x)],
                 fix="use the tensor in the function without passing it, or give it an axis",
             )
@@ -269,7 +269,7 @@ def _common_size(op: str, tensors: Sequence[Tensor], broadcasts: bool = True) ->
                 fix="pass tensors with equally many elements along their first axis",
             )
     if found is None:
-        fail(ShapeError, f"{op}: there is no tensor to go along", fix="pass at least one tensor")
+        fail(ShapeError, f"{op}: there is no tensor to map over", fix="pass at least one tensor")
     return found.type.shape[0]
 
 
@@ -287,7 +287,7 @@ class _Whole:
         if how not in (BOOL, HOST_CALL) and self.depends_on([tensor]):  # type: ignore[attr-defined]
             fail(
                 TraceError,
-                f"{how} was asked of a tensor {tensor.type} inside a function that is "
+                f"{how} needs the value of a tensor {tensor.type} inside a function that is "
                 "differentiated: the derivative would miss what is computed from it",
                 operands=[operand_text(tensor)],
                 fix="compute with tensors, or say that it is meant: tg.stop_gradient(x).numpy()",
@@ -907,7 +907,7 @@ def _scalar(value: Any, has_aux: bool) -> Tensor:
         )
     y = as_tensor(value)
     if y.type.shape != () or not y.dtype.is_differentiable:
-        fix = "sum it up, or use tg.jacobian"
+        fix = "reduce it, such as with tg.reduce_sum, or use tg.jacobian"
         if not y.dtype.is_differentiable:
             kind = y.dtype.name
             fix = f"compute the loss with floating numbers: there is no derivative of {kind}"

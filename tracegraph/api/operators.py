@@ -209,7 +209,7 @@ def _value(x: Any, name: str, use: str, is_written: bool = False) -> Any:
     tensor = as_tensor(x)
     if is_symbolic(tensor) and is_written:
         fix = "write a = a + x in place of a += x: that gives a tensor"
-        refuse_value(tensor, "a value to write into a NumPy array", fix)
+        refuse_value(tensor, "writing into a NumPy array", fix)
     if is_symbolic(tensor):
         fix = f"{use}, or tg.numpy_function to call NumPy when the program runs"
         refuse_value(tensor, f"np.{name}", fix)

@@ -237,7 +237,7 @@ def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> N
         bounds = zip(cuts, part.begin, part.end, strict=True)
         counts[tuple(slice(cut.index(a), cut.index(b)) for cut, a, b in bounds)] += 1
     if not (counts == 1).all():
-        row.fail("its parts do not have each element once")
+        row.fail("its parts do not cover each element exactly once")
 
 
 def unlisted(

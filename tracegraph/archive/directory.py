@@ -137,7 +137,8 @@ class Writer:
             fact = f"{self.root} is saved, and the rest of the save failed"
             refused(error, fact, "save again, which does the rest too")
         source = error.filename if isinstance(error.filename, str) else ""
-        reading = "" if not source or self.root in Path(source).parents else f", for {source}"
+        is_inside = self.root in (Path(source), *Path(source).parents)
+        reading = "" if not source or is_inside else f", because of {source}"
         kept = ", and holds what it held" if os.path.exists(self.root / MANIFEST) else ""
         refused(error, f"{self.root} cannot be saved to{kept}{reading}", way_out(error))
 
@@ -526,7 +527,7 @@ _FORMATS = {
     "tracegraph.saved_model": _Format("a saved model", "load it: tg.saved_model.load({!r})"),
     "tracegraph.checkpoint": _Format(
         "a checkpoint",
-        "make the objects that it was saved of, and restore them: "
+        "create the objects that it was saved from, and restore them: "
         "tg.train.Checkpoint(...).restore({!r})",
     ),
 }
@@ -663,7 +664,7 @@ class Reader:
         """The path of a user's file, verified against its checksum."""
         path = self.path(entry)
         if path.parent.name != ASSETS:
-            entry.fail(f"{path} is not an asset: those stand in the folder {ASSETS}")
+            entry.fail(f"{path} is not an asset: assets are in the folder {ASSETS}")
         self._verify(entry.text())
         return path
 
@@ -671,7 +672,7 @@ class Reader:
         """The path of a compiled form, which is not opened."""
         path = self.path(entry)
         if path.parent.name != PAYLOADS:
-            entry.fail(f"{path} is not a program: those stand in the folder {PAYLOADS}")
+            entry.fail(f"{path} is not a program: programs are in the folder {PAYLOADS}")
         return path
 
     def check_all_used(self, entry: Entry, others: Container[str]) -> None:

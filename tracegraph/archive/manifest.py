@@ -159,7 +159,7 @@ def unsealed(data: bytes, entry: Entry) -> Entry:
     if seal != _seal(head):
         fail(
             LoadError,
-            f"{entry.file} was changed: its checksum is not that of what it holds",
+            f"{entry.file} was changed: its checksum does not match its contents",
             fix=SAVE_AGAIN,
         )
     rest = {name: value for name, value in entry.value.items() if name != "checksum"}

@@ -298,7 +298,7 @@ def _join_undefined(one: Any, other: Any, place: StatePlace, flags: frozenset[st
     if is_undefined(one) and is_undefined(other):
         return _Joined(None, (), one)
     value = other if is_undefined(one) else one
-    fact = f"{place.label} is set in one branch only of the `if` at {here()}"
+    fact = f"{place.label} is set in only one branch of the `if` at {here()}"
     is_return = isinstance(one if is_undefined(one) else other, UndefinedReturnValue)
     if is_return or flags:
         leaves, structure = flattened(value)

@@ -1038,7 +1038,7 @@ def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:
         if not isinstance(x.type.shape, tuple) or not x.type.shape:
             fail(
                 ShapeError,
-                f"{name}: {x.type} has no first axis to go along",
+                f"{name}: {x.type} has no first axis to map over",
                 source=here(),
                 operands=[operand_text(x)],
                 fix="give it one: x[tg.newaxis]",

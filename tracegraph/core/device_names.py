@@ -40,7 +40,8 @@ def _with_part(found: DeviceName, part: str, name: str) -> DeviceName:
     if word.upper() not in _KINDS or len(rest) > 1:
         fail(
             SignatureError,
-            f"{shown(part)} is not part of the name of a device {shown(name)}",
+            f"{shown(name)} is not the name of a device"
+            + ("" if part == name else f": {shown(part)} is not a part of one"),
             fix=_FIX,
         )
     number = _number(rest[0], name) if rest and rest[0] != "*" else None

@@ -135,7 +135,7 @@ def _trace(op: str) -> Trace:
     builder = current()
     if isinstance(builder, Trace):
         return builder
-    fact = f"{op}: it is for tensors of a function, and this is the top level"
+    fact = f"{op}: it works only inside a @tg.function, and this is the top level"
     fail(TapeError, fact, fix="use tg.GradientTape, or call it in a @tg.function")
 
 

@@ -767,7 +767,7 @@ def _topological(nodes: list[Node]) -> list[Node]:
 
 def refuse_value(
     tensor: Tensor,
-    what: str = "its value",
+    what: str = "running this",
     fix: str = _PRINT_FIX,
     *,
     kind: type[TraceError] = TraceError,
@@ -778,7 +778,7 @@ def refuse_value(
         refuse_leaked(tensor)
     fail(
         kind,
-        f"{what} was asked of a tensor {tensor.type} that has no value while tracing",
+        f"{what} needs the value of a tensor {tensor.type}, which has none while tracing",
         operands=[operand_text(tensor)],
         fix=_argument_fix(tensor) or fix,
     )

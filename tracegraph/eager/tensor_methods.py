@@ -117,7 +117,7 @@ HOST_CALL = "tg.numpy_function"
 
 
 _CONTROL_FIX = (
-    "use tg.where(condition, x, y), or take the decision outside of the @tg.function; "
+    "use tg.where(condition, x, y), or decide outside the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
 _NUMBER_FIX = (
@@ -165,7 +165,7 @@ def _element(tensor: Tensor, how: str, fix: str = _NUMBER_FIX) -> Any:
     if array.size != 1:
         fail(
             OneElementError,
-            f"{how} was asked of a tensor {tensor.type}, which has {array.size} elements",
+            f"{how} needs one element, and a tensor {tensor.type} has {array.size}",
             operands=[operand_text(tensor)],
             fix="pick one element, such as x[0], or use tg.reduce_sum, tg.reduce_all or the like",
         )

@@ -181,7 +181,7 @@ def _difference(before: Any, after: Any) -> str | None:
     old, old_structure = nest.flatten_structure(before)
     new, new_structure = nest.flatten_structure(after)
     if not old_structure.matches(new_structure):
-        return f"it was {old_structure} and is {new_structure}"
+        return f"it was {old_structure} and is now {new_structure}, where '*' is a value"
     same = all(a is b for a, b in zip(old, new, strict=True))
     return None if same else f"an item of {old_structure} was replaced"
 

@@ -332,4 +332,4 @@ _REFUSED = {
 @converts(*_REFUSED)
 def _refuse(eqn: Equation, *xs: Tensor) -> NoReturn:
     does, fix = _REFUSED[eqn.name]
-    eqn.refuse(f"the primitive {eqn.name!r} {does}, and a graph computes alone", fix)
+    eqn.refuse(f"the primitive {eqn.name!r} {does}, which a graph cannot do", fix)

@@ -297,7 +297,7 @@ def _scatter(eqn: Equation, x: Tensor, indices: Tensor, updates: Tensor) -> Tens
         if not windows.moving:
             eqn.refuse(
                 "a scatter of the whole tensor, dropped where it is shifted, has no counterpart",
-                "put the updates in by jnp.where",
+                "insert the updates with jnp.where",
             )
         starts = {
             axis: SELECT(is_in, start, _size_like(windows.shape[axis], start))

@@ -85,7 +85,7 @@ def _collective(eqn: Equation, *xs: Tensor) -> list[Tensor]:
     axes = eqn.params["axes"]
     if not all(isinstance(axis, int) for axis in axes):
         does, fix = ACROSS_DEVICES
-        eqn.refuse(f"the primitive {eqn.name!r} {does}, and a graph computes alone", fix)
+        eqn.refuse(f"the primitive {eqn.name!r} {does}, which a graph cannot do", fix)
     return [_COLLECTIVES[eqn.name](tuple(sorted(axes)))(x) for x in xs]
 
 
@@ -150,7 +150,7 @@ def _order(keys: Sequence[Tensor], axis: int) -> Tensor:
 def _top_k(eqn: Equation, x: Tensor) -> Any:
     last = x.ndim - 1
     if eqn.params.get("axis", last) not in (last, -1):
-        eqn.refuse("top_k along another axis than the last has no counterpart", "move the axis")
+        eqn.refuse("top_k along an axis other than the last has no counterpart", "move the axis")
     values, indices = TopK(eqn.params["k"])(x)
     dtype = eqn.types[1].dtype
     return values, indices if indices.dtype is dtype else Cast(dtype)(indices)

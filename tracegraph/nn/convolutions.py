@@ -379,8 +379,9 @@ def _conv(
     gaps = per_axis(op, "dilations", 1 if dilations is None else dilations, rank, is_first)
     pads = paddings(op, x, padding, reaches(y.shape, gaps), steps, is_first)
     channels, own = x.shape[-1], y.shape[-2]
-    is_known = known_int(channels) and known_int(own) and own
-    groups = channels // own or 1 if is_known else 1
+    # A kernel that does not divide the channels is refused as one kernel, without groups.
+    divides = known_int(channels) and known_int(own) and own and channels % own == 0
+    groups = channels // own or 1 if divides else 1
     return Conv(steps, pads, (1,) * rank, gaps, groups)
 
 

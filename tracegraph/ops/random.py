@@ -251,6 +251,6 @@ def key_batch(key: TensorType) -> Any:
 def floating(op: str, dtype: DType, shape: Shape) -> TensorType:
     if not dtype.is_floating:
         raise DTypeMismatch(
-            f"random numbers of {dtype.name} are not made here", fix="use a floating type"
+            f"random numbers of {dtype.name} are not supported", fix="use a floating type"
         )
     return TensorType(dtype, shape)

@@ -242,7 +242,7 @@ class Concatenate(Movement):
             rest, first_rest = (without_axis(t.shape, self.axis) for t in (x, first))
             if same_shape(first_rest, rest) is None:
                 raise Mismatch(
-                    f"{first} and {x} differ in another axis than {self.axis}, "
+                    f"{first} and {x} differ on an axis other than {self.axis}, "
                     "along which they are joined",
                     fix="reshape or slice them to equal sizes on the other axes",
                 )

@@ -564,7 +564,7 @@ def connected_pairs(
             GradientError,
             "there is no gradient for any variable: "
             + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
-            fix="compute the loss from the variables, inside of the tape's block",
+            fix="compute the loss from the variables, inside the tape's block",
         )
     return connected
 

@@ -148,7 +148,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
                 SignatureError,
                 f"{op}: there are {counted(len(self.values), 'value')}, and the boundaries are "
                 f"{self.boundaries}",
-                fix="give one value more than boundaries: the first is for the steps before all",
+                fix="give one more value than boundaries: one for the steps before the first",
             )
         if any(x >= y for x, y in zip(self.boundaries, self.boundaries[1:])):
             fail(

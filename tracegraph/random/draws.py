@@ -33,7 +33,7 @@ def floating_dtype(op: str, dtype: Any) -> DType:
     if not kind.is_floating:
         fail(
             DTypeError,
-            f"{op}: random numbers of {kind.name} are not made here",
+            f"{op}: random numbers of {kind.name} are not supported",
             fix="use a floating type, or uniform for integers",
         )
     return kind
@@ -95,7 +95,7 @@ def _counting(op: str, dtype: Any) -> DType:
     """The dtype for drawing integers: an integer or floating one."""
     kind = as_dtype(dtype)
     if not (kind.is_integer or kind.is_floating):
-        fact = f"{op}: whole numbers of {kind.name} are not made here"
+        fact = f"{op}: random integers of {kind.name} are not supported"
         fail(DTypeError, fact, fix="use a type of integers, or a floating one")
     return kind
 

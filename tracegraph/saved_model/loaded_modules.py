@@ -130,7 +130,7 @@ class _LoadedOptimizer(LoadedModule):
             fail(
                 SignatureError,
                 f"the learning rate of the optimizer was {was} when its steps were traced, and "
-                f"{shown(value)} would not be in force in them",
+                f"{shown(value)} would have no effect on them",
                 fix="assign a number to it"
                 if isinstance(rate, Variable)
                 else "give the optimizer a number, or a tg.Variable, before it is saved",
@@ -170,8 +170,7 @@ class _Uncallable(LoadedModule):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         fail(
             TraceError,
-            f"the module was called in Python: {type(self).__name__}.__call__ was no @tg.function, "
-            "and was not saved",
+            f"{type(self).__name__}.__call__ was not saved: it was not a @tg.function",
             fix="decorate it with @tg.function and trace it before saving, or save and call a "
             "@tg.function that calls the module",
         )

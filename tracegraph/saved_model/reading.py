@@ -240,7 +240,7 @@ class Loader:
             entry.fail("two variables have one place in the order of creation")
         weights = [item.pairs()["weight"].text() for item in items]
         if len(set(weights)) < len(weights):
-            entry.fail("two variables have one weight")
+            entry.fail("two variables share one weight")
         if len(weights) < len(self._files.weights):
             unused = min(set(self._files.weights) - set(weights))
             self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")

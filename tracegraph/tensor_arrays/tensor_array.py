@@ -676,7 +676,7 @@ def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
     """Raises TraceError for a growing array whose final size cannot be determined."""
     fail(
         TraceError,
-        f"{name}: how large an array of dynamic size becomes is not known, since {reason}",
+        f"{name}: the final size of an array of dynamic size is not known, because {reason}",
         fix=fix
         or "make it with size= and without dynamic_size, or bound the loop: "
         "maximum_iterations= of tg.while_loop, or in a while "
@@ -758,8 +758,8 @@ def _as_size(size: Any) -> Size:
     if size is None:
         fail(
             SignatureError,
-            "TensorArray: there is no size",
-            fix="give size=, 0 for an array that grows: dynamic_size=True",
+            "TensorArray: the argument 'size' is missing",
+            fix="give size=n, or size=0 and dynamic_size=True for an array that grows",
         )
     if has_dtype(size) and static_value(as_tensor(size)) is None:
         return size_of("TensorArray", as_tensor(size))
