@@ -179,7 +179,7 @@ def by_groups(op: Conv, x: Any, y: Any) -> Any:
     """A convolution for each group."""
     steps = op.strides, op.padding, op.lhs_dilation, op.rhs_dilation
     single = Conv(*steps, 1, op.precision)
-    pairs = zip(*(jnp.split(z, op.groups, axis=-1) for z in (x, y)), strict=True)
+    pairs = zip(*(jnp.split(z, sizes.size(op.groups), axis=-1) for z in (x, y)), strict=True)
     with jax.named_scope("convolution_by_groups"):
         results = [(form_on_cpu(single, *pair) or by_xla)(single, *pair) for pair in pairs]
         return lax.concatenate(results, x.ndim - 1)
