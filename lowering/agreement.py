@@ -91,10 +91,12 @@ def _refuse_values(own: int, other: int, name: str, told: str, others: str) -> N
     )
 
 
-def agree_on_value(array: np.ndarray, target: Any) -> None:
+def agree_on_value(
+    array: np.ndarray, target: Any, parts: dict[int, frozenset[str]] | None = None
+) -> None:
     """Compares the value that each process passes with the others', if all have devices of
-    `target`. Raises DistributedError in all of them if they differ: the parts would make up a value
-    that nobody passed."""
+    `target`; with `parts`, only with those that hold the same parts. Raises DistributedError in
+    all of them if they differ: the parts would make up a value that nobody passed."""
     if not processes.has_devices_of_all(target.mesh):
         return
     told = f"{type_of_array(array)} {shown(array)} at {here()}"
@@ -102,10 +104,23 @@ def agree_on_value(array: np.ndarray, target: Any) -> None:
     with _ended_in_time("move a tensor to the devices of all"):
         words = json.dumps([str(type_of_array(array)), digest, told])
         found = [json.loads(x) for x in processes.gathered(words.encode())]
-    own = processes.index()
-    other = next((i for i, each in enumerate(found) if each[:2] != found[own][:2]), None)
-    if other is not None:
-        _refuse_values(own, other, "one tensor", found[own][2], found[other][2])
+    for i, each in enumerate(found):
+        same = (k for k in range(i) if parts is None or parts[k] == parts[i])
+        other = next((k for k in same if found[k][:2] != each[:2]), None)
+        if other is not None:
+            own = processes.index()
+            first, second = (i, other) if own == i else (other, i)
+            _refuse_values(first, second, "one tensor", found[first][2], found[second][2])
+
+
+def from_local(array: np.ndarray, sharding: Any) -> Any:
+    """An array to which each process contributes its part. Where several hold the same part, they
+    are compared; where none do, nothing is sent."""
+    buffer = processes.from_local(array, sharding)
+    parts = processes.parts_of_processes(sharding, buffer.shape)
+    if len(set(parts.values())) < len(parts):
+        agree_on_value(array, sharding, parts)
+    return buffer
 
 
 def gathered_on_host(buffer: Any) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -173,6 +174,15 @@ def from_local(array: np.ndarray, sharding: Any) -> Any:
     check_is_here(sharding.mesh)
     with context_of(array.dtype), outside_of_traces():
         return jax.make_array_from_process_local_data(sharding, array)
+
+
+@functools.lru_cache(maxsize=256)
+def parts_of_processes(sharding: Any, shape: tuple[int, ...]) -> dict[int, frozenset[str]]:
+    """For each process, the places of what its devices hold of an array with this sharding."""
+    found: dict[int, set[str]] = {}
+    for device, place in sharding.devices_indices_map(shape).items():
+        found.setdefault(device.process_index, set()).add(str(place))
+    return {process: frozenset(places) for process, places in found.items()}
 
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:

@@ -453,6 +453,13 @@ def gives_what_others_give(index):
         tg.Variable(np.full(8, index, np.float32), layout=layout)
     except tg.errors.DistributedError as error:
         print("given", str(error).splitlines()[0])
+    mesh = tg.distribute.Mesh({"data": 2, "model": 2}, np.array(jax.devices()).reshape(2, 2).T)
+    shared = tg.distribute.Layout(mesh, ["data"])  # each process has both halves
+    print("shared", float(tg.reduce_sum(tg.distribute.from_local([3.0, 4.0], shared))))
+    try:
+        tg.distribute.from_local([1.0, index], shared)
+    except tg.errors.DistributedError as error:
+        print("shared", str(error).splitlines()[0])
 
 
 def captures_what_others_do_not(index):

@@ -207,8 +207,8 @@ def test_what_they_do_together_and_alone():
     code, out, err = launch(SCRIPT, scenarios)
     assert (code, err) == (0, [])
     own = [[line[4:] for line in out if line.startswith(f"[{i}]")] for i in range(2)]
-    common = [lines[-7:] for lines in own]
-    own = [lines[:-7] for lines in own]
+    common = [lines[-9:] for lines in own]
+    own = [lines[:-9] for lines in own]
     devices = [f"/job:localhost/replica:0/task:{i}/device:CPU:0" for i in range(2)]
     parts = [
         "parts (8,) float64 140.0",
@@ -228,7 +228,10 @@ def test_what_they_do_together_and_alone():
     for i, lines in enumerate(common):
         assert lines[:2] == ["by chance 0.0 0.0", "nan 4.0"]
         assert lines[2].startswith(fact.format(i, i)) and f"and process {1 - i} f32" in lines[2]
-        assert lines[3:] == [
+        assert lines[3] == "shared 7.0"
+        fact_of_both = "shared processes give different values of one tensor: process {} f32[2] "
+        assert lines[4].startswith(f"{fact_of_both.format(i)}array([1., {i}.]")
+        assert lines[5:] == [
             "shown [0. 1. 2. 3. 4. 5. 6. 7.]",
             "shown numbers from -5 to 2",
             "twice [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]",

@@ -132,6 +132,25 @@ def test_an_array_of_jax_stays_divided():
     assert v.layout == TILES
 
 
+def test_a_value_that_was_computed_with_divided_ones_declares_no_layout():
+    """It is on the mesh because all that was pending ran as one program."""
+    double = with_layout(X, ROWS) * 2.0
+    v = tg.Variable(tg.ones([8, 4]) * 3.0)
+    other = Mesh({"data": 2})
+    f = tg.function(lambda x: v.assign(with_layout(x, Layout(other, ["data", None])) + v))
+    assert double.layout == ROWS and v.declared_layout is None
+    np.testing.assert_array_equal(f(X), X + 3.0)
+
+
+def test_a_whole_array_of_jax_is_not_overwritten_by_a_variable():
+    array = jax.device_put(X, jax_sharding())
+    v = tg.Variable(array)
+    step = tg.function(lambda: v.assign_add(X))
+    for count in (2.0, 3.0):
+        np.testing.assert_allclose(step(), count * X, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(array), X)
+
+
 def test_an_array_on_a_mesh_of_explicit_axes_is_one_of_ours():
     mesh = jax.make_mesh(
         (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Explicit,) * 2

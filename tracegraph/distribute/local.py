@@ -45,12 +45,13 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
     its share of a batch.
 
     - `array`: the part of this process, which is copied. All parts have the same shape; for an axis
-      that the layout does not divide among processes, each passes all of it.
+      that the layout does not divide among processes, each passes all of it. Processes that pass
+      the same part must pass the same values, which are compared.
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 
     With one process, the part is the whole. Raises ShapeError (a ValueError) for a part of another
-    rank, and for a size that the devices of this process do not divide; TraceError (a TypeError)
-    inside a function.
+    rank, and for a size that the devices of this process do not divide; DistributedError where
+    processes pass different values of one part; TraceError (a TypeError) inside a function.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()

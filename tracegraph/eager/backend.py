@@ -346,8 +346,9 @@ def common_number() -> int:
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
-    """A buffer to which each process contributes its part."""
-    return _lowering().processes.from_local(array, sharding)
+    """A buffer to which each process contributes its part. Raises DistributedError if processes
+    contribute different values of one part."""
+    return _lowering().agreement.from_local(array, sharding)
 
 
 def gathered_from_processes(data: bytes) -> list[bytes]:

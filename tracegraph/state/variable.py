@@ -819,10 +819,13 @@ def _checked_kind(kind: Any) -> str:
 
 
 def _layout_for(value: Tensor, layout: Any) -> Layout | None:
-    """The layout of a Variable with this initial value, given its `layout=` argument."""
+    """The layout of a Variable with this initial value, given its `layout=` argument. Without it, a
+    value that is whole on each device declares none, so the Variable may move to another mesh: such
+    a value may be there only because it was computed together with others."""
     if layout is None:
         is_pending = value.node is not None and bool(waiting)
-        return None if is_pending or not is_divided(device_buffer(value)) else value.layout
+        own = None if is_pending or not is_divided(device_buffer(value)) else value.layout
+        return own if own is not None and any(own.axes) else None
     found = backend.layouts().as_layout(layout, value.ndim)
     backend.layouts().check_layout("tg.Variable", value.type, found)
     return found
