@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import nn
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_axis, as_number, rank_of, sizes_of
 from tracegraph.array.creation import range as numbers
 from tracegraph.array.indexing.selection import where

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_number, as_sizes, identified
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, maximum, multiply

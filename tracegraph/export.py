@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.archive.directory import as_path, write_output
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.interrupts import is_of_interrupt

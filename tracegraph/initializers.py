@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracegraph import random
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_axes, as_choice, as_number, as_shape
 from tracegraph.array.creation import (
     constant as constant_of,

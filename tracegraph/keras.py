@@ -21,7 +21,7 @@ from tracegraph import (
     optimizers as optimizers,
     regularizers as regularizers,
 )
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.layers import Input as Input, Layer as Layer, Sequential as Sequential
 from tracegraph.state.variable import Variable as Variable
 

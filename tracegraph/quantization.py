@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import (
     as_axis,
     as_choice,

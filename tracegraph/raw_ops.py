@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_list, as_number
 from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float64

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_choice, as_number, identified, refuse, sizes_of
 from tracegraph.array.creation import eye
 from tracegraph.ir.tensor import Tensor

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph import nest
+from tracegraph.api.absent import publish
 from tracegraph.api.functional import grad, jvp
-from tracegraph.api.public_modules import publish
 from tracegraph.array.creation import cast, identity
 from tracegraph.core.source import here
 from tracegraph.core.types import DType, complex128, float64

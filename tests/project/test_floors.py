@@ -43,7 +43,9 @@ LOWERING = FLOORS.index(("lowering",))
 LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/api/": {"tracegraph"},
+    "tracegraph/autograph/staging.py": {"tracegraph"},
     "tracegraph/config.py": {"tracegraph"},
+    "tracegraph/control_flow/regions.py": {"tracegraph"},
     "tracegraph/core/later.py": {"tracegraph"},
     "tracegraph/debugging.py": {"tracegraph"},
     "tracegraph/differentiation/tape.py": {"tracegraph"},

@@ -1,6 +1,6 @@
 """Names of TensorFlow, JAX, NumPy and PyTorch that do not exist here, and their replacements.
 
-Also what completion shows for a public module: its own names, not its imports.
+Also what makes a module public: what completion shows of it, its own names and not its imports.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from tracegraph.api.renames import GONE, OTHER_NAMES, TENSORFLOW_1
+from tracegraph.boundary import guarding
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.core.later import opened
 from tracegraph.errors import fail_absent, kind_of
@@ -375,6 +376,16 @@ _SLIP = 0.85
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
+
+
+def publish(*names: str) -> None:
+    """Makes modules public: each lists its own names, and raises errors as the public API does. A
+    module in `LATER` ends with this call, since programs may also import it without `tg`, as in
+    `from tracegraph.layers import Dense`."""
+    modules = [sys.modules[name] for name in names]
+    for module in modules:
+        show_names_of(module)
+    guarding.guard(modules)
 
 
 def show_names_of(module: ModuleType) -> None:

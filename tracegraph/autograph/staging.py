@@ -11,13 +11,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CellType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracegraph import nest
 from tracegraph.autograph.function_conversion import HOOKS
-from tracegraph.autograph.late_values import LateValue, late_value
 from tracegraph.autograph.state_values import (
     SetUnlessLeft,
     StatePlace,
@@ -41,6 +40,7 @@ from tracegraph.control.branch import Cond, may_differ
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import is_one
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
@@ -63,6 +63,9 @@ from tracegraph.tensor_arrays.array_states import (
 )
 from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
 from tracegraph.tracing.trace import Trace, current_trace
+
+if TYPE_CHECKING:
+    from tracegraph.autograph.late_values import LateValue
 
 Values = tuple[Any, ...]
 GetState = Callable[[], Values]
@@ -526,7 +529,7 @@ class _StagedLoop:
 
     def _carried(self, number: int, value: Any) -> Any:
         """What the loop carries of a value that the function returns."""
-        found = late_value(value)
+        found = opened("tracegraph.autograph.late_values").late_value(value)  # few programs need it
         self._late.pop(number, None)
         if found is None:
             return value

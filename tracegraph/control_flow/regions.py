@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from tracegraph import nest
 from tracegraph.control.while_loop import COUNT
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
+from tracegraph.core.later import opened
 from tracegraph.core.source import Source, here
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import TOKEN, TensorType
@@ -27,9 +28,8 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import Load, Read, Store
-from tracegraph.padding.bounded_sizes import first_size, with_largest_sizes
-from tracegraph.padding.padded import CannotPad
 from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.specialise import first_size_finder
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.tensor_array import TensorArray
@@ -117,21 +117,21 @@ class SizeOfStepError(TraceError):
 def _with_fixed_sizes(traced: Traced) -> Traced:
     """A step of a loop, which is part of one program, so that sizes that it finds have their
     largest values. Refuses one whose largest value is not known, or does not do."""
-    if first_size(traced.graph) is None:
+    if first_size_finder(traced.graph) is None:
         return traced
     graph = dead_code(traced.graph)  # what a loop returns may be computed after it
-    sized = first_size(graph)
-    try:
-        graph = with_largest_sizes(graph)
-    except CannotPad as reason:
+    sized = first_size_finder(graph)
+    # Few programs need it.
+    found = opened("tracegraph.padding.bounded_sizes").with_largest_sizes(graph)
+    if isinstance(found, str):
         fail(
             SizeOfStepError,
             "a step of a loop computes a size that only the run knows, and what loops of a graph "
-            f"compute has the same shape in every step; here {reason}",
+            f"compute has the same shape in every step; here {found}",
             source=None if sized is None else sized.source,
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
         )
-    return dataclasses.replace(traced, graph=graph)
+    return dataclasses.replace(traced, graph=found)
 
 
 class NeedsTraceError(Exception):

@@ -6,7 +6,7 @@
 Layout(Mesh({'data': 1}), ['data', None])
 """
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.distribute.layouts import Layout, Mesh, with_layout
 from tracegraph.distribute.local import from_local
 from tracegraph.distribute.processes import initialize

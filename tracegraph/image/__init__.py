@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.image import boxes, colour, geometry, measuring, randomly, resizing
 from tracegraph.image.boxes import *
 from tracegraph.image.colour import *

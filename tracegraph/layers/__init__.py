@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.layers import (
     activations,
     base,

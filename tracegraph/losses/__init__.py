@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.losses import classes, functions, matching, overlap
 from tracegraph.losses.classes import *
 from tracegraph.losses.functions import *

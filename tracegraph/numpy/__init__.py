@@ -16,7 +16,7 @@ from __future__ import annotations
 import math as _math
 from typing import TYPE_CHECKING, Any
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.core.types import (
     complex64 as complex64,
     complex128 as complex128,

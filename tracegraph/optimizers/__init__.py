@@ -1,6 +1,6 @@
 """Optimizers, with Keras' names and formulae: Modules whose state is in Variables."""
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.optimizers import (
     adam,
     base,

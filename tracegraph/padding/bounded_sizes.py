@@ -20,28 +20,25 @@ from tracegraph.ops.elementwise import Cast, Maximum, Minimum, Sub
 from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padded import CannotPad, walk
 from tracegraph.passes.simplify import simplify
-from tracegraph.passes.specialise import names_chosen, with_known_sizes
+from tracegraph.passes.specialise import first_size_finder, names_chosen, with_known_sizes
 
 #: The most values of a size of which each is tried.
 _MOST_TRIED = 4096
 
 
-def first_size(graph: Graph) -> Node | None:
-    """The first node in a graph, or in the graphs in it, that finds a size."""
-    nodes = (node for inner in (graph, *graph.graphs()) for node in inner.nodes)
-    return next(filter(_finds_size, nodes), None)
-
-
-def _finds_size(node: Node) -> bool:
-    return type(node.op) is RuntimeSize
-
-
-def with_largest_sizes(graph: Graph) -> Graph:
-    """`graph`, where each size that it finds has its largest value. Raises CannotPad if one has no
-    bound that is known, if an op has no form for padded operands, or if a result would have such a
+def with_largest_sizes(graph: Graph) -> Graph | str:
+    """`graph`, where each size that it finds has its largest value. The reason if one has no bound
+    that is known, if an op has no form for padded operands, or if a result would have such a
     size."""
+    try:
+        return _with_largest_sizes(graph)
+    except CannotPad as reason:
+        return str(reason)
+
+
+def _with_largest_sizes(graph: Graph) -> Graph:
     graph = _with_bounded_regions(graph)
-    finders = [node for node in graph.nodes if _finds_size(node)]
+    finders = [node for node in graph.nodes if type(node.op) is RuntimeSize]
     bounds = {name: _bound(node) for node in finders for name in names_chosen(node)}
     if not bounds:
         return graph
@@ -66,14 +63,14 @@ def with_largest_sizes(graph: Graph) -> Graph:
 
 def _with_bounded_regions(graph: Graph) -> Graph:
     """`graph`, where the graphs in it find no sizes."""
-    if not any(map(first_size, graph.graphs())):
+    if not any(map(first_size_finder, graph.graphs())):
         return graph
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
         for node in graph.nodes:
             op = node.op
-            if op.regions and any(map(first_size, (region.graph for region in op.regions))):
-                op = op.with_regions([with_largest_sizes(region.graph) for region in op.regions])
+            if op.regions and any(map(first_size_finder, (region.graph for region in op.regions))):
+                op = op.with_regions([_with_largest_sizes(region.graph) for region in op.regions])
             with sourced(node.source):
                 outputs = builder.add(op, tuple([env[x] for x in node.inputs]))
             env.update(zip(node.outputs, outputs, strict=True))
@@ -171,4 +168,4 @@ def _is_sum_of_products(size: Size) -> bool:
     )
 
 
-__all__ = ["first_size", "with_largest_sizes"]
+__all__ = ["with_largest_sizes"]

@@ -20,6 +20,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, replay, substituted
 from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import RuntimeSize
 
 
 def bind_sizes(
@@ -69,6 +70,12 @@ def unbound_names(inputs: Iterable[Tensor], nodes: Iterable[Node]) -> list[str]:
     shapes = [name[1:] for name in known if name.startswith("*")]
     known.update(f"{name}.{of}" for name in shapes for of in ("size", "rank"))
     return sorted(used - known)
+
+
+def first_size_finder(graph: Graph) -> Node | None:
+    """The first node in a graph, or in the graphs in it, that finds a size in a value."""
+    nodes = (node for inner in (graph, *graph.graphs()) for node in inner.nodes)
+    return next((node for node in nodes if type(node.op) is RuntimeSize), None)
 
 
 def names_chosen(node: Node, outputs: Iterable[Tensor] | None = None) -> set[str]:

@@ -17,7 +17,7 @@ any order in both modes, trained further, and saved again.
 array([3., 6.], dtype=float32)
 """
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.saved_model.loaded_modules import LoadedModule
 from tracegraph.saved_model.options import Asset, LoadOptions, SaveOptions
 from tracegraph.saved_model.reading import contains_saved_model, load

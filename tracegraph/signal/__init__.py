@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.signal import frames, transforms, transforms_along_axes, window_functions
 from tracegraph.signal.frames import *
 from tracegraph.signal.transforms import *

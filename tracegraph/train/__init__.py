@@ -8,7 +8,7 @@
 array([1., 2.], dtype=float32)
 """
 
-from tracegraph.api.public_modules import publish
+from tracegraph.api.absent import publish
 from tracegraph.train.checkpoint import Checkpoint
 from tracegraph.train.checkpoint_state import latest_checkpoint
 from tracegraph.train.manager import CheckpointManager
