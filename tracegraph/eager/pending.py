@@ -87,7 +87,7 @@ class Assignable(Protocol):
 
     buffer: Any
 
-    def restore(self, failed: Tensor, former: Any) -> None:
+    def _restore(self, failed: Tensor, former: Any) -> None:
         """Sets the content `former` in place of `failed`."""
 
 
@@ -129,7 +129,7 @@ class _Assigned:
     def undo(self, failed: Tensor, former: Any) -> None:
         slot = self.slot()
         if slot is not None:
-            slot.restore(failed, former)
+            slot._restore(failed, former)
 
 
 def _is_pending(value: Tensor | None) -> bool:

@@ -44,7 +44,7 @@ class Slot:
     def __init__(self, buffer: Any = None) -> None:
         self.buffer, self.place = buffer, None
 
-    def restore(self, failed: Tensor, former: Any) -> None:
+    def _restore(self, failed: Tensor, former: Any) -> None:
         """Sets a former content in place of a value that failed."""
         note_pending()
         store_if_same(self, failed, former)
