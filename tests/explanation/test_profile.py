@@ -61,12 +61,13 @@ def slope(x):
 
 
 def test_forward_and_backward_are_told_apart():
-    profile = tg.profile(slope, tg.constant(X))
-    found = {line.name: line for line in profile.lines}
-    both = found[line_of(slope, "both")]
-    assert both.forward > 0
-    # Two products for each of the forward pass.
-    assert both.backward > both.forward
+    profiles = [tg.profile(slope, tg.constant(X)) for _ in range(3)]
+    profile = profiles[0]
+    lines = [line for found in profiles for line in found.lines]
+    both = [line for line in lines if line.name == line_of(slope, "both")]
+    assert all(line.forward > 0 for line in both)
+    # Two products for each of the forward pass. Other work on the machine slows single runs.
+    assert min(line.backward for line in both) > min(line.forward for line in both)
     assert any(cost.is_backward and cost.roles == ("vjp",) for cost in profile.costs)
 
 
