@@ -927,7 +927,8 @@ def _difference(found: list[Any], expected: list[Any]) -> str | None:
         else:
             is_same = x.dtype == y.dtype and x.shape == y.shape and bool(np.all(x == y))
         if not is_same:
-            return f"entry {i} of {len(expected)} is {x!r}, and the model has {y!r}"
+            counts = f"{len(found)}, {len(expected)} in the model"
+            return f"entry {i} of {counts}, is {x!r}, and the model has {y!r}; seen: {found}"
     if len(found) != len(expected):
         return f"{len(found)} entries, and the model has {len(expected)}"
     return None
