@@ -8,6 +8,7 @@ import pytest
 import tracegraph as tg
 from tracegraph.eager import pending
 from tracegraph.ir.builder import current
+from tracegraph.state import variable as state_variable
 
 
 def pending_nodes():
@@ -127,6 +128,21 @@ def test_an_assignment_by_another_thread_stays():
     thread.start()
     thread.join()
     assert float(v) == 7.0
+
+
+def test_an_interrupt_that_has_the_value_computed(monkeypatch):
+    v = tg.Variable(1.0)
+    content = state_variable._content
+
+    def interrupted(value):
+        found = content(value)
+        tg.add(1.0, 1.0).numpy()  # as a signal handler may do, which runs the whole list
+        return found
+
+    monkeypatch.setattr(state_variable, "_content", interrupted)
+    v.assign_add(1.0)
+    v.assign(v * 2.0)
+    assert float(v) == 4.0
 
 
 def test_what_was_assigned_is_forgotten_when_it_has_been_computed():

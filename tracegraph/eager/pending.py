@@ -116,7 +116,8 @@ class _Assigned:
     def keep_pending(self) -> bool:
         """Forgets what is no longer pending; whether anything is left."""
         pending = [reference for reference in self._references if _is_pending(reference())]
-        self._references = pending
+        if pending:  # an interrupt may still ask for the last one
+            self._references = pending
         return bool(pending)
 
     def failed(self) -> Tensor | None:
@@ -657,8 +658,8 @@ def note_assigned(slot: Assignable, value: Tensor, former: Any) -> None:
     """Notes that a pending value is about to replace the content `former` of a slot, which gets
     that back if the value fails."""
     builder = value.node and value.node.builder
-    assert isinstance(builder, Pending)
-    builder.note_assigned(slot, value, former)
+    if isinstance(builder, Pending):  # unless an interrupt has had the value computed
+        builder.note_assigned(slot, value, former)
 
 
 def raise_failures(buffers: Iterable[Any]) -> None:
