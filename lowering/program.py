@@ -719,8 +719,9 @@ _OWN_CONVOLUTIONS = (
 def _is_known(option: str, value: str) -> bool:
     """Whether this XLA takes the option, which is experimental: it refuses what it does not
     know."""
+    program = jax.jit(lambda: 0, compiler_options={option: value})
     try:
-        jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
+        on_worker_thread_here(lambda: program.lower().compile())
     except jax.errors.JaxRuntimeError:
         return False
     return True

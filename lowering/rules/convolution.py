@@ -52,6 +52,7 @@ def precision(op: Matmul | Conv) -> str | None:
 
 
 def by_xla(op: Conv, x: Any, y: Any) -> Any:
+    """XLA's own convolution."""
     rank = len(op.strides)
     layout = (0, rank + 1, *range(1, rank + 1))  # where batch, channels and space stand
     kernel = (rank + 1, rank, *range(rank))  # outputs, channels, window
