@@ -1,6 +1,7 @@
 """Passes: functions Graph -> Graph that keep graphs valid. Graphs are compared as text."""
 
 import contextlib
+import io
 import textwrap
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 import tracegraph as tg
 from lowering.program import compile_graph
 from tracegraph.calls import gradient_cache
-from tracegraph.calls.call import Call, residual_plan
+from tracegraph.calls.call import Call, backward_graph, residual_plan
 from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError
 from tracegraph.ir.builder import Builder
@@ -255,6 +256,24 @@ def test_backward_graphs_take_residuals_and_compute_no_primal_anew():
     plan.forward.verify()
     assert residual_plan(plan.forward).forward is plan.forward
     assert len(plan.forward.outputs) > len(graph.outputs)
+
+
+def test_a_value_kept_for_its_size_can_have_a_cotangent():
+    """A gradient in the caller may give one to each result of a forward form."""
+    v = tg.Variable([1.0, 2.0])
+
+    @tg.function
+    def f(x):
+        v.assign(tg.py_function(lambda q: q * 2 + 1, [v], tg.TensorSpec([None])))
+        tg.print(v, output_stream=io.StringIO())
+        return tg.stop_gradient(v) * 2.0
+
+    forward = residual_plan(f.get_concrete_function(tg.TensorSpec([2])).graph).forward
+    results = [y.type for y in forward.outputs]
+    assert any(not type.is_static for type in results)
+    given = tuple(type.dtype.is_differentiable for type in results)
+    backward, _ = backward_graph(forward, given)
+    backward.verify()
 
 
 def gated(h, row):

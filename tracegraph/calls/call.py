@@ -263,16 +263,7 @@ def derived_name(body: Graph, role: str) -> str:
 
 def _planned(body: Graph) -> ResidualPlan:
     prepared = _with_forward_calls(body)
-    residuals = _residuals(prepared, prepared.outputs)
-    while _may_read_off_path(prepared):
-        # Only higher orders differentiate these reads, and their rules read more.
-        more = _residuals(prepared, (*prepared.outputs, *residuals))
-        if set(more) <= set(residuals):
-            break
-        residuals = list(dict.fromkeys((*residuals, *more)))
-    residuals, again = made_again(prepared, residuals)
-    made = [y for node in prepared.nodes for y in node.outputs if not y.type.is_static]
-    residuals += naming((*prepared.inputs, *made), residuals)
+    residuals, again = _all_residuals(prepared)
     inputs = {x: ("input", i) for i, x in enumerate(prepared.inputs)}
     outputs = {y: ("output", i) for i, y in reversed(list(enumerate(prepared.outputs)))}
     extra: list[Tensor] = []
@@ -297,6 +288,25 @@ def _planned(body: Graph) -> ResidualPlan:
     plan = ResidualPlan(forward, tuple(places), tuple(residuals), again)
     forward.cache["residuals"] = plan
     return plan
+
+
+def _all_residuals(body: Graph) -> tuple[list[Tensor], frozenset[Tensor]]:
+    """The residuals of a body, among them what its rules read for cotangents of residuals; and the
+    values that its backward graph recomputes from them."""
+    reads_off_path = _may_read_off_path(body)
+    made = [y for node in body.nodes for y in node.outputs if not y.type.is_static]
+    found = _residuals(body, body.outputs)
+    while True:
+        residuals, again = made_again(body, found)
+        # The values that only give their sizes need not lie on a path to an output.
+        sizes = naming((*body.inputs, *made), residuals)
+        computed = [x for x in sizes if x.node is not None and x.type.dtype.is_differentiable]
+        off_path = [*found, *computed] if reads_off_path else computed
+        # Only higher orders differentiate these reads, and their rules read more.
+        more = _residuals(body, (*body.outputs, *off_path)) if off_path else []
+        if {*more} <= {*found, *sizes}:
+            return [*residuals, *sizes], again
+        found = list(dict.fromkeys((*found, *more)))
 
 
 def repeats(graph: Graph, count: int) -> tuple[tuple[str, int], ...] | None:
