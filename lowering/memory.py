@@ -19,6 +19,12 @@ _FIX = (
     "use a smaller batch, or have @tg.function(memory_budget=...) compute values again in place of "
     "keeping them"
 )
+#: How the driver of a GPU says that the memory outside XLA's own pool is used up.
+_OUTSIDE_POOL = "CUDA_ERROR_OUT_OF_MEMORY"
+_FIX_OUTSIDE_POOL = (
+    "other processes may hold the memory of this GPU, since each that uses JAX reserves three "
+    "quarters of it: end them, or set XLA_PYTHON_CLIENT_PREALLOCATE=false in their environment"
+)
 
 
 def is_exhausted(error: BaseException) -> bool:
@@ -28,10 +34,11 @@ def is_exhausted(error: BaseException) -> bool:
 
 def exhausted(error: BaseException, graph: Graph, compiled: Any = None) -> ResourceExhaustedError:
     """The error of a program that ran out of memory: its needs, and its largest values."""
-    reason = str(error).split("\n")[0].rpartition("RESOURCE_EXHAUSTED: ")[2].rstrip(". ")
+    reason = str(error).split("\n")[0].rpartition("RESOURCE_EXHAUSTED: ")[2].strip(":. ")
     lines = [f"@{graph.name} finds no memory on {name_of(usual_device())}: {reason}"]
     lines += [*_needs(compiled), *_largest(graph)]
-    return ResourceExhaustedError(message("\n".join(lines), source=here(), fix=_FIX))
+    fix = _FIX_OUTSIDE_POOL if _OUTSIDE_POOL in str(error) else _FIX
+    return ResourceExhaustedError(message("\n".join(lines), source=here(), fix=fix))
 
 
 def _needs(compiled: Any) -> Iterator[str]:

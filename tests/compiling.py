@@ -45,6 +45,12 @@ def compute_on_cpus() -> None:
     jax.config.update("jax_platforms", os.environ.setdefault("JAX_PLATFORMS", "cpu"))
 
 
+def share_gpus() -> None:
+    """Makes this process and its children take GPU memory as they need it: JAX would reserve three
+    quarters of a GPU for the first of several workers."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
 def keep_programs() -> Path | None:
     """Starts keeping this process's compiled programs on disk, in JAX's own cache: many tests
     compile the same programs. Returns the folder, or None if the caller has one.

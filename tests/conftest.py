@@ -17,6 +17,7 @@ from tests.compiling import (
     compute_on_cpus,
     keep_programs,
     let_go_of_programs,
+    share_gpus,
 )
 from tests.sampling import divided
 from tracegraph.eager import pending
@@ -39,6 +40,8 @@ def pytest_configure(config):
     selected = config.getoption("markexpr")
     if "gpu" not in selected.replace("not gpu", ""):
         compute_on_cpus()
+    else:
+        share_gpus()
     keep_bytecode(config)
     # With several processes only the workers compile.
     if not getattr(config.option, "numprocesses", None):

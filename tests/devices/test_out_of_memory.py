@@ -4,7 +4,11 @@ import subprocess
 import sys
 import textwrap
 
+import jax
 import pytest
+
+import tracegraph as tg
+from lowering.memory import exhausted
 
 HEAD = """
 import resource
@@ -114,3 +118,13 @@ def test_top_level_code_tells_the_line_of_the_value(tmp_path):
     assert "finds no memory on" in text
     assert "1,600,000,000 bytes 2 times: f32[400000000] at " in text
     assert "behind 2.0" in text
+
+
+def test_a_gpu_that_other_processes_fill_is_told_by_the_fix():
+    graph = tg.function(lambda x: x + 1).graph(tg.TensorSpec([2]))
+    full = "RESOURCE_EXHAUSTED: : CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+    text = str(exhausted(jax.errors.JaxRuntimeError(full), graph))
+    assert "0: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n" in text
+    assert "fix: other processes may hold the memory" in text
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE=false" in text
+    assert "batch" not in text
