@@ -1,4 +1,4 @@
-"""Attention: each query's mean of values, weighted by how well the keys fit it."""
+"""Attention in several spaces at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from tracegraph import nn, regularizers
 from tracegraph.array.arguments import (
-    as_choice,
     as_count,
     as_flag,
     as_integers,
@@ -19,20 +18,16 @@ from tracegraph.array.arguments import (
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import range as numbers, zeros
-from tracegraph.array.indexing.selection import where
+from tracegraph.array.creation import zeros
 from tracegraph.array.shaping import expand_dims, reshape
 from tracegraph.core.types import float32, int32
-from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
-from tracegraph.layers.base import Layer, flags_of, known_last, positive, tree_shape
+from tracegraph.layers.attention.masks import both, causal, combined
+from tracegraph.layers.base import Layer, known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
-from tracegraph.math.elementwise.arithmetic import add, multiply
-from tracegraph.math.elementwise.logic import greater_equal, logical_and
-from tracegraph.math.elementwise.unary import tanh
-from tracegraph.math.product import einsum, matmul
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.elementwise.arithmetic import multiply
+from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
 from tracegraph.typing import (
@@ -59,157 +54,6 @@ if TYPE_CHECKING:
         attention_mask: TensorLike | None
         training: bool | None
         use_causal_mask: bool
-
-
-def _both(mask: Any, other: Any) -> Any:
-    """Where both masks are true; None counts as true everywhere."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return logical_and(mask, other)
-
-
-def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
-    """[rows, columns]: whether query first + i may attend to key j, which must not come later."""
-    query = expand_dims(add(numbers(rows), cast_to(as_tensor(first), int32)), 1)
-    return greater_equal(query, expand_dims(numbers(columns), 0))
-
-
-class Attention(Layer):
-    """softmax(query @ key^T) @ value (Luong and others 2015)
-
-    - `use_scale`: whether to multiply the scores by a learned scalar.
-    - `score_mode`: "dot", or "concat" for a sum of tanh(query + key).
-    - `dropout`: the rate at which to drop weights in training.
-
-    Call it with [query, value] or [query, value, key], of shapes [examples, queries, features] and
-    [examples, keys, features]. Arguments of the call:
-
-    - `mask`: [query_mask, value_mask], each None or of shape [examples, queries or keys].
-    - `return_attention_scores`: whether to return the weights, [examples, queries, keys], too.
-    - `use_causal_mask`: whether query i attends only to the keys up to i.
-
-    >>> layer = tg.layers.Attention()
-    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
-    TensorShape([1, 2, 4])
-    """
-
-    def __init__(
-        self,
-        use_scale: bool = False,
-        score_mode: str = "dot",
-        dropout: float = 0.0,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-    ) -> None:
-        super().__init__(name, dtype)
-        op = type(self).__name__
-        self.use_scale = as_flag(op, "use_scale", use_scale)
-        self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
-        self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
-        self.seed = seed
-
-    def build(self, input_shape: Any) -> None:
-        if self.use_scale:
-            self.scale = self.add_weight([], "ones", name="scale")
-        if self.score_mode == "concat":
-            self.concat_score_weight = self.add_weight([], "ones", name="concat_score_weight")
-
-    def _as_inputs(self, inputs: Any) -> Any:
-        self._check(inputs)
-        return [super(Attention, self)._as_inputs(x) for x in inputs]
-
-    def _check(self, inputs: Any) -> None:
-        if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
-            op = type(self).__name__
-            fact = f"it takes [query, value] or [query, value, key], and was given {shown(inputs)}"
-            refuse(op, fact, fix=f"call it with a list: tg.layers.{op}()([query, value])")
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __call__(  # type: ignore[override]
-            self,
-            inputs: Sequence[TensorLike],
-            mask: Sequence[TensorLike | None] | None = ...,
-            training: bool | None = ...,
-            return_attention_scores: Literal[False] = ...,
-            use_causal_mask: bool = ...,
-        ) -> Tensor: ...
-        @overload
-        def __call__(
-            self,
-            inputs: Sequence[TensorLike],
-            mask: Sequence[TensorLike | None] | None = ...,
-            training: bool | None = ...,
-            *,
-            return_attention_scores: Literal[True],
-            use_causal_mask: bool = ...,
-        ) -> tuple[Tensor, Tensor]: ...
-        def __call__(self, inputs: Sequence[TensorLike], *more: Any, **arguments: Any) -> Any: ...
-
-    def call(
-        self,
-        inputs: Sequence[Tensor],
-        mask: Sequence[TensorLike | None] | None = None,
-        training: bool | None = False,
-        return_attention_scores: bool = False,
-        use_causal_mask: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        op = type(self).__name__
-        query, value = inputs[:2]
-        scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
-        query_mask, value_mask = (None, None) if mask is None else mask
-        allowed = None if value_mask is None else expand_dims(flags_of(value_mask), 1)
-        if as_flag(op, "use_causal_mask", use_causal_mask):
-            allowed = _both(allowed, _causal(*sizes_of(op, scores)[-2:]))
-        weights = masked_softmax(scores, (scores.ndim - 1,), allowed)
-        if as_flag(op, "training", training):
-            weights = nn.dropout(weights, self.dropout, seed=self.seed)
-        y = matmul(weights, value)
-        if query_mask is not None:
-            y = where(expand_dims(flags_of(query_mask), -1), y, as_tensor(0.0, y.dtype))
-        return (
-            (y, weights) if as_flag(op, "return_attention_scores", return_attention_scores) else y
-        )
-
-    def _scores(self, query: Any, key: Any) -> Tensor:
-        """[examples, queries, keys]"""
-        if self.score_mode == "dot":
-            scores = matmul(query, key, transpose_b=True)
-            return multiply(scores, self.scale) if self.use_scale else scores
-        inner = add(expand_dims(query, -2), expand_dims(key, -3))
-        inner = multiply(inner, self.scale) if self.use_scale else inner
-        return multiply(reduce_sum(tanh(inner), -1), self.concat_score_weight)
-
-
-class AdditiveAttention(Attention):
-    """softmax(sum(scale * tanh(query + key))) @ value (Bahdanau and others 2014)
-
-    The scale is learned, one number per feature. Call it like `Attention`.
-
-    >>> layer = tg.layers.AdditiveAttention()
-    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
-    TensorShape([1, 2, 4])
-    """
-
-    def __init__(
-        self,
-        use_scale: bool = True,
-        dropout: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-    ) -> None:
-        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype)
-
-    def build(self, input_shape: Any) -> None:
-        if self.use_scale:
-            features = known_last(self, input_shape[0])
-            self.scale = self.add_weight([features], "glorot_uniform", name="scale")
-
-    def _scores(self, query: Any, key: Any) -> Tensor:
-        inner = tanh(add(expand_dims(query, -2), expand_dims(key, -3)))
-        return reduce_sum(multiply(inner, self.scale) if self.use_scale else inner, -1)
 
 
 class MultiHeadAttention(Layer):
@@ -405,14 +249,14 @@ class MultiHeadAttention(Layer):
         keys = self.key_dense(value if key is None else key)
         values = self.value_dense(value)
         rows: Any = sizes_of(op, queries)[1]
-        allowed = _masked(op, query_mask, value_mask, key_mask, attention_mask)
+        allowed = combined(op, query_mask, value_mask, key_mask, attention_mask)
         if cache is not None:
             start = _place(cache_update_index)
             cache = _written(cache[0], keys, start), _written(cache[1], values, start)
             keys, values = cache
-            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1], start))
+            allowed = both(allowed, causal(rows, sizes_of(op, keys)[1], start))
         elif as_flag(op, "use_causal_mask", use_causal_mask):
-            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1]))
+            allowed = both(allowed, causal(rows, sizes_of(op, keys)[1]))
         if allowed is not None and rank_of(op, allowed) == 3:
             allowed = expand_dims(allowed, 1)  # one mask for all heads
         is_training = as_flag(op, "training", training)
@@ -432,15 +276,6 @@ class MultiHeadAttention(Layer):
         """[examples, heads, queries, keys]"""
         scaled = multiply(queries, 1 / math.sqrt(self.key_dim))
         return einsum("btnh,bsnh->bnts", scaled, keys)
-
-
-def _masked(op: str, query: Any, value: Any, key: Any, attention: Any) -> Any:
-    """[examples, queries, keys]: where all masks are true; None without masks."""
-    allowed = None
-    for mask, axis in ((query, 2), (value, 1), (key, 1)):
-        if mask is not None:
-            allowed = _both(allowed, expand_dims(flags_of(mask), axis))
-    return _both(allowed, None if attention is None else flags_of(attention))
 
 
 def _place(index: Any) -> Tensor:
