@@ -26,7 +26,9 @@ class Bidirectional(Layer, Generic[Outputs]):
       tuple of both.
     - `backward_layer`: the second layer; by default a copy of the first in the other direction.
 
-    With `return_sequences=True` the outputs at masked steps are zeros, whatever the layers say.
+    Both have the same `return_sequences`, `return_state` and `stateful`; SignatureError (a
+    ValueError) otherwise. With `return_sequences=True` the outputs at masked steps are zeros,
+    whatever the layers say.
 
     The call is that of the layer; `initial_state` has the states of the first layer, and then
     those of the second, and so have the states that are returned.
@@ -77,6 +79,11 @@ class Bidirectional(Layer, Generic[Outputs]):
         if self.backward_layer.go_backwards == layer.go_backwards:
             fact = "Bidirectional: both layers go in the same direction"
             fail(SignatureError, fact, fix="give one of them go_backwards=True")
+        for setting in ("return_sequences", "return_state", "stateful"):
+            there, back = getattr(layer, setting), getattr(self.backward_layer, setting)
+            if there != back:
+                fact = f"Bidirectional: {setting} is {there} in layer, and {back} in backward_layer"
+                fail(SignatureError, fact, fix="make both layers with the same settings")
         # Each layer would repeat what it saw last at a masked step, and that is another step for
         # each direction.
         for part in (layer, self.backward_layer):
@@ -101,6 +108,20 @@ class Bidirectional(Layer, Generic[Outputs]):
     def return_state(self) -> bool:
         """Whether to return the states after the last steps too."""
         return self.forward_layer.return_state
+
+    @property
+    def stateful(self) -> bool:
+        """Whether each call begins with the states that the last one ended with."""
+        return self.forward_layer.stateful
+
+    def reset_state(self) -> None:
+        """Sets the states that stateful layers keep between calls to 0."""
+        self.forward_layer.reset_state()
+        self.backward_layer.reset_state()
+
+    def reset_states(self) -> None:
+        """Another name of `reset_state`."""
+        self.reset_state()
 
     def build(self, input_shape: Any) -> None:
         for layer in (self.forward_layer, self.backward_layer):

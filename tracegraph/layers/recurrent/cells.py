@@ -417,7 +417,7 @@ def _first_size(size: Any) -> Any:
 def initial_state_of(cell: Any, batch_size: Any, dtype: Any) -> Any:
     """The initial state that a cell defines, or zeros of its `state_size`."""
     if hasattr(type(cell), "get_initial_state"):
-        return cell.get_initial_state(batch_size)
+        return listed(cell.get_initial_state(batch_size=batch_size))
     return [zeros([batch_size, size], dtype) for size in nest.flatten(cell.state_size)]
 
 

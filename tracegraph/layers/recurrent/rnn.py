@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from tracegraph import nest, regularizers
 from tracegraph.array.arguments import as_flag, rank_of, refuse, sizes_of
-from tracegraph.array.creation import zeros_like
+from tracegraph.array.creation import zeros, zeros_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import stack, unstack
 from tracegraph.array.shaping import expand_dims, reverse, transpose
@@ -15,7 +15,7 @@ from tracegraph.control_flow.loops import scan_with_results
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import Layer, flags_of
+from tracegraph.layers.base import Layer, flags_of, known
 from tracegraph.layers.recurrent.cells import (
     Cell,
     StackedRNNCells,
@@ -26,6 +26,7 @@ from tracegraph.layers.recurrent.cells import (
     stepped,
 )
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.variable import Variable
 from tracegraph.typing import DTypeLike, Nest, SizeLike, TensorLike
 
 if TYPE_CHECKING:
@@ -48,26 +49,42 @@ class RNN(Layer, Generic[Outputs]):
       output.
     - `go_backwards`: whether to start with the last step; outputs are in the order of
       computation.
+    - `stateful`: whether each call begins with the states that the last one ended with; the
+      variables in `states` keep them, and `reset_state` sets them to 0. All calls then have the
+      same number of examples, which must be known. Tapes do not go back to earlier calls.
     - `zero_output_for_mask`: whether the outputs of masked steps are zeros, or repeat the previous
       output.
 
     Arguments of the call:
 
-    - `initial_state`: the state before the first step, in a list; zeros by default.
+    - `initial_state`: the state before the first step, in a list; by default zeros, or what the
+      last call left where the layer is stateful.
     - `mask`: [examples, steps]; a step where it is false does not change the state.
 
-    The number of steps may be open. Raises ShapeError for inputs that do not have three axes, and
-    ValueError for an `initial_state` with a different number of tensors than the cell has.
+    The number of steps may be open. Raises ShapeError for inputs that do not have three axes, or
+    another number of examples than a stateful layer keeps states for, and ValueError for an
+    `initial_state` with a different number of tensors than the cell has.
 
     >>> layer = tg.layers.RNN(tg.layers.LSTMCell(3), return_sequences=True, return_state=True)
     >>> y, h, c = layer(tg.ones([2, 5, 4]))
     >>> y.shape, h.shape
     (TensorShape([2, 5, 3]), TensorShape([2, 3]))
+
+    A long sequence in parts:
+
+    >>> layer = tg.layers.SimpleRNN(3, stateful=True)
+    >>> x = tg.random.normal([2, 6, 4])
+    >>> first, whole = layer(x[:, :3]), layer(x[:, 3:])
+    >>> layer.reset_state()
+    >>> bool(tg.reduce_all(tg.abs(layer(x) - whole) < 1e-5))
+    True
     """
 
     #: The rank of the inputs.
     axes = 3
     _right_inputs = "give [examples, steps, features]"
+    #: The states are no weights: as in Keras, `variables` and `get_weights` leave them out.
+    _hidden = frozenset(["states"])
 
     @overload
     def __init__(
@@ -130,9 +147,9 @@ class RNN(Layer, Generic[Outputs]):
         self.return_state = as_flag(op, "return_state", return_state)
         self.go_backwards = as_flag(op, "go_backwards", go_backwards)
         self.zero_output_for_mask = as_flag(op, "zero_output_for_mask", zero_output_for_mask)
-        if as_flag(op, "stateful", stateful):
-            fix = "use return_state=True, and give the state to the next call: initial_state=states"
-            fail(SignatureError, f"{op}: layers keep no state between calls", fix=fix)
+        self.stateful = as_flag(op, "stateful", stateful)
+        #: The variables of a stateful layer, in the structure of the cell's state.
+        self.states: Any = None
         self.unroll = as_flag(op, "unroll", unroll)
 
     if not TYPE_CHECKING:  # a type checker sees the call of a Layer
@@ -146,6 +163,22 @@ class RNN(Layer, Generic[Outputs]):
             fact = f"inputs of the shape {input_shape} do not have {self.axes} axes"
             refuse(type(self).__name__, fact, fix=self._right_inputs)
         build_cell(self.cell, [input_shape[0], *input_shape[2:]])
+        if self.stateful:
+            self._make_states(input_shape)
+
+    def _make_states(self, input_shape: Any) -> None:
+        sizes = [known(self, input_shape, axis) for axis in (0, *range(2, self.axes))]
+        first = self._first_state(zeros([1, *sizes], self.dtype))
+        self.states = nest.map_structure(_kept_between_calls, first)
+
+    def reset_state(self) -> None:
+        """Sets the states that a stateful layer keeps between calls to 0."""
+        if self.states is not None:
+            nest.map_structure(lambda state: state.assign(zeros_like(state)), self.states)
+
+    def reset_states(self) -> None:
+        """Another name of `reset_state`."""
+        self.reset_state()
 
     def get_initial_state(self, batch_size: SizeLike) -> list[Any]:
         """The state before the first step."""
@@ -169,15 +202,27 @@ class RNN(Layer, Generic[Outputs]):
             kept = None if kept is None else reverse(kept, [0])
         start = self._start(initial_state, x)
         last, final, outputs = self._run(x, start, kept, training)
+        if self.stateful:
+            nest.map_structure(lambda state, after: state.assign(after), self.states, final)
         y = last if outputs is None else transpose(outputs, [1, 0, *range(2, outputs.ndim)])
         return [y, *listed(final)] if self.return_state else y  # type: ignore[return-value]
 
     def _first_state(self, x: Tensor) -> Any:
         return self.get_initial_state(sizes_of(type(self).__name__, x)[1])
 
+    def _kept_state(self, x: Tensor) -> Any:
+        """What the last call left."""
+        op = type(self).__name__
+        kept, examples = nest.flatten(self.states)[0].shape[0], sizes_of(op, x)[1]
+        if not isinstance(examples, int) or examples != kept:
+            fact = f"it keeps the states of {kept} examples, and the inputs have {examples}"
+            fix = f"give {kept} examples, or make a layer for another number of them"
+            refuse(op, fact, x, fix=fix)
+        return nest.map_structure(lambda state: state.read_value(), self.states)
+
     def _start(self, given: Any, x: Tensor) -> Any:
         """The state before the first step of [steps, examples, ...]."""
-        own = self._first_state(x)
+        own = self._kept_state(x) if self.stateful else self._first_state(x)
         if given is None:
             return own
         values, wanted = nest.flatten(given), len(nest.flatten(own))
@@ -234,6 +279,12 @@ class RNN(Layer, Generic[Outputs]):
             return (lambda row, states: stepped(cell, row, states, training)), x
         masks = cell.masks(_row(x), start, training)
         return (lambda row, states: cell.advance(row, states, masks)), cell.project(x, masks)
+
+
+def _kept_between_calls(state: Tensor) -> Variable:
+    variable = Variable(state, trainable=False, name="rnn_state")
+    variable.has_plain_name = True
+    return variable
 
 
 def _widened(x: Tensor, axes: int) -> Tensor:
