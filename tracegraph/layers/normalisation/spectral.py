@@ -58,11 +58,13 @@ class SpectralNormalization(Layer):
     def build(self, input_shape: Any) -> None:
         if not self.layer.built:
             self.layer.build(input_shape)
+        # Keras lists them in this order, before the layer's other weights.
+        self.kernel = self._kernel_of_layer()
         start = initializers.TruncatedNormal(stddev=0.02)
-        wide = self._kernel().shape[-1]
-        self.vector_u = self.add_weight([1, wide], start, name="vector_u", trainable=False)
+        shape, kind = [1, self.kernel.shape[-1]], self.kernel.dtype
+        self.vector_u = self.add_weight(shape, start, kind, name="vector_u", trainable=False)
 
-    def _kernel(self) -> Variable:
+    def _kernel_of_layer(self) -> Variable:
         for name in ("kernel", "embeddings"):
             found = vars(self.layer).get(name)
             if isinstance(found, Variable):
@@ -73,7 +75,7 @@ class SpectralNormalization(Layer):
 
     def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
         if as_flag("SpectralNormalization", "training", training):
-            self._normalize(self._kernel())
+            self._normalize(self.kernel)
         return self.layer(inputs, training=training)
 
     def _normalize(self, kernel: Variable) -> None:
