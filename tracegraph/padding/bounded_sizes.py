@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracegraph.control_passes.ranges import range_of
-from tracegraph.core.shapes import Dim, Size, dim_names, maximum, substitute_size
+from tracegraph.control_passes.size_bounds import largest_value
+from tracegraph.core.shapes import Dim, Size, dim_names, substitute_size
 from tracegraph.core.source import sourced
 from tracegraph.errors import Mismatch, ShapeError
 from tracegraph.ir.builder import Builder, copy_inputs
-from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import DimSize, RuntimeSize
-from tracegraph.ops.elementwise import Cast, Maximum, Minimum, Sub
+from tracegraph.ir.tensor import Graph, Node
+from tracegraph.ops.constant import RuntimeSize
 from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padded import CannotPad, walk
 from tracegraph.passes.simplify import simplify
@@ -80,51 +79,10 @@ def _with_bounded_regions(graph: Graph) -> Graph:
 
 def _bound(node: Node) -> Size:
     """The largest value of a size that a node finds."""
-    bound = _largest(node.inputs[0])
+    bound = largest_value(node.inputs[0])
     if bound is None:
         raise CannotPad("nothing says how large it may become")
     return bound
-
-
-def _largest(x: Tensor) -> Size | None:
-    """The largest value of an integer scalar, as a size; None if it is not evident."""
-    if (found := range_of(x)) is not None:
-        return found[1]
-    if x.node is None:
-        return None
-    op, inputs = x.node.op, x.node.inputs
-    match op:
-        case DimSize():
-            return op.size
-        case Cast():
-            return _largest(inputs[0])
-        case Minimum():
-            return next(filter(None, map(_largest, inputs)), None)
-        case Maximum():
-            one, other = map(_largest, inputs)
-            return None if one is None or other is None else maximum(one, other)
-        case Sub() if _is_at_least_0(inputs[1]):
-            return _largest(inputs[0])
-    return None
-
-
-def _is_at_least_0(x: Tensor) -> bool:
-    """Whether an integer scalar is seen to be 0 or more."""
-    if (found := range_of(x)) is not None:
-        return found[0] >= 0
-    if x.node is None:
-        return False
-    op, inputs = x.node.op, x.node.inputs
-    match op:
-        case DimSize():
-            return True
-        case Cast():
-            return _is_at_least_0(inputs[0])
-        case Minimum():
-            return all(map(_is_at_least_0, inputs))
-        case Maximum():
-            return any(map(_is_at_least_0, inputs))
-    return False
 
 
 def _check_assumptions(graph: Graph, bounds: Mapping[str, Size]) -> None:
