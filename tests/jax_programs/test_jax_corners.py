@@ -520,3 +520,50 @@ def test_rules_that_use_each_other_are_read_as_deep_as_one_rule(monkeypatch):
     found = tg.grad(tg.grad(tg.from_jax(fn)))(tg.constant(0.3))
     np.testing.assert_allclose(found, jax.grad(jax.grad(fn))(0.3), rtol=1e-5)
     assert len(read) < 30
+
+
+@jax.custom_jvp
+def without_tangent(x):
+    return x + 0.0
+
+
+@partial(without_tangent.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    if not isinstance(tangents[0], jax.custom_derivatives.SymbolicZero):
+        raise ValueError("a tangent")
+    return without_tangent(*primals), jnp.zeros_like(primals[0])
+
+
+def advanced(t, y):
+    return t + 0.1, y * jnp.cos(t)
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        jax.jit(advanced),
+        jax.checkpoint(advanced),
+        lambda t, y: lax.cond(t > 0.05, advanced, lambda t, y: (2.0 * t, y), t, y),
+        lambda t, y: lax.fori_loop(0, 2, lambda _, state: advanced(*state), (t, y)),
+        lambda t, y: lax.while_loop(lambda s: s[0] < 0.35, lambda s: advanced(*s), (t, y)),
+        lambda t, y: (t + jnp.floor(y), y),
+    ],
+)
+def test_rules_that_refuse_a_tangent_get_none_where_jax_gives_none(both):
+    """Operations of several values, of which one depends on the argument, as solvers keep time."""
+
+    @jax.checkpoint
+    def fn(x):
+        def step(state, _):
+            t, y = both(*state)
+            return (without_tangent(t), y), t
+
+        (t, y), _ = lax.scan(step, (0.0, x), None, length=3)
+        return y + t
+
+    x = tg.constant(0.7)
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as forward:
+        y = tg.from_jax(fn)(x)
+    np.testing.assert_allclose(
+        forward.jvp(y), jax.jvp(fn, (jnp.float32(0.7),), (jnp.float32(1),))[1], 1e-6
+    )

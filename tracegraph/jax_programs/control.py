@@ -19,12 +19,12 @@ from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import int32
 from tracegraph.ir.builder import inline
 from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.activity import loop_counts
 from tracegraph.jax_programs.equations import (
     NEEDS_SIZE,
     OTHERS,
     Equation,
     abstract,
-    active_in_loop,
     broadcast_to,
     computed_by,
     converts,
@@ -82,25 +82,16 @@ def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
 @converts("scan")
 def _scan(eqn: Equation, *xs: Tensor) -> Any:
     params = eqn.params
-    jaxpr = params["jaxpr"].jaxpr
-    if not jaxpr.outvars:
+    if not eqn.eqn.outvars:
         return ()
-    rows = _with_rows(eqn.eqn.invars, jaxpr.invars)
-    states = len(jaxpr.outvars) - _with_rows(eqn.eqn.outvars, jaxpr.outvars)
-    constants = len(xs) - rows - states
-    active = active_in_loop(jaxpr, eqn.active, constants, states)
+    constants, states = loop_counts(eqn.eqn)
+    active = eqn.reader.activity.in_loop(params["jaxpr"], eqn.active, constants, states)
     body = eqn.reader.graph("scan_body", params["jaxpr"], active)
     (body,), sizes = with_sizes_given([body])
     xs = *sizes, *xs
     return Scan(
         body, len(sizes) + constants, states, size_of(params["length"]), bool(params["reverse"])
     )(*xs)
-
-
-def _with_rows(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """How many values of a scan have a row per step: one axis more than in its body."""
-    pairs = zip(outside, inside, strict=True)
-    return sum(len(x.aval.shape) > len(row.aval.shape) for x, row in pairs)
 
 
 @converts("while")
@@ -112,7 +103,7 @@ def _while(eqn: Equation, *xs: Tensor) -> Any:
     tests, steps = params["cond_jaxpr"], params["body_jaxpr"]
     test = eqn.reader.graph("cond", tests, (False,) * len(tests.jaxpr.invars))
     states = len(xs) - constants
-    active = active_in_loop(steps.jaxpr, eqn.active[of_test:], of_body, states)
+    active = eqn.reader.activity.in_loop(steps, eqn.active[of_test:], of_body, states)
     step = eqn.reader.graph("body", steps, active)
 
     def goes_on(*given: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.activity import Activity
 from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
 from tracegraph.ops.constant import Constant, constant
@@ -117,6 +118,7 @@ class EquationReader:
         self._graphs: dict[Any, tuple[Any, Graph]] = {}
         #: The names of the functions with custom derivatives that are being read.
         self.open_rules: list[str] = []
+        self.activity = Activity(is_differentiable)
 
     def run(
         self,
@@ -140,7 +142,7 @@ class EquationReader:
                 equation = Equation(eqn, jaxpr, self, has)
                 made = self._nodes(equation, [_value(env, x) for x in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
-            reached.update(_reached_by(eqn, has))
+            reached.update(self.activity.reached_by(eqn, has))
         return [_value(env, x) for x in jaxpr.outvars]
 
     def _nodes(self, equation: Equation, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -191,31 +193,6 @@ class EquationReader:
             types = [type_of(x.aval) for x in jaxpr.invars]
             found = self._graphs[key] = program, graph_of(name, types, body)
         return found[1]
-
-
-def _reached_by(eqn: JaxprEqn, has: Sequence[bool]) -> Sequence[Any]:
-    """The results of an equation that depend differentiably on operands, if `has` says that some of
-    these do."""
-    if not any(has) or eqn.primitive.name == "stop_gradient":
-        return ()
-    return [x for x in eqn.outvars if is_differentiable(x.aval)]
-
-
-def active_in_loop(
-    jaxpr: Jaxpr, active: Sequence[bool], constants: int, states: int
-) -> tuple[bool, ...]:
-    """Which operands of a loop's body have derivatives in any step, given those that have them in
-    the first: its constants, its states, and others."""
-    flags, before = [*active], None
-    while flags != before:
-        before = [*flags]
-        reached = {x for x, flag in zip(jaxpr.invars, flags, strict=True) if flag}
-        for eqn in jaxpr.eqns:
-            has = [not isinstance(x, Literal) and x in reached for x in eqn.invars]
-            reached.update(_reached_by(eqn, has))
-        for place, x in enumerate(jaxpr.outvars[:states], constants):
-            flags[place] |= not isinstance(x, Literal) and x in reached
-    return tuple(flags)
 
 
 def computed_by(primitive: Any) -> Callable[..., Any] | None:
