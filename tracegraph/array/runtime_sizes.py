@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.array.expressions import as_known, difference
-from tracegraph.array.sizes_before_loops import value_before_loops
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import Dim, Size, element_count, least
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
@@ -55,7 +55,8 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
         return known
     require_rank(n)  # the rank may be known when tracing restarts
     n = cast_to(n, int64)
-    builder, n = value_before_loops(n, clamps) or (current(), n)
+    before = opened("tracegraph.array.sizes_before_loops").value_before_loops
+    builder, n = before(n, clamps) or (current(), n)
     for node in _last_sizes(builder):
         apart = difference(n, node.inputs[0])
         # A size read before is at least 0; a smaller one may be negative, and is then clamped.
