@@ -295,3 +295,59 @@ def test_the_gradient_of_what_an_episode_returns():
     for n in (20, 4):
         wanted = 2.0 * np.sum(plain_episode(1.0, n)[0] ** 2)  # all are multiples of x
         assert float(slope(f64(1.0), tg.constant(n))) == pytest.approx(wanted, rel=1e-12)
+
+
+def primes(n):
+    is_prime = tg.concat([[False, False], tg.ones([n - 1], tg.bool)], 0)
+    p = 2
+    while p * p <= n:
+        if is_prime[p]:
+            numbers = tg.range(n + 1)
+            is_prime = is_prime & ((numbers % p != 0) | (numbers < p * p))
+        p += 1
+    return tg.where(is_prime)[:, 0]
+
+
+def test_a_sieve_whose_branch_computes_a_size_that_no_step_changes():
+    f = tg.function(primes)
+    for n in (2, 30, 50):
+        wanted = [k for k in range(2, n + 1) if all(k % p for p in range(2, k))]
+        assert f(tg.constant(n)).numpy().tolist() == wanted
+
+
+def weighted(x, mask, n):
+    total = tg.constant(0.0, tg.float64)
+    for i in tg.range(3):
+        for _ in tg.range(n):
+            kept = tg.boolean_mask(x, mask)
+            total += tg.reduce_sum(kept**2) * tg.reduce_sum(tg.ones([n], tg.float64))
+        total += tg.cast(i, tg.float64)
+    return total
+
+
+def test_sizes_that_no_step_of_nested_loops_changes():
+    @tg.function
+    def slope(x, mask, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = weighted(x, mask, n)
+        return y, tape.gradient(y, x)
+
+    x, mask = np.array([0.5, -1.5, 2.0, 0.7]), np.array([True, False, True, True])
+    for n in (2, 0):
+        y, gradient = slope(f64(x), tg.constant(mask), tg.constant(n))
+        assert float(y) == pytest.approx(3 * n * n * np.sum(x[mask] ** 2) + 3)
+        np.testing.assert_allclose(gradient, 6 * n * n * np.where(mask, x, 0.0))
+
+
+def of_a_branch(n):
+    total = 0.0
+    for _ in tg.range(3):
+        if n > 2:
+            total += tg.reduce_sum(tg.ones([n - 2]))
+    return total
+
+
+def test_a_size_that_only_a_branch_computes_may_be_negative():
+    with pytest.raises(tg.errors.TraceError, match="how large it may become"):
+        tg.function(of_a_branch)(tg.constant(1))
