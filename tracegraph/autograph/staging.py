@@ -646,7 +646,8 @@ class _StagedLoop:
                 name,
                 "before the loop",
                 "after one iteration",
-                "give it before the loop the type that it gets in the loop",
+                "give it before the loop the shape that it gets in the loop; append what grows to "
+                "a list, and join that after the loop by tg.stack or tg.concat",
             )
             if own.structure is None:
                 is_new |= self._define(number, value)
