@@ -1073,6 +1073,14 @@ def test_in_any_and_all_of_tensors():
     assert bool(one) and not bool(other)
 
 
+def test_what_python_decides_in_converted_code_says_so():
+    def kept(xs):
+        return [x for x in tg.unstack(xs) if x > 2.0]
+
+    with pytest.raises(TraceError, match="but the `if` of a comprehension"):
+        tg.function(kept)(tg.constant([1.0, 3.0]))
+
+
 def test_state_is_put_back_after_an_error():
     class Thing:
         x = 1.0

@@ -32,6 +32,7 @@ from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.ops.sort import TrueIndices
 from tracegraph.tensor_arrays.tensor_array import run_size
+from tracegraph.tracing.trace import Trace
 
 #: How many sizes to search for one that differs by a known number.
 _LOOK_BACK = 16
@@ -55,8 +56,7 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
         return known
     require_rank(n)  # the rank may be known when tracing restarts
     n = cast_to(n, int64)
-    before = opened("tracegraph.array.sizes_before_loops").value_before_loops
-    builder, n = before(n, clamps) or (current(), n)
+    builder, n = _before_loops(n, clamps) or (current(), n)
     for node in _last_sizes(builder):
         apart = difference(n, node.inputs[0])
         # A size read before is at least 0; a smaller one may be negative, and is then clamped.
@@ -68,6 +68,17 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
     size = Dim.named(builder.new_size_name())
     builder.add(RuntimeSize(size), (n,))
     return size
+
+
+def _before_loops(n: Tensor, clamps: bool) -> tuple[Builder, Tensor] | None:
+    """Where a size in a step of a loop is found instead, and its value there."""
+    trace = current()
+    while isinstance(trace, Trace) and trace.region and not trace.is_step:
+        trace = trace.outer
+    if not (isinstance(trace, Trace) and trace.region):
+        return None
+    # Few programs need it.
+    return opened("tracegraph.array.sizes_before_loops").value_before_loops(n, clamps)
 
 
 def _may_be_negative(size: Size) -> bool:

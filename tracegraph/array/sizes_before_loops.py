@@ -4,10 +4,10 @@ them is computed before the loop, where a run can be cut.
 
 from __future__ import annotations
 
-from tracegraph.control_passes.size_bounds import is_at_least_0, largest_value
 from tracegraph.core.types import TOKEN
 from tracegraph.ir.builder import INPUT, current
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.padding.bounded_sizes import is_at_least_0, largest_value
 from tracegraph.passes.specialise import names_chosen, names_used
 from tracegraph.tracing.trace import Trace
 
@@ -24,7 +24,7 @@ def value_before_loops(n: Tensor, is_certain: bool) -> tuple[Trace, Tensor] | No
     it `is_certain` to be a size, or is seen not to be negative.
     """
     trace, found = current(), None
-    if not _is_in_loop(trace) or largest_value(n) is not None:
+    if largest_value(n) is not None:
         return None
     is_certain = is_certain or is_at_least_0(n)
     while isinstance(trace, Trace) and trace.region and (trace.is_step or is_certain):
@@ -36,14 +36,6 @@ def value_before_loops(n: Tensor, is_certain: bool) -> tuple[Trace, Tensor] | No
     return found
 
 
-def _is_in_loop(trace: object) -> bool:
-    while isinstance(trace, Trace) and trace.region:
-        if trace.is_step:
-            return True
-        trace = trace.outer
-    return False
-
-
 def _value_around(trace: Trace, x: Tensor) -> Tensor | None:
     """The value of a tensor of a trace in the trace around it; None if it follows from more than
     what the trace captured."""
@@ -53,17 +45,14 @@ def _value_around(trace: Trace, x: Tensor) -> Tensor | None:
     waiting = [x]
     while waiting:
         y = waiting.pop()
-        outside = _outside(trace, y)
+        node, outside = y.node, _outside(trace, y)
         if outside is not None:
             ends[y] = outside
-        elif _is_movable(y.node, inner):
-            if y.node not in nodes:
-                nodes.add(y.node)
-                waiting += y.node.inputs
-        else:
+        elif node is None or not _is_movable(node, inner) or len(nodes) == _MOST_NODES:
             return None
-        if len(nodes) > _MOST_NODES:
-            return None
+        elif node not in nodes:
+            nodes.add(node)
+            waiting += node.inputs
     env = dict(ends)
     for node in [node for node in trace.nodes if node in nodes]:
         outputs = trace.outer.add(node.op, tuple([env[y] for y in node.inputs]), node.source)
@@ -77,9 +66,9 @@ def _outside(trace: Trace, x: Tensor) -> Tensor | None:
     return x if node is None or node.builder is not trace else trace.captured(x)
 
 
-def _is_movable(node: Node | None, inner: set[str]) -> bool:
+def _is_movable(node: Node, inner: set[str]) -> bool:
     """Whether a node only computes, without the sizes that its trace finds."""
-    if node is None or node.op is INPUT or names_used(node) & inner:
+    if node.op is INPUT or names_used(node) & inner:
         return False
     return not any(x.type is TOKEN for x in (*node.inputs, *node.outputs))
 

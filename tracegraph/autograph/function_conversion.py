@@ -23,7 +23,10 @@ import numpy as np
 
 from tracegraph.core.source import is_ours
 from tracegraph.core.worker_thread import on_worker_thread
-from tracegraph.eager.tensor_methods import why_not_converted as why_not_converted_hooks
+from tracegraph.eager.tensor_methods import (
+    is_converted as is_converted_hooks,
+    why_not_converted as why_not_converted_hooks,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
@@ -81,6 +84,7 @@ def why_not_converted(code: CodeType) -> str:
 
 
 why_not_converted_hooks.append(why_not_converted)
+is_converted_hooks.append(lambda code: HOOKS in code.co_freevars)
 
 
 def _converted_function(function: FunctionType) -> FunctionType:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracegraph.control_passes.size_bounds import largest_value
-from tracegraph.core.shapes import Dim, Size, dim_names, substitute_size
+from tracegraph.control_passes.ranges import range_of
+from tracegraph.core.shapes import Dim, Size, dim_names, maximum, substitute_size
 from tracegraph.core.source import sourced
 from tracegraph.errors import Mismatch, ShapeError
 from tracegraph.ir.builder import Builder, copy_inputs
-from tracegraph.ir.tensor import Graph, Node
-from tracegraph.ops.constant import RuntimeSize
+from tracegraph.ir.tensor import Graph, Node, Tensor
+from tracegraph.ops.constant import DimSize, RuntimeSize
+from tracegraph.ops.elementwise import Cast, Maximum, Minimum, Sub
 from tracegraph.padding.axis_layouts import Padding
 from tracegraph.padding.padded import CannotPad, walk
 from tracegraph.passes.simplify import simplify
@@ -85,6 +86,47 @@ def _bound(node: Node) -> Size:
     return bound
 
 
+def largest_value(x: Tensor) -> Size | None:
+    """The largest value of an integer scalar, as a size; None if it is not evident."""
+    if (found := range_of(x)) is not None:
+        return found[1]
+    if x.node is None:
+        return None
+    op, inputs = x.node.op, x.node.inputs
+    match op:
+        case DimSize():
+            return op.size
+        case Cast():
+            return largest_value(inputs[0])
+        case Minimum():
+            return next(filter(None, map(largest_value, inputs)), None)
+        case Maximum():
+            one, other = map(largest_value, inputs)
+            return None if one is None or other is None else maximum(one, other)
+        case Sub() if is_at_least_0(inputs[1]):
+            return largest_value(inputs[0])
+    return None
+
+
+def is_at_least_0(x: Tensor) -> bool:
+    """Whether an integer scalar is seen to be 0 or more."""
+    if (found := range_of(x)) is not None:
+        return found[0] >= 0
+    if x.node is None:
+        return False
+    op, inputs = x.node.op, x.node.inputs
+    match op:
+        case DimSize():
+            return True
+        case Cast():
+            return is_at_least_0(inputs[0])
+        case Minimum():
+            return all(map(is_at_least_0, inputs))
+        case Maximum():
+            return any(map(is_at_least_0, inputs))
+    return False
+
+
 def _check_assumptions(graph: Graph, bounds: Mapping[str, Size]) -> None:
     """Raises what `specialise` raises, if the graph takes such a size to be another one: then it
     does not fit several values."""
@@ -126,4 +168,4 @@ def _is_sum_of_products(size: Size) -> bool:
     )
 
 
-__all__ = ["with_largest_sizes"]
+__all__ = ["is_at_least_0", "largest_value", "with_largest_sizes"]
