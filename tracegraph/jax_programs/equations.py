@@ -24,7 +24,7 @@ from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.jax_programs.activity import Activity
+from tracegraph.jax_programs.derivatives.activity import Activity
 from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
 from tracegraph.ops.constant import Constant, constant
