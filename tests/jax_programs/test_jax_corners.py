@@ -588,3 +588,31 @@ def test_forward_mode_of_an_iterative_solver():
     wanted = jax.jvp(jax.value_and_grad(by_iterations), (x,), (direction,))[1]
     for found, one in zip((forward.jvp(y), forward.jvp(gradient)), wanted, strict=True):
         np.testing.assert_allclose(found, one, 1e-4, 1e-5)
+
+
+def by_steps(x):
+    """A state without a derivative in a loop of branches, which recomputes."""
+
+    def step(state, _):
+        moved = jax.checkpoint(lambda t, y: lax.cond(y > 0, advanced, lambda t, y: (t, y), t, y))
+        t, y = moved(*state)
+        return (0.0 * t, y), None
+
+    return lax.scan(step, (0.0, x), None, length=2)[0]
+
+
+@pytest.mark.parametrize("states", [lambda x: (jnp.sign(x) - 1, x), jax.checkpoint(by_steps)])
+def test_a_slope_that_is_infinite_at_a_value_without_derivative(states):
+    """As in a Brownian bridge, where the time is 0: JAX has no tangent there, and not a tangent of
+    zero."""
+
+    def fn(x):
+        t, y = states(x)
+        return y + jax.jit(lambda t: jnp.sqrt(jnp.minimum(t, 0.0)))(t)
+
+    x = tg.constant(0.7)
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as forward:
+        y = tg.from_jax(fn)(x)
+    np.testing.assert_allclose(
+        forward.jvp(y), jax.jvp(fn, (jnp.float32(0.7),), (jnp.float32(1),))[1], 1e-6
+    )

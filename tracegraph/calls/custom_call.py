@@ -195,12 +195,13 @@ class CustomCall(Call):
             ("vectorise_backward", batched, seeds, n),
             lambda: _batched_backward(self.backward, self.sources, batched, seeds, n),
         )
-        if self.forward is None:
+        given = self.forward
+        if given is None:
             return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
         tangents = tuple(batched[i] for i in self.sources)
-        forward = self.forward.cached(
+        forward = given.cached(
             ("vectorise_forward", batched, seeds, n),
-            lambda: _batched_forward(self.forward, (*batched, *tangents), seeds, n),
+            lambda: _batched_forward(given, (*batched, *tangents), seeds, n),
         )
         return as_tuple(type(self)(body, backward, self.sources, forward)(*xs)), flags
 

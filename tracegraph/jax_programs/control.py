@@ -48,6 +48,7 @@ def _custom_vmap(eqn: Equation, *xs: Tensor) -> Any:
 def _called(
     eqn: Equation, name: str, program: ClosedJaxpr | Jaxpr, xs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    xs = eqn.apart(xs)
     is_static = all(x.type.is_static for x in xs)
     graph = eqn.reader.graph(name, program, eqn.active) if is_static else None
     if graph is None or sizes_not_given(graph):

@@ -71,7 +71,7 @@ def _of_another_library(eqn: Equation, *xs: Tensor) -> Any:
             f"the primitive {eqn.name!r} says nothing of what it computes",
             "compute this part with tg, or with functions of JAX",
         )
-    return _with_rule(eqn, eqn.name, program, xs)
+    return _with_rule(eqn, eqn.name, program, eqn.apart(xs))
 
 
 def _with_rule(
