@@ -712,17 +712,15 @@ def test_copies_are_independent(duplicate):
 
 @pytest.mark.parametrize("shape", [[None, 3], tg.TensorShape(None)], ids=["size", "rank"])
 def test_open_sizes_of_variables_are_their_own(shape):
-    # Whatever name a user gives to the size of an argument, and whatever else a Variable is like.
+    # Whatever name a user gives to the size of an argument.
     v = tg.Variable(np.ones((2, 3), np.float32), shape=shape)
-    w = copy.deepcopy(v)
-    w.assign(np.ones((5, 3), np.float32))
     type = tg.function(lambda: tg.reduce_sum(v)).get_concrete_function().graph.inputs[0].type
     (number,) = re.findall(r"(\d+)(?:,3)?\]", str(type))
     f = tg.function(
-        lambda x: [tg.reduce_sum(v), tg.reduce_sum(w), tg.reduce_sum(x)],
+        lambda x: [tg.reduce_sum(v), tg.reduce_sum(x)],
         input_signature=[tg.TensorSpec([f"v{number}"])],
     )
-    assert list(map(float, f(tg.ones([4])))) == [6.0, 15.0, 4.0]
+    assert list(map(float, f(tg.ones([4])))) == [6.0, 4.0]
     text = f.get_concrete_function().graph.as_text()
     assert tg.Graph.from_text(text).as_text() == text
     assert repr(v).startswith(f"<tg.Variable 'Variable:0' shape={tg.TensorShape(shape)} ")

@@ -868,9 +868,7 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
     names = names_of_sizes()
     if shape.rank is None:
         return TensorType(type.dtype, ShapeVariable(next(names)))
-    # An open size of a trace or of another Variable is not the size of this one.
-    is_open = [size is None or isinstance(size, Dim) for size in shape]
-    sizes = tuple(Dim.named(next(names)) if o else size for o, size in zip(is_open, shape))
+    sizes = tuple(Dim.named(next(names)) if size is None else size for size in shape)
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(
