@@ -525,3 +525,50 @@ def test_a_sequential_lists_its_layers():
     )
     long = repr(tg.layers.Sequential([tg.layers.Flatten()] * 100)).split("\n")
     assert len(long) == 14 and long[7] == "  ... 88 more" and long[8].startswith("  94: ")
+
+
+def test_a_frozen_layer_lists_nothing_to_train_and_is_thawed_again():
+    body = tg.layers.Sequential([tg.layers.Dense(3), tg.layers.BatchNormalization()])
+    head = tg.layers.Dense(1)
+    model = tg.layers.Sequential([body, head])
+    body.trainable = False  # before its variables are there
+    x = tg.constant([[1.0, 2.0], [3.0, 5.0]])
+    model(x, training=True)
+    moving = [v.numpy() for v in body.variables[-2:]]
+    assert model.trainable_variables == head.variables and body.trainable_variables == []
+    assert len(model.non_trainable_variables) == 6 and all(v.trainable for v in body.variables[:4])
+    # As in Keras, it normalises with the moving statistics and leaves them alone.
+    np.testing.assert_array_equal(model(x, training=True).numpy(), model(x).numpy())
+    assert [m.tolist() for m in moving] == [[0, 0, 0], [1, 1, 1]]
+
+    before = [v.numpy() for v in body.variables]
+    optimizer = tg.optimizers.SGD(0.5)
+    with tg.GradientTape() as tape:
+        loss = tg.reduce_sum(model(x, training=True) ** 2)
+    variables = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    assert all(np.array_equal(v.numpy(), y) for v, y in zip(body.variables, before))
+
+    body.layers[0].trainable = True  # its container is still frozen
+    assert len(model.trainable_variables) == 2
+    body.trainable = True
+    assert len(model.trainable_variables) == 6 and body.layers[1].trainable
+    body.layers[1].trainable = False
+    body.trainable = True
+    assert body.layers[1].trainable
+    model(x, training=True)
+    assert body.variables[-2].numpy().any()
+
+
+def test_a_module_leaves_out_the_frozen_layers_in_it():
+    class Pair(tg.Module):
+        def __init__(self):
+            super().__init__()
+            self.base = tg.layers.Dense(2)
+            self.base.trainable = False
+            self.scale = tg.Variable(1.0)
+
+    pair = Pair()
+    pair.base(tg.ones([1, 3]))
+    assert pair.trainable_variables == (pair.scale,)
+    assert {id(v) for v in pair.non_trainable_variables} == {id(v) for v in pair.base.variables}

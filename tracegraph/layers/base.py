@@ -30,7 +30,7 @@ from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.signatures.signature import parameters_of
-from tracegraph.state.module import Module, added_losses, settings_text
+from tracegraph.state.module import Module, added_losses, is_frozen, settings_text
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
@@ -84,12 +84,14 @@ class Layer(Module):
 
     - `dtype`: the dtype of the variables, to which floating inputs are cast; float32 by default.
     - `activity_regularizer`: a function of the layer's output, or its name; see `losses`.
-    - `trainable`: True; see the attribute of this name.
+    - `trainable`: whether its variables are to be trained; see the attribute of this name.
     """
 
     if TYPE_CHECKING:  # any Module has it, but one that is no layer may have its own
         losses: list[Tensor]
 
+    #: Whether its variables are not to be trained; only a frozen layer has the attribute.
+    is_frozen: bool
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
 
@@ -104,7 +106,8 @@ class Layer(Module):
         super().__init__(name)
         self.dtype = float32 if dtype is None else as_dtype(dtype)
         self.built = False
-        self.trainable = trainable
+        if not as_flag(type(self).__name__, "trainable", trainable):
+            self.trainable = False
         if activity_regularizer is not None:
             self.activity_regularizer = regularizers.get(activity_regularizer)
 
@@ -286,12 +289,12 @@ class Layer(Module):
 
     @property
     def trainable_variables(self) -> list[Variable]:  # type: ignore[override]
-        """The variables that tapes watch automatically."""
+        """The variables to train: none of a layer that is not `trainable`."""
         return [*super().trainable_variables]
 
     @property
     def non_trainable_variables(self) -> list[Variable]:  # type: ignore[override]
-        """The variables that tapes do not watch automatically."""
+        """The other variables."""
         return [*super().non_trainable_variables]
 
     @property
@@ -311,16 +314,28 @@ class Layer(Module):
 
     @property
     def trainable(self) -> bool:
-        """True: whoever takes gradients with respect to the variables may train them."""
-        return True
+        """Whether `trainable_variables` lists the variables of the layer and of those that it
+        contains; setting it sets it for each of them too.
+
+        A function that was traced before keeps the variables that it trains, as in TensorFlow. A
+        frozen `BatchNormalization` uses the moving statistics, in training too, as in Keras.
+
+        >>> body, head = tg.layers.Dense(3), tg.layers.Dense(1)
+        >>> model = tg.layers.Sequential([body, head])
+        >>> model(tg.ones([1, 2])).shape
+        TensorShape([1, 1])
+        >>> body.trainable = False
+        >>> len(model.trainable_variables), len(model.variables)
+        (2, 4)
+        """
+        return not is_frozen(self)
 
     @trainable.setter
     def trainable(self, value: Any) -> None:
-        if as_flag(type(self).__name__, "trainable", value):
-            return
-        fact = f"{type(self).__name__}: a layer is not frozen by an attribute"
-        fix = "take gradients by the variables to train alone, such as head.trainable_variables"
-        fail(SignatureError, fact, fix=fix)
+        freezes = not as_flag(type(self).__name__, "trainable", value)
+        for module in (self, *self.submodules):
+            if isinstance(module, Layer) and is_frozen(module) != freezes:
+                module.is_frozen = freezes
 
     def count_params(self) -> int:
         """The total number of elements in the variables."""

@@ -114,13 +114,22 @@ class Module:
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """The variables that tapes watch automatically."""
-        return tuple(v for v in self.variables if v.trainable)
+        """The variables to train: those that tapes watch automatically, except for those below
+        frozen layers."""
+        return tuple(v for v, is_trained in self._variables_sorted() if is_trained)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """The variables that tapes do not watch automatically."""
-        return tuple(v for v in self.variables if not v.trainable)
+        """The other variables."""
+        return tuple(v for v, is_trained in self._variables_sorted() if not is_trained)
+
+    def _variables_sorted(self) -> list[tuple[Variable, bool]]:
+        """Each variable, and whether it is to be trained."""
+        leaves = [*_leaves_below(self)]
+        modules = (self, *(leaf for leaf in leaves if isinstance(leaf, Module)))
+        frozen = {id(v) for module in modules if is_frozen(module) for v in module.variables}
+        variables = (leaf for leaf in leaves if isinstance(leaf, Variable))
+        return [(v, v.trainable and id(v) not in frozen) for v in variables]
 
     @property
     def submodules(self) -> tuple[Module, ...]:
@@ -229,6 +238,11 @@ def in_scope(method: Method) -> Method:
 def _snake_case(name: str) -> str:
     words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", words).lower()
+
+
+def is_frozen(module: Module) -> bool:
+    """Whether the variables of a module are left out of those to train: see `Layer.trainable`."""
+    return vars(module).get("is_frozen", False) is True
 
 
 def _leaves_below(root: Module) -> Iterator[Variable | Module]:

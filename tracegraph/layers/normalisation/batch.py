@@ -141,7 +141,7 @@ class BatchNormalization(ScaledNormalization):
         x = as_tensor(inputs)
         rank = rank_of("BatchNormalization", x)
         axis = as_axis("BatchNormalization", self.axis, rank, x)
-        if as_flag("BatchNormalization", "training", training):
+        if as_flag("BatchNormalization", "training", training) and self.trainable:
             others = [k for k in range(rank) if k != axis]
             mean, variance = _moments_where(mask, x, others)
             offsets = self._corrected(mean, variance) if self.renorm else self._parts()
