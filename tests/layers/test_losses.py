@@ -263,7 +263,7 @@ def wide(arrays):
     return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(4))
 def test_functions_follow_the_formula(part):
     rows = ROWS_OF_CASES[part::4]

@@ -376,6 +376,7 @@ def test_batch_jacobians_over_time(is_decorated):
     np.testing.assert_allclose(by_row.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_convolutions_in_place_of_products(rank):
     """A kernel of the size of the image, with the gates of one pixel, is a plain LSTM."""
