@@ -453,6 +453,9 @@ _levels = st.integers(2, 4)
 programs = _levels.flatmap(lambda levels: _bodies(levels, (*_FIRST_ORDER, "slope")))
 first_order_programs = _levels.flatmap(lambda levels: _bodies(levels, _FIRST_ORDER))
 programs_with_variable = _levels.flatmap(lambda n: _bodies(n, (*_FIRST_ORDER, "variable")))
+#: The same with 2 levels: a nest in a nest, whose derivatives compile in a fifth of the time.
+shallow_programs = _bodies(2, (*_FIRST_ORDER, "slope"))
+shallow_programs_with_variable = _bodies(2, (*_FIRST_ORDER, "variable"))
 
 
 def in_python(program: Blocks) -> Callable[..., tuple[State, Any]]:

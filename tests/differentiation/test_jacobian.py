@@ -286,15 +286,17 @@ COMPLEX_FUNCTIONS = [
 @pytest.mark.parametrize("function", COMPLEX_FUNCTIONS)
 def test_complex_sources(function):
     z = tg.constant([1.0 + 2.0j, 3.0 - 1.0j])
-    rows = [gradient(lambda z, i=i: function(z)[i], z).numpy() for i in range(2)]
-    for options in OPTIONS[:6]:
-        assert_near(jacobian(function, z, **options), np.stack(rows))
-    assert_near(jacobian(function, z, sparse=True).to_dense(), np.stack(rows))
+    rows = [gradient(lambda z, i=i: function(z)[i], z) for i in range(2)]
+    jacobians = [jacobian(function, z, **options) for options in OPTIONS[:6]]
+    jacobians.append(jacobian(function, z, sparse=True).to_dense())
     row = tg.reshape(z, [2, 1])
-    for mode in (None, "forward", "reverse"):
-        found = batch_jacobian(lambda z: z * tg.exp(z), row, mode=mode)
-        expected = gradient(lambda z: z * tg.exp(z), row).numpy()
-        assert_near(found, expected[:, :, np.newaxis])
+    modes = (None, "forward", "reverse")
+    of_rows = [batch_jacobian(lambda z: z * tg.exp(z), row, mode=mode) for mode in modes]
+    slopes = gradient(lambda z: z * tg.exp(z), row)
+    for found in jacobians:
+        assert_near(found, np.stack([row.numpy() for row in rows]))
+    for found in of_rows:
+        assert_near(found, slopes.numpy()[:, :, np.newaxis])
 
 
 def test_complex_targets_of_real_sources():
@@ -303,12 +305,12 @@ def test_complex_targets_of_real_sources():
     def function(x):
         return tg.complex(x * x, x[::-1]) * (2.0 - 1.0j)
 
-    rows = [gradient(lambda x, i=i: function(x)[i], x).numpy() for i in range(2)]
-    for options in OPTIONS[:6]:
-        found = jacobian(function, x, **options)
+    rows = [gradient(lambda x, i=i: function(x)[i], x) for i in range(2)]
+    jacobians = [jacobian(function, x, **options) for options in OPTIONS[:6]]
+    jacobians.append(jacobian(function, x, sparse=True).to_dense())
+    for found in jacobians:
         assert found.dtype is tg.float64
-        assert_near(found, np.stack(rows))
-    assert_near(jacobian(function, x, sparse=True).to_dense(), np.stack(rows))
+        assert_near(found, np.stack([row.numpy() for row in rows]))
 
 
 def test_a_bottleneck_of_complex_numbers_is_none():
@@ -1002,7 +1004,7 @@ INDEPENDENT = [
 IDS = [name for name, *_ in INDEPENDENT]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("is_open", [False, True], ids=["static", "open"])
 def test_independent_rows_are_accepted(name, function, width, is_open):
@@ -1017,7 +1019,7 @@ def test_independent_rows_are_accepted(name, function, width, is_open):
         assert_near(rows[b], matrix[b, :, b])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "function", "width"), INDEPENDENT, ids=IDS)
 @pytest.mark.parametrize("options", [{"mode": "reverse"}, {"mode": "reverse", "chunk_size": 2}])
 def test_as_many_rows_as_elements(name, function, width, options):
@@ -1303,10 +1305,7 @@ def test_no_mixing_graph_is_accepted(steps, is_open):
 # Sparse.
 
 
-@settings(max_examples=300, deadline=None)
-@given(programs(), st.integers(0, 2**32 - 1))
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_sparse_and_dense_are_equal(graph, seed):
+def check_sparse_and_dense(graph, seed):
     """The compressed Jacobian of the last tensor of a random graph, spread out, is the dense."""
     rng = np.random.default_rng(seed)
     values = random_values(graph, rng)
@@ -1341,6 +1340,21 @@ def test_sparse_and_dense_are_equal(graph, seed):
     spread[found.rows, found.columns] = results[0]
     if np.isfinite(expected).all():
         np.testing.assert_allclose(spread, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max())
+
+
+@settings(max_examples=80, deadline=None)
+@given(programs(), st.integers(0, 2**32 - 1))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_sparse_and_dense_are_equal(graph, seed):
+    check_sparse_and_dense(graph, seed)
+
+
+@pytest.mark.sweep
+@settings(max_examples=300, deadline=None)
+@given(programs(), st.integers(0, 2**32 - 1))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_sparse_and_dense_are_equal_for_more_graphs(graph, seed):
+    check_sparse_and_dense(graph, seed)
 
 
 def tridiagonal(x):
@@ -1744,15 +1758,16 @@ LAYERS = {
 }
 
 
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["reverse", "forward", None])
-def test_batch_jacobians_of_layers(run, name, mode):
+def test_batch_jacobians_of_layers(run, mode):
     x, w, v = (RNG.standard_normal(shape) for shape in ((5, 3), (3, 4), (4, 4)))
-    found = run(
-        lambda x: batch_jacobian(lambda z: LAYERS[name](tg, z, w, v), x, mode=mode), tg.constant(x)
-    )
-    assert_near(found, by_jax(jax.vmap(jax.jacrev(lambda z: LAYERS[name](jnp, z, w, v))), x))
+    ours = [lambda z, f=f: f(tg, z, w, v) for f in LAYERS.values()]
+    theirs = [jax.vmap(jax.jacrev(lambda z, f=f: f(jnp, z, w, v))) for f in LAYERS.values()]
+    found = run(lambda x: [batch_jacobian(f, x, mode=mode) for f in ours], tg.constant(x))
+    expected = by_jax(lambda x: [f(x) for f in theirs], x)
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
 
 
 def test_unit_seeds_meet_no_matrix_product():

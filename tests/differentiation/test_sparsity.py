@@ -228,10 +228,7 @@ def random_values(graph, rng):
     return [np.asarray(v, x.dtype.numpy_dtype) for v, x in zip(values, graph.inputs)]
 
 
-@settings(max_examples=300, deadline=None)
-@given(programs(), st.integers(0, 2**32 - 1))
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_no_entry_is_missed(graph, seed):
+def check_no_entry_is_missed(graph, seed):
     rng = np.random.default_rng(seed)
     values = random_values(graph, rng)
     start = by_numpy(graph, values)
@@ -244,6 +241,21 @@ def test_no_entry_is_missed(graph, seed):
         for entries, old, new in zip(found, start, near):
             depends = entries.reshape(-1, 4)[:, source]
             assert not ((old != new) & ~depends & ~np.isnan(old)).any(), graph.as_text()
+
+
+@settings(max_examples=80, deadline=None)
+@given(programs(), st.integers(0, 2**32 - 1))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_entry_is_missed(graph, seed):
+    check_no_entry_is_missed(graph, seed)
+
+
+@pytest.mark.sweep
+@settings(max_examples=300, deadline=None)
+@given(programs(), st.integers(0, 2**32 - 1))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_no_entry_of_more_graphs_is_missed(graph, seed):
+    check_no_entry_is_missed(graph, seed)
 
 
 # Patterns of functions, against JAX's Jacobians.

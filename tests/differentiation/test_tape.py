@@ -1539,7 +1539,7 @@ ANALYTIC = {
 }
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("name", ANALYTIC)
 def test_higher_order_derivatives(run, name, order):
@@ -2351,7 +2351,7 @@ def test_what_a_tape_recorded_outside_counts_inside(wrap):
         y = jnp.sin(v * x * x) * other
         return y * y * x + v * other
 
-    wanted = jax.grad(z, (0, 1, 2))(3.0, 2.0, 4.0)
+    wanted = jax.jit(jax.grad(z, (0, 1, 2)))(3.0, 2.0, 4.0)
     for _ in range(2):
         found, slope, inner = f()
         np.testing.assert_allclose([g.numpy() for g in found[:3]], wanted, rtol=1e-5)

@@ -8,6 +8,8 @@ import pytest
 import tracegraph as tg
 
 L = tg.layers
+# Parametrised tests decorate one piece of code again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:5 of the last 5 calls")
 
 
 def sample(*shape, seed=0):
@@ -300,15 +302,28 @@ for rank, shape in OF_RANK.items():
     }
 
 
-@pytest.fixture(params=CASES, ids=str)
-def case(request):
-    make, shape, names, expected = CASES[request.param]
+def built(name):
+    """A layer with weights, and its inputs. Nobody reads what the weights begin with, so that
+    nothing is compiled for it."""
+    make, shape, _, _ = CASES[name]
     layer = make(dtype="float64")
     x = sample(*shape)
     layer(x)
     for k, v in enumerate(layer.variables):
-        v.assign(np.abs(v.numpy() + 0.3 * sample(*v.shape, seed=k + 1)) + 0.1)
-    return layer, x, names.split(), expected
+        v.assign(np.abs(0.6 * sample(*v.shape, seed=k + 1)) + 0.1)
+    return layer, x
+
+
+@pytest.fixture(params=CASES, ids=str)
+def case(request):
+    _, _, names, expected = CASES[request.param]
+    return *built(request.param), names.split(), expected
+
+
+@pytest.fixture(params=range(6))
+def many(request):
+    """A sixth of the layers, for what compiles them together: pairs of a layer and its inputs."""
+    return [built(name) for name in [*CASES][request.param :: 6]]
 
 
 def close(actual, expected, tolerance=1e-10):
@@ -340,45 +355,77 @@ def test_open_number_of_examples(case):
             close(compute(tg.constant(examples)), layer(x)[:1].numpy())
 
 
-def test_gradients_by_inputs_and_weights(case):
-    layer, x, _, _ = case
-    given = tg.constant(x)
-    trained = layer.trainable_variables
-    with tg.GradientTape() as tape:
-        tape.watch(given)
-        y = layer(given)
-        seed = sample(*y.shape, seed=9)
-        loss = tg.reduce_sum(y * seed)
-    found = tape.gradient(loss, [given, *trained])
-
-    def total():
-        return float((layer(x).numpy() * seed).sum())
-
-    step = 1e-6
-    places = np.random.default_rng(3)
-    for gradient, values in zip(found, [x, *(v.numpy() for v in trained)], strict=True):
-        for _ in range(3):
-            at = tuple(places.integers(0, n) for n in values.shape)
-            sides = []
-            for sign in (1, -1):
-                moved = values.copy()
-                moved[at] += sign * step
-                if values is x:
-                    sides.append(float((layer(moved).numpy() * seed).sum()))
-                else:
-                    variable = trained[[g is gradient for g in found].index(True) - 1]
-                    variable.assign(moved)
-                    sides.append(total())
-                    variable.assign(values)
-            expected = (sides[0] - sides[1]) / (2 * step)
-            assert gradient.numpy()[at] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+def weighted(layer, x):
+    y = layer(x)
+    return tg.reduce_sum(y * sample(*y.shape, seed=9))
 
 
-def test_parallel_loop_is_the_loop(case):
-    layer, x, _, _ = case
-    rows = np.stack([x, 2 * x])
-    found = tg.vectorized_map(layer, tg.constant(rows))
-    close(found, np.stack([layer(x).numpy(), layer(2 * x).numpy()]))
+@pytest.mark.sampled(2)
+def test_gradients_by_inputs_and_weights(many):
+    """Against differences, for which all layers are moved at once, each at one place."""
+    layers, xs = zip(*many, strict=True)
+
+    @tg.function
+    def totals(xs):
+        return tg.stack([weighted(*pair) for pair in zip(layers, xs, strict=True)])
+
+    @tg.function
+    def slopes(xs):
+        with tg.GradientTape(persistent=True) as tape:
+            tape.watch(xs)
+            parts = [weighted(*pair) for pair in zip(layers, xs, strict=True)]
+        return [
+            tape.gradient(part, [x, *layer.trainable_variables])
+            for part, layer, x in zip(parts, layers, xs, strict=True)
+        ]
+
+    places, step = np.random.default_rng(3), 1e-6
+    values = [[x, *(v.numpy() for v in layer.trainable_variables)] for layer, x in many]
+    moves = [
+        [
+            (k, tuple(places.integers(0, n) for n in tensor.shape))
+            for k, tensor in enumerate(tensors)
+            for _ in range(3)
+        ]
+        for tensors in values
+    ]
+
+    def moved(sign, number):
+        """The totals where each layer with so many moves is moved."""
+        given = list(xs)
+        for i, (layer, tensors) in enumerate(zip(layers, values, strict=True)):
+            if number < len(moves[i]):
+                k, at = moves[i][number]
+                tensor = tensors[k].copy()
+                tensor[at] += sign * step
+                given[i] = tensor if k == 0 else given[i]
+                for variable, other in zip(layer.trainable_variables, tensors[1:], strict=True):
+                    variable.assign(tensor if other is tensors[k] else other)
+        return totals([*map(tg.constant, given)]).numpy()
+
+    found = slopes([*map(tg.constant, xs)])
+    for number in range(max(map(len, moves))):
+        expected = (moved(1, number) - moved(-1, number)) / (2 * step)
+        for i, gradients in enumerate(found):
+            if number < len(moves[i]):
+                k, at = moves[i][number]
+                close_to = pytest.approx(expected[i], rel=1e-5, abs=1e-6)
+                assert gradients[k].numpy()[at] == close_to, layers[i]
+
+
+@pytest.mark.sampled(2)
+def test_parallel_loop_is_the_loop(many):
+    layers, xs = zip(*many, strict=True)
+
+    @tg.function
+    def alone(xs):
+        return [layer(x) for layer, x in zip(layers, xs, strict=True)]
+
+    rows = [tg.constant(np.stack([x, 2 * x])) for x in xs]
+    found = tg.function(lambda rows: tg.vectorized_map(alone, rows))(rows)
+    expected = [alone([tg.constant(factor * x) for x in xs]) for factor in (1, 2)]
+    for y, first, second in zip(found, *expected, strict=True):
+        close(y, np.stack([first.numpy(), second.numpy()]))
 
 
 # ---------------------------------------------------------------- what random layers do in training
@@ -757,7 +804,8 @@ def test_pixels_between_pixels(method):
     x = sample(2, 4, 3, 2)
     theirs = {"bilinear": "linear", "bicubic": "cubic"}.get(method, method)
     with jax.enable_x64(True):
-        expected = np.asarray(jax.image.resize(x, (2, 8, 9, 2), theirs))
+        resize = jax.jit(lambda x: jax.image.resize(x, (2, 8, 9, 2), theirs))
+        expected = np.asarray(resize(x))
     found = L.UpSampling2D((2, 3), None, method, dtype=tg.float64)(x)
     assert found.dtype == tg.float64
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)

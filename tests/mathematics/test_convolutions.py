@@ -75,12 +75,18 @@ def test_convolutions_of_every_rank_and_format(rank, strides, dilations, padding
     expected = convolved(x, y, strides, padding, dilations)
     arguments = (strides, padding)
     own = getattr(tg.nn, NAMES[rank])
-    close(own(x, y, *arguments, dilations=dilations), expected)
-    found = own(first(x), y, *arguments, data_format=FIRST[rank], dilations=dilations)
-    close(found, first(expected))
-    close(tg.nn.convolution(x, y, strides, padding, dilations=dilations), expected)
-    found = tg.nn.convolution(first(x), y, strides, padding, FIRST[rank], [dilations])
-    close(found, first(expected))
+    of_last = [
+        own(x, y, *arguments, dilations=dilations),
+        tg.nn.convolution(x, y, strides, padding, dilations=dilations),
+    ]
+    of_first = [
+        own(first(x), y, *arguments, data_format=FIRST[rank], dilations=dilations),
+        tg.nn.convolution(first(x), y, strides, padding, FIRST[rank], [dilations]),
+    ]
+    for found in of_last:
+        close(found, expected)
+    for found in of_first:
+        close(found, first(expected))
 
 
 @pytest.mark.sampled(6)
@@ -91,11 +97,14 @@ def test_transposed_convolutions(rank, strides, dilations, padding):
     g = sample(*convolved(np.zeros(shape), y, strides, padding, dilations).shape)
     expected = by_the_input(g, y, shape, strides, padding, dilations)
     own = getattr(tg.nn, f"{NAMES[rank]}_transpose")
-    close(own(g, y, shape, strides, padding, dilations=dilations), expected)
     turned = (shape[0], shape[-1], *shape[1:-1])
-    found = own(first(g), y, turned, strides, padding, FIRST[rank], dilations)
-    close(found, first(expected))
-    close(tg.nn.conv_transpose(g, y, shape, strides, padding, None, dilations), expected)
+    found = [
+        own(g, y, shape, strides, padding, dilations=dilations),
+        tg.nn.conv_transpose(g, y, shape, strides, padding, None, dilations),
+        own(first(g), y, turned, strides, padding, FIRST[rank], dilations),
+    ]
+    for one, other in zip(found, (expected, expected, first(expected)), strict=True):
+        close(one, other)
 
 
 def test_a_padding_that_cuts_what_strides_step_over():
@@ -279,15 +288,22 @@ POOLS = list(
 def test_pools_of_every_rank_and_format(rank, window, padding):
     x = sample(2, *[8, 6, 7][:rank], 2)
     size, strides, dilations = window
+    pairs = []
     for kind, expected in (("MAX", maxima), ("AVG", means)):
         wanted = expected(x, size, strides, dilations, padding)
         arguments = (size, kind, strides, padding)
-        close(tg.nn.pool(x, *arguments, dilations=dilations), wanted)
-        close(tg.nn.pool(first(x), *arguments, FIRST[rank], [dilations]), first(wanted))
+        pairs += [
+            (tg.nn.pool(x, *arguments, dilations=dilations), wanted),
+            (tg.nn.pool(first(x), *arguments, FIRST[rank], [dilations]), first(wanted)),
+        ]
         if dilations == 1:
             own = getattr(tg.nn, f"{kind.lower()}_pool{rank}d")
-            close(own(x, size, strides, padding), wanted)
-            close(own(first(x), [size], [strides], padding, FIRST[rank]), first(wanted))
+            pairs += [
+                (own(x, size, strides, padding), wanted),
+                (own(first(x), [size], [strides], padding, FIRST[rank]), first(wanted)),
+            ]
+    for found, wanted in pairs:
+        close(found, wanted)
 
 
 LONG_WINDOWS = [
@@ -306,15 +322,20 @@ def test_long_windows(length, size, step, padding):
     def mean_by_jax(x):
         return by_jax(x, 0.0, lax.add) / by_jax(jnp.ones_like(x), 0.0, lax.add)
 
-    pools = [
-        (tg.nn.max_pool1d, lambda x: by_jax(x, -jnp.inf, lax.max)),
-        (tg.nn.avg_pool1d, mean_by_jax),
-    ]
-    for pool, expected in pools:
-        found = tg.grad(lambda x, pool=pool: tg.reduce_sum(pool(x, size, step, padding) ** 2))
-        slope = jax.grad(lambda x, f=expected: (f(x) ** 2).sum())(x)
-        close(pool(x, size, step, padding), expected(x), 1e-6)
-        close(found(tg.constant(x)), slope, 1e-6)
+    @jax.jit
+    def expected(x):
+        pools = (lambda x: by_jax(x, -jnp.inf, lax.max)), mean_by_jax
+        return [f(pool, x) for pool in pools for f in (lambda p, x: p(x), slope_of_square)]
+
+    def slope_of_square(pool, x):
+        return jax.grad(lambda x: (pool(x) ** 2).sum())(x)
+
+    found = []
+    for pool in (tg.nn.max_pool1d, tg.nn.avg_pool1d):
+        slope = tg.grad(lambda x, pool=pool: tg.reduce_sum(pool(x, size, step, padding) ** 2))
+        found += [pool(x, size, step, padding), slope(tg.constant(x))]
+    for one, other in zip(found, expected(x), strict=True):
+        close(one, other, 1e-6)
 
 
 @pytest.mark.parametrize("dilations", [2, 3])

@@ -102,22 +102,28 @@ def indices(draw):
     return tuple(shape), tuple(items)
 
 
-@settings(max_examples=35, deadline=None)
-@given(indices())
-def test_any_index_is_numpys(case):
-    shape, index = case
-    x = numbers(*shape)
-    same(tg.constant(x)[index], x[index])
+many_indices = st.lists(indices(), min_size=12, max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
-@given(indices())
-def test_any_index_of_open_sizes_is_numpys(case):
-    shape, index = case
-    x = numbers(*shape)
-    spec = tg.TensorSpec([None] * len(shape))
-    traced = tg.function(lambda x: x[index], input_signature=[spec])
-    same(traced(tg.constant(x)), x[index])
+@settings(max_examples=3, deadline=None)
+@given(many_indices)
+def test_any_index_is_numpys(cases):
+    xs = [numbers(*shape) for shape, _ in cases]
+    found = [tg.constant(x)[index] for x, (_, index) in zip(xs, cases, strict=True)]
+    same(found, [x[index] for x, (_, index) in zip(xs, cases, strict=True)])
+
+
+@settings(max_examples=3, deadline=None)
+@given(many_indices)
+def test_any_index_of_open_sizes_is_numpys(cases):
+    xs = [numbers(*shape) for shape, _ in cases]
+    specs = [tg.TensorSpec([None] * len(shape)) for shape, _ in cases]
+    traced = tg.function(
+        lambda *xs: [x[index] for x, (_, index) in zip(xs, cases, strict=True)],
+        input_signature=specs,
+    )
+    found = traced(*map(tg.constant, xs))
+    same(found, [x[index] for x, (_, index) in zip(xs, cases, strict=True)])
 
 
 def test_one_trace_indexes_every_size():

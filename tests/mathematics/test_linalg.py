@@ -127,14 +127,19 @@ def test_eigenvalues(run, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lu(run, dtype):
     a, b = sample(2, 3, 3, dtype=dtype), sample(2, 3, 2, dtype=dtype)
-    factors, p = run(tg.linalg.lu, a)
+
+    def compute(a, b):
+        factored = tg.linalg.lu(a)
+        functions = (tg.linalg.lu_reconstruct, tg.linalg.lu_matrix_inverse)
+        return *factored, *(f(*factored) for f in functions), tg.linalg.lu_solve(*factored, b)
+
+    factors, p, again, inverse, solved = run(compute, a, b)
     assert p.dtype is tg.int32 and tg.linalg.lu(a, tg.int64).p.dtype is tg.int64
     lower = np.tril(factors.numpy(), -1) + np.eye(3)
     close(lower @ np.triu(factors.numpy()), np.take_along_axis(a, p.numpy()[..., None], 1))
-    close(run(lambda a: tg.linalg.lu_reconstruct(*tg.linalg.lu(a)), a), a)
-    close(run(lambda a: tg.linalg.lu_matrix_inverse(*tg.linalg.lu(a)), a), np.linalg.inv(a), 2000)
-    solve = lambda a, b: tg.linalg.lu_solve(*tg.linalg.lu(a), b)  # noqa: E731
-    close(run(solve, a, b), np.linalg.solve(a, b), 2000)
+    close(again, a)
+    close(inverse, np.linalg.inv(a), 2000)
+    close(solved, np.linalg.solve(a, b), 2000)
     close(tg.linalg.lu_solve(*tg.linalg.lu(a[0]), b), np.linalg.solve(a[0], b), 2000)
 
 
@@ -144,12 +149,17 @@ def test_lu(run, dtype):
 def test_pseudo_inverses_and_least_squares(run, dtype, sizes):
     a = (sample(2, *sizes, dtype=dtype) + 3 * np.eye(*sizes)).astype(dtype)
     b = sample(2, sizes[0], 2, dtype=dtype)
-    close(run(tg.linalg.pinv, a), np.linalg.pinv(a), 2000)
-    expected = np.linalg.pinv(a) @ b
-    for fast in (True, False):
-        close(run(lambda a, b, fast=fast: tg.linalg.lstsq(a, b, fast=fast), a, b), expected, 4000)
+
+    def compute(a, b):
+        solved = [tg.linalg.lstsq(a, b, fast=fast) for fast in (True, False)]
+        return tg.linalg.pinv(a), solved, tg.linalg.lstsq(a, b, l2_regularizer=0.5)
+
+    inverse, solved, regular_one = run(compute, a, b)
+    close(inverse, np.linalg.pinv(a), 2000)
+    for found in solved:
+        close(found, np.linalg.pinv(a) @ b, 4000)
     ridge = np.linalg.solve(adjoint(a) @ a + 0.5 * np.eye(sizes[1]), adjoint(a) @ b)
-    close(run(lambda a, b: tg.linalg.lstsq(a, b, l2_regularizer=0.5), a, b), ridge, 2000)
+    close(regular_one, ridge, 2000)
 
 
 def test_small_singular_values_count_as_zero():
@@ -175,10 +185,17 @@ def test_exponentials_and_roots(run, dtype):
     a = regular(4, 2, dtype=dtype)
     wide = a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
     each = lambda fn: np.stack([fn(matrix) for matrix in wide])  # noqa: E731
-    close(run(tg.linalg.expm, a), each(scipy.linalg.expm), 5000)
-    close(run(tg.linalg.sqrtm, a), each(scipy.linalg.sqrtm), 2000)
-    if a.dtype.kind == "c":
-        close(run(tg.linalg.logm, a), each(scipy.linalg.logm), 2000)
+    has_logarithm = a.dtype.kind == "c"
+
+    def functions(a):
+        logarithm = (tg.linalg.logm(a),) if has_logarithm else ()
+        return tg.linalg.expm(a), tg.linalg.sqrtm(a), *logarithm
+
+    exponential, root, *logarithm = run(functions, a)
+    close(exponential, each(scipy.linalg.expm), 5000)
+    close(root, each(scipy.linalg.sqrtm), 2000)
+    if has_logarithm:
+        close(logarithm[0], each(scipy.linalg.logm), 2000)
 
 
 @pytest.mark.sampled(2)
@@ -196,10 +213,12 @@ def test_exponentials_and_roots(run, dtype):
 )
 def test_logarithms_and_roots_of_hard_matrices(a):
     a = np.asarray(a, np.complex128)
-    close(tg.linalg.logm(a), scipy.linalg.logm(a), 1e4)
-    root = tg.linalg.sqrtm(a).numpy()
+    logarithm, root = tg.linalg.logm(a), tg.linalg.sqrtm(a)
+    other_root = tg.linalg.expm(logarithm * 0.5)
+    close(logarithm, scipy.linalg.logm(a), 1e4)
+    root = root.numpy()
     np.testing.assert_allclose(root @ root, a, rtol=1e-12, atol=1e-12)
-    close(tg.linalg.expm(tg.linalg.logm(a) * 0.5), root, 1e6)
+    close(other_root, root, 1e6)
 
 
 def test_large_and_small_exponentials():
@@ -431,10 +450,15 @@ def test_equal_singular_values():
         assert not np.isfinite(found.numpy()).all()
 
 
-def test_functions_of_matrices_with_equal_eigenvalues():
-    for fn in (tg.linalg.expm, tg.linalg.sqrtm):
-        check_gradients(tg.function(fn), 2.0 * tg.eye(2, dtype=tg.float64))
-        check_gradients(tg.function(fn), tg.constant([[2.0, 1.0], [0.0, 2.0]], tg.float64))
+@pytest.mark.parametrize(
+    "modes", [["reverse"], pytest.param(["reverse", "forward"], marks=pytest.mark.sweep)]
+)
+def test_functions_of_matrices_with_equal_eigenvalues(modes):
+    both = tg.function(lambda a: (tg.linalg.expm(a), tg.linalg.sqrtm(a)))
+    diagonal, defective = [[2.0, 0.0], [0.0, 2.0]], [[2.0, 1.0], [0.0, 2.0]]
+    check_gradients(both, tg.constant([diagonal, defective]), order=1)
+    # Only the root is computed by eigenvalues.
+    check_gradients(tg.function(tg.linalg.sqrtm), tg.constant(defective), modes=modes)
 
 
 def test_the_pseudo_inverse_of_a_matrix_without_full_rank():

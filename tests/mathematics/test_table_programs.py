@@ -161,7 +161,7 @@ def check(seed: int) -> None:
     assert not problems, "\n".join([*lines, *problems])
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_rows(row: Row):
     xs = inputs(3)[: row.count]
@@ -169,8 +169,13 @@ def test_rows(row: Row):
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", range(12))
+SHORT = 2  # a program of few steps, which each run of the tests tries
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [SHORT, *(pytest.param(k, marks=pytest.mark.sweep) for k in range(12) if k != SHORT)],
+)
 def test_programs_of_all_families(seed: int):
     check(seed)
 

@@ -327,29 +327,43 @@ LIMITS = [
     Limit("erfinv at 1", tg.math.erfinv, (1.0,), (INF,)),
     Limit("lgamma at inf", tg.math.lgamma, (INF,), (INF,)),
 ]
+#: How many programs they are.
+PARTS = 5
 
 
-@pytest.mark.sampled(57)
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def both_derivatives(limit: Limit, xs):
+    with tg.GradientTape() as outer:
+        outer.watch(xs)
+        with tg.GradientTape() as inner:
+            inner.watch(xs)
+            y = limit.function(*xs)
+        first = inner.gradient(y, xs, unconnected_gradients="zero")
+        total = tg.add_n([tg.reduce_sum(g) for g in first])
+    return first, outer.gradient(total, xs, unconnected_gradients="zero")
+
+
+@pytest.mark.sampled(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("is_decorated", [False, True], ids=["top level", "function"])
-def test_limits(limit: Limit, is_decorated: bool):
-    def both(*xs):
-        with tg.GradientTape() as outer:
-            outer.watch(xs)
-            with tg.GradientTape() as inner:
-                inner.watch(xs)
-                y = limit.function(*xs)
-            first = inner.gradient(y, xs, unconnected_gradients="zero")
-            total = tg.add_n([tg.reduce_sum(g) for g in first])
-        return first, outer.gradient(total, xs, unconnected_gradients="zero")
+def test_limits(part: int, is_decorated: bool):
+    """Many at once: each program that is compiled costs more than what is in it."""
+    limits = LIMITS[part::PARTS]
 
-    xs = tuple(tg.constant(np.asarray(x, np.float64)) for x in limit.xs)
-    first, second = (tg.function(both) if is_decorated else both)(*xs)
-    for found, expected in zip(first, limit.first, strict=True):
-        np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0)
-    if limit.second is not None:
-        for found, expected in zip(second, limit.second, strict=True):
-            np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0)
+    def compute(points):
+        return [both_derivatives(*pair) for pair in zip(limits, points, strict=True)]
+
+    points = [tuple(tg.constant(np.asarray(x, np.float64)) for x in limit.xs) for limit in limits]
+    found = (tg.function(compute) if is_decorated else compute)(points)
+    for limit, (first, second) in zip(limits, found, strict=True):
+        for value, expected in zip(first, limit.first, strict=True):
+            close(value, expected, limit)
+        if limit.second is not None:
+            for value, expected in zip(second, limit.second, strict=True):
+                close(value, expected, limit)
+
+
+def close(found, expected, limit: Limit):
+    np.testing.assert_allclose(found, np.asarray(expected), rtol=1e-12, atol=0, err_msg=limit.name)
 
 
 class Homogeneous(NamedTuple):

@@ -158,7 +158,7 @@ WIDENED = {
 }
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("check", WIDENED.values(), ids=WIDENED.keys())
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_widened(cases: list[Case], check: Any):
