@@ -1,6 +1,7 @@
 """What several processes do together: `test_processes.py` starts this file in each of them.
 
-The names of scenarios are the argument; what they print, and how they end, is what is tested.
+The names of scenarios are the argument, and the folder they save in, if any; what they print, and
+how they end, is what is tested.
 """
 
 import errno
@@ -19,6 +20,11 @@ from tracegraph.archive import directory, tensors
 
 #: Seconds that processes wait for each other, and those where they wait in vain.
 TIMEOUT, IN_VAIN = 100, 8
+
+
+def inside(name):
+    """A path in the folder that was given."""
+    return os.path.join(sys.argv[2], name)
 
 
 def whole(count=8.0):
@@ -266,7 +272,7 @@ def variables(generation, shape=SHAPE):
 
 def saves(index):
     """A checkpoint of all processes, which is read again with the rows as columns."""
-    path = sys.argv[2]
+    path = inside("checkpoint")
     tg.train.Checkpoint(**variables(1, LARGER)).write(path)
     found = variables(0, LARGER)
     other = {"rows": found["columns"], "columns": found["rows"], "whole": found["whole"]}
@@ -281,7 +287,7 @@ def saves(index):
 
 def fails_to_save(index):
     """A checkpoint of which one process cannot write its parts, nor the first one the manifest."""
-    path = sys.argv[2]
+    path = inside("failing")
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -306,7 +312,7 @@ def fails_to_save(index):
 
 def saves_a_model(index):
     """A model of all processes, which is loaded again by all of them."""
-    path = sys.argv[2]
+    path = inside("model")
     module = tg.Module()
     module.parts = variables(1)
     module.product = tg.function(
@@ -373,20 +379,20 @@ def trains(index):
     checkpoint, state, step = trainer()
     for number in range(3):
         step(batch(number))
-    checkpoint.write(sys.argv[2])
+    checkpoint.write(inside("trained"))
     values = [whole_value(v.read_value()) for v in state]
     if index == 0:
-        np.savez(sys.argv[2] + ".npz", *values)
+        np.savez(inside("trained") + ".npz", *values)
     tell_bits("first", state, step)
 
 
 def trains_on(index):
     """The three steps more, once from the checkpoint and once from the values."""
     checkpoint, state, step = trainer()
-    checkpoint.restore(sys.argv[2]).assert_consumed()
+    checkpoint.restore(inside("trained")).assert_consumed()
     tell_bits("restored", state, step)
     _, state, step = trainer()
-    values = np.load(sys.argv[2] + ".npz")
+    values = np.load(inside("trained") + ".npz")
     for number, variable in enumerate(state):
         variable.assign(values[f"arr_{number}"])
     tell_bits("given", state, step)
@@ -396,7 +402,7 @@ def preempted(index):
     v = tg.Variable(0.0)
     manager = tg.train.CheckpointManager(
         tg.train.Checkpoint(v=v),
-        sys.argv[2],
+        inside("preempted"),
         max_to_keep=2,
         step_counter=v,
         checkpoint_interval=1000,
@@ -413,13 +419,14 @@ def preempted(index):
 def manages(index):
     """Three checkpoints of which two stay; the last one is restored."""
     mine = variables(0)
-    manager = tg.train.CheckpointManager(tg.train.Checkpoint(**mine), sys.argv[3], max_to_keep=2)
+    checkpoint, path = tg.train.Checkpoint(**mine), inside("managed")
+    manager = tg.train.CheckpointManager(checkpoint, path, max_to_keep=2)
     for _ in range(3):
         for variable in mine.values():
             variable.assign_add(tg.ones_like(variable))
         manager.save()
     other = variables(0)
-    again = tg.train.CheckpointManager(tg.train.Checkpoint(**other), sys.argv[3], max_to_keep=2)
+    again = tg.train.CheckpointManager(tg.train.Checkpoint(**other), path, max_to_keep=2)
     if index == 0:  # the list is its business
         again.restore_or_initialize()
     else:
@@ -429,7 +436,7 @@ def manages(index):
 
 def saves_without_end(index):
     """One generation after another at one path, until somebody kills a process."""
-    path = sys.argv[2]
+    path = inside("checkpoint")
     print("process", os.getpid(), flush=True)
     mine = variables(0)
     checkpoint = tg.train.Checkpoint(**mine)
@@ -523,4 +530,6 @@ if __name__ == "__main__":
         effects_everywhere="prints_everywhere" in names,
     )
     for name in names:
+        if len(names) > 1:
+            print("scenario", name, flush=True)
         globals()[name](jax.process_index())
