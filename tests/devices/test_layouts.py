@@ -1,6 +1,7 @@
 """Meshes and layouts. What needs several devices is in `tests/eight_devices`, and runs in a process
 of its own: JAX finds out how many devices there are when it starts."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
+from tests import damage
 from tracegraph.ops.layout import WithLayout
 from tracegraph.views.device_costs import collectives_in
 
@@ -18,15 +20,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    "which", ["not slow and not sweep", pytest.param("sweep", marks=pytest.mark.sweep)]
-)
-@pytest.mark.parametrize(
-    ("file", "names"),
+    ("file", "names", "which"),
     [
-        ("layout_cases", "test"),
-        ("division_cases", "every_op"),
-        ("division_cases", "convolutions"),
-        ("division_cases", "not every_op and not convolutions"),
+        ("layout_cases", "test", "not slow and not sweep"),
+        ("division_cases", "test", "not slow and not sweep"),
+        *(
+            pytest.param(*row, "sweep", marks=pytest.mark.sweep)
+            for row in (
+                ("layout_cases", "test"),
+                ("division_cases", "every_op"),
+                ("division_cases", "convolutions"),
+                ("division_cases", "not every_op and not convolutions"),
+            )
+        ),
     ],
 )
 def test_the_cases_on_8_devices(file, names, which):
@@ -52,6 +58,22 @@ def test_a_graph_for_more_devices_runs_on_one():
     f = tg.function(lambda x: op(x * 2.0))
     np.testing.assert_array_equal(f(tg.ones([8, 2])).numpy(), np.full((8, 2), 2.0))
     assert f(tg.ones([8, 2])).layout is None
+
+
+def test_a_layout_for_more_devices_stays_in_a_model_that_is_saved_again(tmp_path):
+    alone = tg.distribute.Layout(tg.distribute.Mesh({"data": 1, "model": 1}), ["data", "model"])
+    module, value = tg.Module(), np.arange(24, dtype=np.float32).reshape(4, 6)
+    module.w = tg.Variable(value, layout=alone)
+    tg.saved_model.save(module, tmp_path)
+    content = damage.replaced(damage.manifest(tmp_path), "data=1,model=1", "data=4,model=2")
+    damage.set_manifest(tmp_path, content)
+    for added in range(2):
+        loaded = tg.saved_model.load(tmp_path)
+        assert loaded.w.layout is None
+        np.testing.assert_array_equal(loaded.w.numpy(), value + added)
+        loaded.w.assign_add(tg.ones([4, 6]))
+        tg.saved_model.save(loaded, tmp_path)
+        assert "data=4,model=2" in json.dumps(damage.manifest(tmp_path))
 
 
 def test_a_mesh_larger_than_the_devices_is_refused():
