@@ -22,6 +22,14 @@ ON_8_DEVICES = {ROOT / "docs/guide-to-distribution.md"}
 PAGES = sorted(
     {ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")} - ON_8_DEVICES
 )
+#: Pages that take seconds, which `.ci/run` runs in a step of its own.
+LONG_PAGES = {
+    f"guide-to-{name}.md"
+    for name in (
+        *("checkpoints", "control-flow", "diagnosis", "export", "function", "jax", "layers"),
+        "training",
+    )
+}
 FLAGS = doctest.ELLIPSIS  # white space counts: graphs and tables stand in columns
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -88,7 +96,14 @@ def execute(page, names):
                 exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.sweep] if page.name in LONG_PAGES else [])
+        for page in PAGES
+    ],
+    ids=lambda page: page.name,
+)
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
