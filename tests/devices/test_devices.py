@@ -44,10 +44,6 @@ def test_what_is_tried_on_a_gpu_holds_for_a_second_cpu():
     run_with_devices("devices/test_on_gpu.py", 2, "-m", "gpu", timeout=600)
 
 
-def test_checkpoints_of_four_devices():
-    run_with_devices("on_four_devices.py", 4)
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

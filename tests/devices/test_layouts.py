@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("file", "names", "which"),
+    ("files", "names", "which"),
     [
-        ("layout_cases", "test", "not slow and not sweep"),
+        ("layout_cases checkpoint_cases", "test", "not slow and not sweep"),
         ("division_cases", "test", "not slow and not sweep"),
         *(
             pytest.param(*row, "sweep", marks=pytest.mark.sweep)
@@ -35,12 +35,13 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
     ],
 )
-def test_the_cases_on_8_devices(file, names, which):
+def test_the_cases_on_8_devices(files, names, which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     environment = {**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    paths = [f"tests/eight_devices/{file}.py" for file in files.split()]
     done = subprocess.run(
-        [*command, f"tests/eight_devices/{file}.py", "-m", which, "-k", names],
+        [*command, *paths, "-m", which, "-k", names],
         capture_output=True,
         text=True,
         timeout=280,
@@ -49,7 +50,7 @@ def test_the_cases_on_8_devices(file, names, which):
     )
     assert done.returncode == 0, done.stdout[-20_000:]
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > (
-        40 if file == "layout_cases" and which != "sweep" else 3
+        40 if "checkpoint_cases" in files else 3
     )
 
 
