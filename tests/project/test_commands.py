@@ -1179,8 +1179,8 @@ def test_a_process_ends_without_an_output(model, arguments):
     assert shell(f"tracegraph {arguments} >/dev/full") == wanted
 
 
-def test_a_mistake_without_an_output(model):
-    wanted = shell("tracegraph show nowhere")
+def test_a_mistake_without_an_output(run, model):
+    wanted = run("show", "nowhere")
     assert wanted[0] == 2 and shell("tracegraph show nowhere >&-") == wanted
     code, out, err = shell("tracegraph show nowhere --json >&-")
     assert (code, out) == (2, "") and len(err.splitlines()) == 3 and "it is closed" in err
