@@ -135,88 +135,101 @@ def copied_to_device_memory(buffer: Any) -> Any:
         return jax.device_put(buffer, buffer.sharding.with_memory_kind(kind), may_alias=False)
 
 
-#: Kinds of buffers that were copied before, and those that have a compiled copy program.
-_copied: set[tuple[Any, ...]] = set()
+#: What was computed before, of which kind of buffers, and what has a compiled program.
+_computed: set[tuple[Any, ...]] = set()
 _compiled: set[tuple[Any, ...]] = set()
-_copy = jax.jit(jnp.copy)
 
 
-def _unless_struck(compute: Callable[[], T], transfer: Callable[[], T]) -> T:
-    """The result of `compute`; that of `transfer` in a signal handler that struck while JAX traced
-    the same computation, which it does once per context of a thread."""
-    try:
-        return compute()
-    except RecursionError:
+def _place_of(buffer: Any) -> Any:
+    """Where computations must keep the buffer; None if JAX may move it."""
+    return buffer.sharding if buffer.committed else None
+
+
+def _by_program(name: str, buffer: Any, compute: Callable[[], T], transfer: Callable[[], T]) -> T:
+    """The result of `compute`, which JAX compiles per kind of buffer; the first time that of
+    `transfer`, which compiles nothing.
+
+    A compiled program is three to ten times as fast. But for a single time, as before the first
+    step of training, a transfer takes a hundredth of what compiling does.
+    """
+    key = (name, buffer.dtype, buffer.shape, _place_of(buffer), chosen_device())
+    if key not in _computed:
+        _computed.add(key)
         return transfer()
+    if key in _compiled:
+        try:
+            return compute()
+        except RecursionError:
+            # This is a signal handler that struck while JAX traced the same computation, which it
+            # does once per context of a thread.
+            return transfer()
+    # A signal handler that struck during the compile could not compute anything itself.
+    found = on_worker_thread_here(compute)
+    _compiled.add(key)
+    return found
 
 
 @uncollected
 def transferred(buffer: Any) -> Any:
     """An unshared buffer with the same value, in the same place, without compiling anything."""
-    place = buffer.sharding if buffer.committed else None
     with context_of(buffer.dtype), outside_of_traces():
-        return jax.device_put(buffer, place, may_alias=False)
+        return jax.device_put(buffer, _place_of(buffer), may_alias=False)
+
+
+_copy = jax.jit(jnp.copy)
 
 
 @uncollected
 def copy(buffer: Any) -> Any:
-    """An unshared buffer with the same value, in the same place.
+    """An unshared buffer with the same value, in the same place."""
 
-    JAX compiles a copy program per type. It is three times as fast as a transfer; but for a single
-    copy, as before the first step of training, the transfer takes a hundredth of the time.
-    """
-    place = buffer.sharding if buffer.committed else None
-    key = (buffer.dtype, buffer.shape, place, chosen_device())
-    if key not in _copied:
-        _copied.add(key)
-        return transferred(buffer)
-    if key in _compiled:
-        return _unless_struck(lambda: _copy_now(buffer), lambda: transferred(buffer))
-    # A signal handler that struck during the compile could not copy anything itself.
-    found = on_worker_thread_here(lambda: _copy_now(buffer))
-    _compiled.add(key)
-    return found
+    def compute() -> Any:
+        with context_of(buffer.dtype), outside_of_traces():
+            return _copy(buffer)
 
-
-def _copy_now(buffer: Any) -> Any:
-    with context_of(buffer.dtype), outside_of_traces():
-        return _copy(buffer)
+    return _by_program("copy", buffer, compute, lambda: transferred(buffer))
 
 
 _row = jax.jit(lambda stack, row: jax.lax.dynamic_index_in_dim(stack, row, 0, keepdims=False))
+_rows = jax.jit(tuple)
 
 
 @uncollected
-def row(stack: Any, row: int) -> Any:
-    """A row of a buffer as a buffer of its own."""
-    with context_of(stack.dtype), outside_of_traces():
-        on_host = functools.partial(_row_by_host, stack, row)
-        if _is_on_host(stack):
-            return on_host()
-        return _unless_struck(lambda: _row(stack, row), on_host)
+def rows(stack: Any, places: Sequence[int]) -> Sequence[Any]:
+    """Rows of a buffer as buffers of their own."""
+
+    def compute() -> Sequence[Any]:
+        with context_of(stack.dtype), outside_of_traces():
+            if len(places) == 1:
+                return [_row(stack, *places)]
+            every = _rows(stack)
+            return [every[place] for place in places]
+
+    def transfer() -> Sequence[Any]:
+        with context_of(stack.dtype), outside_of_traces():
+            every = np.asarray(stack)
+            return jax.device_put([every[i] for i in places], _place_of(stack), may_alias=False)
+
+    return _by_program("row" if len(places) == 1 else "rows", stack, compute, transfer)
 
 
-def _row_by_host(stack: Any, row: int) -> Any:
-    return jax.device_put(np.asarray(stack)[row], may_alias=False)
+_stack = jax.jit(lambda *buffers: jnp.stack(buffers))
 
 
 @uncollected
 def stack(buffers: Sequence[Any]) -> Any:
     """Buffers of one type, stacked as the rows of one buffer."""
-    with context_of(buffers[0].dtype), outside_of_traces():
-        on_host = functools.partial(_stack_by_host, buffers)
-        if all(map(_is_on_host, buffers)):  # needs no compiled program
-            return on_host()
-        return _unless_struck(lambda: jnp.stack(buffers), on_host)
 
+    def compute() -> Any:
+        with context_of(buffers[0].dtype), outside_of_traces():
+            return _stack(*buffers)
 
-def _stack_by_host(buffers: Sequence[Any]) -> Any:
-    return jax.device_put(np.stack([np.asarray(buffer) for buffer in buffers]))
+    def transfer() -> Any:
+        with context_of(buffers[0].dtype), outside_of_traces():
+            found = np.stack([np.asarray(buffer) for buffer in buffers])
+            return jax.device_put(found, _place_of(buffers[0]))
 
-
-def _is_on_host(buffer: Any) -> bool:
-    (device, *others) = buffer.devices()
-    return device.platform == "cpu" and not others
+    return _by_program(f"stack {len(buffers)}", buffers[0], compute, transfer)
 
 
 def wait_for_all() -> None:

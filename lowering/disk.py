@@ -15,10 +15,12 @@ import hashlib
 import operator
 import os
 import platform
+import secrets
 import stat
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,6 +39,9 @@ FORMAT = 1
 
 _MAGIC = b"tracegraph program\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
+#: How the names of temporary files begin, and after how many seconds without a write such a file
+#: counts as abandoned.
+_WAITING, _ABANDONED_AFTER = ".tracegraph-", 3600.0
 #: The suffix of JAX's entry names.
 _ENTRY = "-cache"
 #: Environment variables that XLA reads.
@@ -233,15 +238,30 @@ def _write(path: Path, name: str, entry: bytes, is_cache: bool = True) -> None:
 
 def put(path: Path, data: bytes) -> None:
     """Writes a file atomically: another process sees all of it or none. Raises OSError."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
+    _remove_abandoned(path.parent)
+    waiting = path.parent / f"{_WAITING}{secrets.token_hex(8)}"
+    try:
+        with open(waiting, "xb", opener=_only_for_this_user) as file:
             file.write(data)
-            file.flush()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+        waiting.chmod(0o644)
+        waiting.replace(path)
+    finally:
+        waiting.unlink(missing_ok=True)
+
+
+def _only_for_this_user(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+@functools.cache
+def _remove_abandoned(folder: Path) -> None:
+    """Removes the temporary files of processes that were killed while they wrote, once per folder.
+    A young file may be one that another process is writing."""
+    oldest = time.time() - _ABANDONED_AFTER
+    for waiting in folder.glob(f"{_WAITING}*"):
+        with contextlib.suppress(OSError):  # another process removes it, too
+            if waiting.lstat().st_mtime < oldest:
+                waiting.unlink()
 
 
 def _digest(key: str, body: bytes) -> bytes:

@@ -890,6 +890,13 @@ def _scaled_backward(x: Any, y: Any, g: Any, total: Any) -> Any:
     return by_x, elementwise.ADD(elementwise.MUL(g, tanh), spread)
 
 
+def _scaled_forward(x: Any, y: Any, tx: Any, ty: Any) -> Any:
+    tanh = elementwise.Tanh()(x)
+    slope = elementwise.SUB(broadcast.full_like(x, 1), elementwise.MUL(tanh, tanh))
+    by_x = elementwise.MUL(tx, elementwise.MUL(y, slope))
+    return elementwise.ADD(by_x, elementwise.MUL(ty, tanh)), broadcast.Sum((0,))(ty)
+
+
 def _sine(x: Any, count: Any) -> Any:
     return reduce.ArgMax(0, int32)(x), elementwise.SIN(x), count
 
@@ -911,6 +918,19 @@ CALLS = [
         "f",
         is_exact=True,
         reference=lambda x, y: (np.tanh(x) * y, np.sum(y)),
+    ),
+    Case(
+        CustomCall(
+            SCALED,
+            graph_of("scaled_backward", _scaled_backward, VECTOR, VECTOR, VECTOR, SCALAR),
+            (0, 1),
+            graph_of("scaled_forward", _scaled_forward, VECTOR, VECTOR, VECTOR, VECTOR),
+        ),
+        (of(float64, 3), of(float64, 3)),
+        "f",
+        is_exact=True,
+        reference=lambda x, y: (np.tanh(x) * y, np.sum(y)),
+        label=" with a forward",
     ),
     Case(
         CustomCall(

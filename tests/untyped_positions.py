@@ -55,7 +55,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "What a layer is built for: a shape in any form, or of several inputs a list of shapes; an "
     "override says which": (
-        "layers.sequences.recurrent:_Cell.build input_shape",
+        "layers.recurrent.cells:Cell.build input_shape",
         "layers:AdditiveAttention.build input_shape",
         "layers:Attention.build input_shape",
         "layers:BatchNormalization.build input_shape",

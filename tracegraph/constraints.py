@@ -23,6 +23,9 @@ _EPSILON = 1e-7
 class Constraint:
     """A function of a weight that returns its replacement."""
 
+    def __init__(self) -> None:
+        pass  # that of `object` would raise Python's own errors for arguments
+
     def __call__(self, w: TensorLike) -> Tensor:
         raise NotImplementedError
 

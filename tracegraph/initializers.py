@@ -33,6 +33,9 @@ _TRUNCATED_DEVIATION = 0.87962566103423978
 class Initializer:
     """A function of a shape and a dtype, by default float32, that returns a tensor."""
 
+    def __init__(self) -> None:
+        pass  # that of `object` would raise Python's own errors for arguments
+
     def __call__(self, shape: ShapeLike, dtype: DTypeLike | None = None) -> Tensor:
         return self._values(shape, float32 if dtype is None else as_dtype(dtype))
 

@@ -22,6 +22,9 @@ from tracegraph.typing import TensorLike
 class Regularizer:
     """A function from a tensor to a scalar, which is added to the loss."""
 
+    def __init__(self) -> None:
+        pass  # that of `object` would raise Python's own errors for arguments
+
     def __call__(self, x: TensorLike) -> Tensor:
         raise NotImplementedError
 

@@ -1050,6 +1050,37 @@ def test_and_or_give_truth_values():
             assert [bool(y) for y in f(tg.constant(x), tg.constant(n))] == expected
 
 
+def membership(x, xs):
+    count = 0
+    while x not in {3, 7}:
+        x, count = x + 1, count + 1
+    if x in [7, 8]:
+        count = -count
+    if all(y > 2 for y in xs):
+        count += 100
+    if any(y > 2 for y in xs) and count in {-4: "four", 100: "hundred"}:
+        count += 1000
+    return count, any(y is None for y in (x, None)), "k" in {"k": x}
+
+
+def test_in_any_and_all_of_tensors():
+    f = tg.function(membership)
+    for x in (0, 3, 6):
+        for xs in ((1, 2), (1, 5), (4, 5)):
+            count, *known = f(tg.constant(x), [*map(tg.constant, xs)])
+            assert [int(count), *map(bool, known)] == [*membership(x, xs)]
+    one, other = tg.function(lambda x: (x in (1, 2), x not in (1, 2)))(tg.constant(2))
+    assert bool(one) and not bool(other)
+
+
+def test_what_python_decides_in_converted_code_says_so():
+    def kept(xs):
+        return [x for x in tg.unstack(xs) if x > 2.0]
+
+    with pytest.raises(TraceError, match="but the `if` of a comprehension"):
+        tg.function(kept)(tg.constant([1.0, 3.0]))
+
+
 def test_state_is_put_back_after_an_error():
     class Thing:
         x = 1.0

@@ -37,6 +37,14 @@ def left_early(x, n):
     return x[x < 0]
 
 
+def left_early_inside(x, n):
+    if n > 0:
+        if n > 1:
+            return x[x < 2][1:]
+        x = x * x
+    return x
+
+
 def three_ways(x, n):
     if n == 0:
         y = x[x > 0]
@@ -90,7 +98,7 @@ PROGRAMS = {
     program.__name__: program
     for program in (
         *(masked_or_whole, two_sizes, left_early, three_ways, known_before, nested, rows),
-        *(both_axes, joined_behind, twice),
+        *(both_axes, joined_behind, twice, left_early_inside),
     )
 }
 

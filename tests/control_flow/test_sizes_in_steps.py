@@ -206,23 +206,75 @@ def test_an_episode_that_returns_what_it_has_written(tmp_path):
             assert int(last) == end
 
 
-def returned_twice(x, n):
+def returned_thrice(x, n):
     rewards = tg.TensorArray(tg.float64, size=0, dynamic_size=True)
-    t = 0
-    while t < n:
+    for t in tg.range(n):
+        x = x * 1.5
         rewards = rewards.write(t, x)
-        t += 1
         if x > 50.0:
             return rewards.stack()
         if x > 40.0:
             return rewards.stack()[1:]
-    return rewards.stack()
+        if x < -9.0:
+            return rewards.stack()[2:] * 2.0
+    return rewards.stack() * 3.0
 
 
-def test_returns_of_two_sizes_from_one_loop_are_refused_with_the_line():
-    with pytest.raises(tg.errors.ShapeError, match="has another type each time") as caught:
-        tg.function(returned_twice)(f64(1.0), tg.constant(4))
-    assert "test_sizes_in_steps.py" in str(caught.value) and "`break`" in str(caught.value)
+def plain_returned_thrice(x, n):
+    rewards = x * 1.5 ** np.arange(1, n + 1)
+    for t, reward in enumerate(rewards):
+        if reward > 50.0:
+            return rewards[: t + 1]
+        if reward > 40.0:
+            return rewards[1 : t + 1]
+        if reward < -9.0:
+            return rewards[2 : t + 1] * 2.0
+    return rewards * 3.0
+
+
+def test_returns_of_several_sizes_from_one_loop():
+    @tg.function
+    def slope(x, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = returned_thrice(x, n)
+            total = tg.reduce_sum(y**2)
+        return y, tape.gradient(total, x)
+
+    for x, n in ((30.0, 4), (12.0, 5), (27.0, 4), (-4.0, 9), (1.0, 3), (1.0, 0)):
+        found, gradient = slope(f64(x), tg.constant(n))
+        wanted = plain_returned_thrice(x, n)
+        np.testing.assert_allclose(found, wanted, rtol=1e-14)
+        # All are multiples of x.
+        assert float(gradient) == pytest.approx(2.0 * np.sum(wanted**2) / x, rel=1e-12)
+
+
+def last_above(x, n):
+    for i in tg.range(n):
+        y = x[x > tg.cast(i, tg.float32)]
+    return y
+
+
+def test_a_name_that_only_steps_set():
+    x, f = tg.constant([9.0, 1.0, 12.0, 2.5]), tg.function(last_above)
+    for n in (1, 3):
+        np.testing.assert_array_equal(f(x, tg.constant(n)), x[x > n - 1.0])
+    with pytest.raises(tg.errors.InvalidArgumentError, match="'y' is set by a loop that ran 0"):
+        f(x, tg.constant(0))
+
+
+def found_by_python(x, n):
+    for i in tg.range(n):
+        y = tg.numpy_function(lambda x: x[x > 4.0], [x], tg.float32)
+        if i == 2:
+            return tg.ensure_shape(y, [None])
+    return x
+
+
+def test_a_size_that_an_effect_finds_cannot_leave_a_loop():
+    with pytest.raises(tg.errors.ShapeError, match="only what has no effects") as caught:
+        tg.function(found_by_python)(tg.ones([4]), tg.constant(3))
+    assert "y = tg.numpy_function(" in str(caught.value) and "set_shape" in str(caught.value)
 
 
 def test_an_episode_that_returns_something_computed_of_it():
@@ -243,3 +295,59 @@ def test_the_gradient_of_what_an_episode_returns():
     for n in (20, 4):
         wanted = 2.0 * np.sum(plain_episode(1.0, n)[0] ** 2)  # all are multiples of x
         assert float(slope(f64(1.0), tg.constant(n))) == pytest.approx(wanted, rel=1e-12)
+
+
+def primes(n):
+    is_prime = tg.concat([[False, False], tg.ones([n - 1], tg.bool)], 0)
+    p = 2
+    while p * p <= n:
+        if is_prime[p]:
+            numbers = tg.range(n + 1)
+            is_prime = is_prime & ((numbers % p != 0) | (numbers < p * p))
+        p += 1
+    return tg.where(is_prime)[:, 0]
+
+
+def test_a_sieve_whose_branch_computes_a_size_that_no_step_changes():
+    f = tg.function(primes)
+    for n in (2, 30, 50):
+        wanted = [k for k in range(2, n + 1) if all(k % p for p in range(2, k))]
+        assert f(tg.constant(n)).numpy().tolist() == wanted
+
+
+def weighted(x, mask, n):
+    total = tg.constant(0.0, tg.float64)
+    for i in tg.range(3):
+        for _ in tg.range(n):
+            kept = tg.boolean_mask(x, mask)
+            total += tg.reduce_sum(kept**2) * tg.reduce_sum(tg.ones([n], tg.float64))
+        total += tg.cast(i, tg.float64)
+    return total
+
+
+def test_sizes_that_no_step_of_nested_loops_changes():
+    @tg.function
+    def slope(x, mask, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = weighted(x, mask, n)
+        return y, tape.gradient(y, x)
+
+    x, mask = np.array([0.5, -1.5, 2.0, 0.7]), np.array([True, False, True, True])
+    for n in (2, 0):
+        y, gradient = slope(f64(x), tg.constant(mask), tg.constant(n))
+        assert float(y) == pytest.approx(3 * n * n * np.sum(x[mask] ** 2) + 3)
+        np.testing.assert_allclose(gradient, 6 * n * n * np.where(mask, x, 0.0))
+
+
+def of_a_branch(n):
+    total = 0.0
+    for _ in tg.range(3):
+        if n > 2:
+            total += tg.reduce_sum(tg.ones([n - 2]))
+    return total
+
+
+def test_a_size_that_only_a_branch_computes_may_be_negative():
+    with pytest.raises(tg.errors.TraceError, match="how large it may become"):
+        tg.function(of_a_branch)(tg.constant(1))

@@ -2222,7 +2222,7 @@ def test_an_op_of_wrong_attributes_does_not_stand_for_the_right_one():
     ),
     other_number=signature_error(
         lambda: tg.nest.pack_sequence_as([1, 2], [1]),
-        "the structure has 2 leaves and 1 were given",
+        "the structure has 2 leaves and 1 was given",
         "give one value for each leaf",
     ),
 )
@@ -3546,10 +3546,28 @@ class OfTheUser(tg.layers.Dense):
         "exp: it takes 2 arguments by position, and 3 were given",
         "give x; the option is name",
     ),
+    none_of_a_layer=trace_error(
+        lambda: tg.layers.LSTM(3)(), "LSTM: the argument 'sequences' is missing", "give sequences"
+    ),
+    twice_of_a_layer=trace_error(
+        lambda: tg.layers.Dense(3)([[1.0]], inputs=[[1.0]]),
+        "Dense: the argument 'inputs' is given by position and by name",
+        "give it once",
+    ),
+    none_of_an_optimizer=trace_error(
+        lambda: tg.optimizers.SGD().apply_gradients(),
+        "Optimizer.apply_gradients: the argument 'grads_and_vars' is missing",
+        "give grads_and_vars; the option is name",
+    ),
+    too_many_of_a_class=trace_error(
+        lambda: tg.initializers.Ones(3),
+        "Ones: it takes 0 arguments by position, and 1 was given",
+        "leave it out",
+    ),
     twice=trace_error(
         lambda: tg.reduce_sum([1.0], 0, axis=0),
         "reduce_sum: the argument 'axis' is given by position and by name",
-        "give input_tensor; the options are axis, keepdims and name",
+        "give it once",
     ),
 )
 @pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])

@@ -201,6 +201,17 @@ def test_a_full_disk_is_a_warning_and_leaves_nothing_behind(folder, monkeypatch)
     assert files(folder) == []
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    # Another process may still write the younger one, and the last one is not ours.
+    old, young, other = (tmp_path / name for name in (".tracegraph-0", ".tracegraph-1", "tmp0"))
+    for path in (old, young, other):
+        path.write_bytes(b"half a prog")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    disk.put(tmp_path / "program", b"whole")
+    assert sorted(x.name for x in tmp_path.iterdir()) == [".tracegraph-1", "program", "tmp0"]
+
+
 def test_an_entry_that_cannot_be_read_is_a_warning(folder):
     run()
     (path,) = files(folder)

@@ -128,14 +128,14 @@ def test_a_step_that_an_interrupt_makes_is_not_lost(monkeypatch):
     plain, rolled = Perceptron(False), Perceptron("always")
     for model in (plain, rolled):
         model.step(model.x)
-    row, calls = backend.row, []
+    rows, calls = backend.rows, []
 
     def interrupted(*args):
         if not calls:
             calls.append(rolled.step(rolled.x))  # as a signal handler may
-        return row(*args)
+        return rows(*args)
 
-    monkeypatch.setattr(backend, "row", interrupted)
+    monkeypatch.setattr(backend, "rows", interrupted)
     plain.step(plain.x)
     assert_same([rolled.kernels[0].numpy()], [plain.kernels[0].numpy()])
     plain.step(plain.x)
@@ -169,6 +169,26 @@ def decay_of(kernels, roll):
             kernel.assign(tg.tanh(kernel * 0.9) + 0.1 * tg.sin(kernel) - 0.01 * kernel**2)
 
     return tg.function(decay, roll=roll)
+
+
+def test_variables_leave_a_stack_together(monkeypatch):
+    model = Perceptron("always")
+    model.step(model.x)
+    rows, calls = backend.rows, []
+
+    def counted(stack, places):
+        calls.append(len(places))
+        return rows(stack, places)
+
+    monkeypatch.setattr(backend, "rows", counted)
+    for _ in range(3):  # a transfer, a program that is compiled, and one that is there
+        kept = [v.numpy() for v in model.variables[::2]]
+        model.step(model.x)
+        model.kernels[3].numpy()
+        calls.clear()
+        model.step(model.x)  # gathers the other seven
+        assert calls == [7]
+        assert any(np.any(v.numpy() != x) for v, x in zip(model.kernels, kept))
 
 
 def test_functions_that_stack_other_variables_take_turns():
@@ -295,6 +315,31 @@ def test_a_loop_that_costs_more_than_it_saves_is_none():
     assert runs_in(wide.step, wide.x) == []  # each step would copy its kernels
     narrow = Perceptron("auto")
     assert runs_in(narrow.step, narrow.x) == []  # there is little to compile
+
+
+def descent_on_all(variables, roll):
+    @tg.function(roll=roll)
+    def step(x):
+        with tg.GradientTape() as tape:
+            loss = sum(tg.reduce_mean(tg.square(v * x - 1.0)) for v in variables)
+        for v, g in zip(variables, tape.gradient(loss, variables)):
+            v.assign_sub(0.1 * g)
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("count, is_rolled", [(12, False), (60, True)])
+def test_small_blocks_of_many_variables_become_a_loop(count, is_rolled):
+    """XLA makes one kernel of the loop, and a call passes one buffer in place of sixty."""
+    x, states = tg.constant(numbers(6, seed=99)), []
+    for roll in ("auto", False):
+        variables = [tg.Variable(numbers(6, seed=i)) for i in range(count)]
+        step = descent_on_all(variables, roll)
+        assert bool(runs_in(step, x)) == (is_rolled and roll == "auto")
+        losses = [step(x).numpy() for _ in range(3)]
+        states.append([*losses, *(v.numpy() for v in variables)])
+    assert_same(*states)
 
 
 def test_on_a_gpu_only_who_asks_gets_loops(monkeypatch):

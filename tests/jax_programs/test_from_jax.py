@@ -576,3 +576,11 @@ def test_an_error_of_jax_stays_and_has_the_line():
     assert not isinstance(caught.value, tg.errors.TraceError)
     (note,) = (note for note in caught.value.__notes__ if "from_jax" in note)
     assert note.startswith("in fn(f32[3])") and note.endswith(line_of(fn, 2))
+
+
+def test_a_static_argument_of_jit_must_be_named_again():
+    """What jax.jit was told cannot be read from its result."""
+    power = jax.jit(lambda x, n: x**n, static_argnums=1)
+    with pytest.raises(tg.errors.TraceError, match=r"static_argnums or static_argnames"):
+        tg.from_jax(power)(tg.constant(2.0), 3)
+    assert float(tg.from_jax(power, static_argnums=1)(tg.constant(2.0), 3)) == 8.0

@@ -11,7 +11,7 @@ from jax import lax
 from jax.extend.core.primitives import le_to_p, lt_to_p
 
 import tracegraph as tg
-from tracegraph.jax_programs import control
+from tracegraph.jax_programs.derivatives import custom_rules
 
 SYMMETRIC = np.float32([[2.0, 0.3], [0.3, 1.0]])
 
@@ -515,8 +515,104 @@ def test_rules_that_use_each_other_are_read_as_deep_as_one_rule(monkeypatch):
     fn = jnp.sin
     for _ in range(3):
         fn = halved(fn)
-    read, backward = [], control._backward
-    monkeypatch.setattr(control, "_backward", lambda *args: read.append(0) or backward(*args))
+    read, backward = [], custom_rules._backward
+    monkeypatch.setattr(custom_rules, "_backward", lambda *args: read.append(0) or backward(*args))
     found = tg.grad(tg.grad(tg.from_jax(fn)))(tg.constant(0.3))
     np.testing.assert_allclose(found, jax.grad(jax.grad(fn))(0.3), rtol=1e-5)
     assert len(read) < 30
+
+
+@jax.custom_jvp
+def without_tangent(x):
+    return x + 0.0
+
+
+@partial(without_tangent.defjvp, symbolic_zeros=True)
+def _(primals, tangents):
+    if not isinstance(tangents[0], jax.custom_derivatives.SymbolicZero):
+        raise ValueError("a tangent")
+    return without_tangent(*primals), jnp.zeros_like(primals[0])
+
+
+def advanced(t, y):
+    return t + 0.1, y * jnp.cos(t)
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        jax.jit(advanced),
+        jax.checkpoint(advanced),
+        lambda t, y: lax.cond(t > 0.05, advanced, lambda t, y: (2.0 * t, y), t, y),
+        lambda t, y: lax.fori_loop(0, 2, lambda _, state: advanced(*state), (t, y)),
+        lambda t, y: lax.while_loop(lambda s: s[0] < 0.35, lambda s: advanced(*s), (t, y)),
+        lambda t, y: (t + jnp.floor(y), y),
+    ],
+)
+def test_rules_that_refuse_a_tangent_get_none_where_jax_gives_none(both):
+    """Operations of several values, of which one depends on the argument, as solvers keep time."""
+
+    @jax.checkpoint
+    def fn(x):
+        def step(state, _):
+            t, y = both(*state)
+            return (without_tangent(t), y), t
+
+        (t, y), _ = lax.scan(step, (0.0, x), None, length=3)
+        return y + t
+
+    x = tg.constant(0.7)
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as forward:
+        y = tg.from_jax(fn)(x)
+    np.testing.assert_allclose(
+        forward.jvp(y), jax.jvp(fn, (jnp.float32(0.7),), (jnp.float32(1),))[1], 1e-6
+    )
+
+
+def by_iterations(x):
+    """The solution of a system by a loop of as many steps as it needs."""
+    matrix = jnp.outer(x, x) + jnp.diag(jnp.array([2.0, 3.0, 4.0]))
+    found, _ = jax.scipy.sparse.linalg.cg(lambda v: matrix @ v, jnp.sin(x), tol=1e-7)
+    return jnp.sum(found**3)
+
+
+def test_forward_mode_of_an_iterative_solver():
+    """Its loop does not show that the solution is linear in the right-hand side."""
+    x, direction = np.float32([0.3, -0.5, 0.8]), np.float32([1.0, 2.0, -1.0])
+    tensor = tg.constant(x)
+    with tg.autodiff.ForwardAccumulator(tensor, tg.constant(direction)) as forward:
+        with tg.GradientTape() as tape:
+            tape.watch(tensor)
+            y = tg.from_jax(by_iterations)(tensor)
+        gradient = tape.gradient(y, tensor)
+    wanted = jax.jvp(jax.value_and_grad(by_iterations), (x,), (direction,))[1]
+    for found, one in zip((forward.jvp(y), forward.jvp(gradient)), wanted, strict=True):
+        np.testing.assert_allclose(found, one, 1e-4, 1e-5)
+
+
+def by_steps(x):
+    """A state without a derivative in a loop of branches, which recomputes."""
+
+    def step(state, _):
+        moved = jax.checkpoint(lambda t, y: lax.cond(y > 0, advanced, lambda t, y: (t, y), t, y))
+        t, y = moved(*state)
+        return (0.0 * t, y), None
+
+    return lax.scan(step, (0.0, x), None, length=2)[0]
+
+
+@pytest.mark.parametrize("states", [lambda x: (jnp.sign(x) - 1, x), jax.checkpoint(by_steps)])
+def test_a_slope_that_is_infinite_at_a_value_without_derivative(states):
+    """As in a Brownian bridge, where the time is 0: JAX has no tangent there, and not a tangent of
+    zero."""
+
+    def fn(x):
+        t, y = states(x)
+        return y + jax.jit(lambda t: jnp.sqrt(jnp.minimum(t, 0.0)))(t)
+
+    x = tg.constant(0.7)
+    with tg.autodiff.ForwardAccumulator(x, tg.constant(1.0)) as forward:
+        y = tg.from_jax(fn)(x)
+    np.testing.assert_allclose(
+        forward.jvp(y), jax.jvp(fn, (jnp.float32(0.7),), (jnp.float32(1),))[1], 1e-6
+    )

@@ -461,3 +461,32 @@ def test_a_collection_without_variables_is_refused():
     converted = tg.Module.from_flax(module, {"params": variables["params"]})
     with pytest.raises(Exception, match="batch_stats"):
         converted(normal(5, 3), train=True, mutable=["batch_stats"])
+
+
+def test_a_linear_solve_of_lineax_in_forward_mode(monkeypatch):
+    """Its primitive has a rule for forward mode, and checks its results, which hides that they are
+    linear in the right-hand side. The graph keeps that rule, also as text."""
+    lineax = pytest.importorskip("lineax")
+    # What the environment variable sets when equinox is imported.
+    monkeypatch.setattr("equinox._errors.EQX_ON_ERROR", "nan")
+
+    def fn(a, b):
+        operator = lineax.MatrixLinearOperator(a)
+        return lineax.linear_solve(operator, b, lineax.QR(), throw=False).value
+
+    xs = [normal(2, 2) + 3 * np.eye(2, dtype=np.float32), normal(2)]
+    ts = [normal(2, 2), normal(2)]
+    wanted = jax.jit(lambda xs, ts: jax.jvp(fn, xs, ts))(tuple(xs), tuple(ts))
+    graph = tg.function(tg.from_jax(fn)).graph(*xs)
+    read = tg.Graph.from_text(graph.as_text(locations=True))
+
+    @tg.function
+    def pushed(xs, ts):
+        with tg.autodiff.ForwardAccumulator(xs, ts) as forward:
+            y = tg.from_jax(fn)(*xs)
+        return y, forward.jvp(y)
+
+    found = pushed([tg.constant(x) for x in xs], [tg.constant(t) for t in ts])
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, 1e-4, 1e-5)
+    assert read.as_text(locations=True) == graph.as_text(locations=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -83,6 +84,11 @@ def scattered(function, mode, **numbers):
 
 def pool(kind, start, window=(1, 3, 2, 1), strides=(1, 2, 1, 1), **more):
     return lambda x: lax.reduce_window(x, start, kind, window, strides, "SAME", **more)
+
+
+def complex_reflections(x, y):
+    found = jnp.linalg.qr(lax.complex(x, y), mode="raw")
+    return [part for z in found for part in (z.real, z.imag)]
 
 
 @jax.custom_jvp
@@ -454,6 +460,23 @@ CASES = [
     whole("cholesky", lambda x: jnp.linalg.cholesky(x @ x.T + 3 * jnp.eye(3)), normal(3, 3)),
     whole("eigh", lambda x: jnp.linalg.eigh(x + x.T)[0], normal(3, 3)),
     whole("qr", lambda x: jnp.abs(jnp.linalg.qr(x)[1]), normal(4, 3)),
+    whole("geqrf", lambda x: jnp.linalg.qr(x, mode="raw"), normal(2, 4, 3)),
+    whole("geqrf", complex_reflections, normal(2, 3), normal(2, 3)),
+    whole("householder_product", lax.linalg.householder_product, normal(4, 3), positive(3)),
+    *(
+        whole(
+            "ormqr",
+            partial(lax.linalg.ormqr, left=left, transpose=transpose),
+            *(normal(3, 2), positive(2), normal(3, 2) if left else normal(2, 3)),
+        )
+        for left in (True, False)
+        for transpose in (True, False)
+    ),
+    whole(
+        "tridiagonal_solve",
+        lax.linalg.tridiagonal_solve,
+        *(normal(4), normal(4) + 5, normal(4), normal(4, 2)),
+    ),
     whole("svd", lambda x: jnp.linalg.svd(x, compute_uv=False), normal(4, 3)),
     whole("lu", lambda x: jax.scipy.linalg.lu(x)[2], normal(3, 3)),
     whole("lu", jnp.linalg.det, normal(4, 4)),
@@ -584,7 +607,10 @@ def of_floats(case):
 
 
 #: Primitives without derivatives in JAX, of integers alone, or whose slopes JAX rounds as well.
-WITHOUT = ("nextafter", "zeta", "rng_bit_generator", "reduce_precision", "igamma_grad_a")
+WITHOUT = (
+    *("nextafter", "zeta", "rng_bit_generator", "reduce_precision", "igamma_grad_a"),
+    *("geqrf", "householder_product", "ormqr"),
+)
 
 
 def differentiable() -> list:

@@ -262,6 +262,96 @@ def test_additive_attention():
     close(layer([query, value]), softmax(scores) @ value)
 
 
+#: Inputs with two axes between examples and features.
+WIDE_QUERY, WIDE_VALUE = sample(2, 3, 4, 6), sample(2, 3, 5, 3, seed=1)
+
+
+def along_one(weights, query, value, mask=None):
+    """Attention along axis 2 alone: that of the examples and axis 1 taken as one."""
+    joined = [x.reshape(-1, *x.shape[2:]) for x in (query, value)]
+    y, scores = attended(weights, joined[0], joined[1], joined[1], mask)
+    return y.reshape(query.shape), scores.reshape(*query.shape[:2], *scores.shape[1:])
+
+
+@pytest.mark.parametrize("axes", [2, -2, [2]])
+def test_attention_along_one_axis_of_several(axes):
+    layer = L.MultiHeadAttention(3, 2, attention_axes=axes, dtype="float64")
+    weights = built(layer, WIDE_QUERY, WIDE_VALUE)
+    y, scores = layer(WIDE_QUERY, WIDE_VALUE, return_attention_scores=True)
+    expected, of_numpy = along_one(weights, WIDE_QUERY, WIDE_VALUE)
+    close(y, expected)
+    close(scores, of_numpy)
+    causal = layer(WIDE_QUERY, WIDE_VALUE, use_causal_mask=True)
+    close(causal, along_one(weights, WIDE_QUERY, WIDE_VALUE, CAUSAL)[0])
+
+
+def test_masks_of_attention_along_one_axis_of_several():
+    """A mask holds for all of what its axes leave out."""
+    layer = L.MultiHeadAttention(3, 2, attention_axes=2, dtype="float64")
+    weights = built(layer, WIDE_QUERY, WIDE_VALUE)
+    random = np.random.default_rng(3)
+    of_rows, of_all = random.random([2, 5]) < 0.7, random.random([2, 3, 4]) < 0.7
+    pairs = random.random([2, 3, 4, 5]) < 0.7
+    kept = of_rows[:, None, None] & of_all[..., None] & pairs
+    masks = {"value_mask": of_rows, "query_mask": of_all, "attention_mask": pairs}
+    y = layer(WIDE_QUERY, WIDE_VALUE, **masks)
+    expected = along_one(weights, WIDE_QUERY, WIDE_VALUE, kept.reshape(6, 1, 4, 5))[0]
+    close(y, expected)
+
+
+def test_attention_along_all_axes_between():
+    """Every pixel attends to every pixel: the axes of pixels taken as one."""
+    layer = L.MultiHeadAttention(3, 2, dtype="float64")
+    weights = built(layer, WIDE_QUERY, WIDE_VALUE)
+    kept = np.random.default_rng(3).random([2, 3, 5]) < 0.7
+    query, value = WIDE_QUERY.reshape(2, 12, 6), WIDE_VALUE.reshape(2, 15, 3)
+    mask = kept.reshape(2, 1, 1, 15)
+    expected, of_numpy = attended(weights, query, value, value, mask)
+    y, scores = layer(WIDE_QUERY, WIDE_VALUE, value_mask=kept, return_attention_scores=True)
+    close(y, expected.reshape(WIDE_QUERY.shape))
+    close(scores, of_numpy.reshape(2, 3, 3, 4, 3, 5))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_sliding_window(is_causal):
+    layer = L.MultiHeadAttention(3, 2, sliding_window=2, dtype="float64")
+    weights = built(layer, QUERY, VALUE)
+    band = np.abs(np.arange(4)[:, None] - np.arange(5)) < 2
+    mask = band & CAUSAL if is_causal else band
+    y = layer(QUERY, VALUE, use_causal_mask=is_causal)
+    close(y, attended(weights, QUERY, VALUE, VALUE, mask)[0])
+
+
+def test_a_sliding_window_of_tokens_one_by_one():
+    layer = L.MultiHeadAttention(2, 3, sliding_window=3, dtype="float64")
+    x = sample(2, 6, 4)
+    whole, cache = layer(x, x, use_causal_mask=True).numpy(), layer.make_cache(2, 6)
+    for i in range(6):
+        token = x[:, i : i + 1]
+        y, cache = layer(token, token, cache=cache, cache_update_index=i)
+        close(y, whole[:, i : i + 1])
+
+
+def test_a_gate():
+    layer = L.MultiHeadAttention(3, 2, value_dim=4, use_gate=True, dtype="float64")
+    weights = built(layer, QUERY, VALUE)
+    assert [w.shape for w in weights[4:8]] == [(6, 3, 4), (3, 4), (3, 3, 4), (3, 4)]
+    gate = 1 / (1 + np.exp(-heads(QUERY, *weights[4:6])))
+    plain = L.MultiHeadAttention(3, 2, value_dim=4, output_shape=12, dtype="float64")
+    plain(QUERY, VALUE)
+    identity = np.eye(12).reshape(3, 4, 12)
+    plain.set_weights([*weights[:4], *weights[6:8], identity, np.zeros(12)])
+    inner = plain(QUERY, VALUE).numpy().reshape(2, 4, 3, 4)
+    close(layer(QUERY, VALUE), np.einsum("btnh,nhd->btd", inner * gate, weights[8]) + weights[9])
+
+
+def self_attended(shape, use_causal_mask=False, cache=None, **settings):
+    x = tg.ones(shape)
+    options = {} if cache is None else {"cache": cache, "cache_update_index": 0}
+    layer = L.MultiHeadAttention(2, 4, **settings)
+    return layer(x, x, use_causal_mask=use_causal_mask, **options)
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
@@ -281,6 +371,20 @@ def test_additive_attention():
             ValueError,
             "cache_update_index",
         ),
+        (
+            lambda: L.MultiHeadAttention(2, 4)(tg.ones([1, 2, 3]), tg.ones([1, 2, 3, 4])),
+            ValueError,
+            "differ in their axes",
+        ),
+        (lambda: self_attended([1, 2, 3, 4], attention_axes=3), ValueError, "attention_axes is"),
+        (lambda: self_attended([1, 2, 3], attention_axes=[1, 1]), ValueError, "one axis twice"),
+        (lambda: self_attended([1, 2, 3], attention_axes=[]), ValueError, "attention_axes is"),
+        (lambda: self_attended([1, 2, 3], attention_axes="x"), TypeError, "attention_axes"),
+        (lambda: self_attended([1, 2, 3], sliding_window=0), ValueError, "sliding_window"),
+        (lambda: self_attended([1, 2, 3], flash_attention="on"), TypeError, "flash_attention"),
+        (lambda: self_attended([1, 2, 3, 4], use_causal_mask=True), ValueError, "needs one axis"),
+        (lambda: self_attended([1, 2, 3, 4], sliding_window=2), ValueError, "needs one axis"),
+        (lambda: self_attended([1, 2, 3, 4], cache=()), ValueError, "a cache is for inputs of 3"),
         (lambda: L.Attention()(tg.ones([1, 2, 3])), ValueError, "it takes"),
         (lambda: L.Attention(score_mode="sum"), ValueError, "score_mode"),
         (lambda: L.Attention()([tg.ones([1, 2, 3]), tg.ones([1, 2, 4])]), ValueError, "matmul"),

@@ -461,6 +461,23 @@ def test_spectral_normalization_divides_by_the_largest_singular_value():
         L.SpectralNormalization(L.Flatten())(x)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_steps_of_spectral_normalization(count):
+    """As in Keras: v from u, then u from v; the weights are in its order too."""
+    layer = L.SpectralNormalization(L.Dense(3, dtype="float64"), count, dtype="float64")
+    x, weights = sample(2, 4), [sample(*shape, seed=1) for shape in ([4, 3], [1, 3], [3])]
+    layer(x)
+    layer.set_weights(weights)
+    w, u, bias = weights
+    for _ in range(count):
+        v = u @ w.T / np.linalg.norm(u @ w.T)
+        u = v @ w / np.linalg.norm(v @ w)
+    kernel = w / (v @ w @ u.T)
+    close(layer(x, training=True), x @ kernel + bias)
+    for found, expected in zip(layer.get_weights(), [kernel, u, bias]):
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
 def test_functions_of_several_inputs_are_their_layers():
     x, y = np.float32([[1, 2]]), np.float32([[3, 5]])
     for name in ("add", "subtract", "multiply", "average", "maximum", "minimum", "concatenate"):
@@ -666,7 +683,7 @@ def test_losses_of_weights_and_of_activities():
     found = [float(loss) for loss in model.losses]
     kernel = inner.kernel.numpy()
     expected = [0.5 * (kernel**2).sum(), 0.01 * abs(y).sum() / 4, (y**2).sum() / 4]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
     model(x)
     assert len(model.losses) == 3  # those of the last call alone
 

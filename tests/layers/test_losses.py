@@ -524,3 +524,30 @@ def test_the_exponent_of_a_generalized_cross_entropy_is_between_0_and_1(q):
         losses.CategoricalGeneralizedCrossEntropy(q)
     with pytest.raises(tg.errors.SignatureError, match=f"q is {q}"):
         losses.categorical_generalized_cross_entropy([0], [[0.5, 0.5]], q)
+
+
+def losses_and_metrics():
+    """Functions of labels, predictions and perhaps weights, by name."""
+    for name in ("MeanSquaredError", "Hinge", "LogCosh", "Poisson", "KLDivergence", "Dice"):
+        yield name, getattr(losses, name)()
+    for name in ("binary_crossentropy", "cosine_similarity", "huber", "tversky"):
+        yield name, getattr(losses, name)
+    for name in ("MeanSquaredError", "AUC", "Precision", "F1Score", "R2Score", "CosineSimilarity"):
+        yield f"metrics.{name}", getattr(tg.metrics, name)()
+
+
+REAL = np.float32([[1, 0]])
+COMPLEX = np.complex64([[1 + 2j, 0]])
+
+
+@pytest.mark.parametrize(("name", "measure"), [*losses_and_metrics()])
+def test_imaginary_parts_are_not_dropped(name, measure):
+    """They were, in silence."""
+    for y_true, y_pred in ((COMPLEX, REAL), (REAL, COMPLEX)):
+        with pytest.raises(tg.errors.DTypeError, match="are of real numbers, and this is c64") as e:
+            measure(y_true, y_pred)
+        assert "test_losses.py" in str(e.value) and "fix: give tg.abs(x)" in str(e.value)
+    with pytest.raises(tg.errors.DTypeError, match="are of real numbers"):
+        tg.metrics.Mean()(REAL, sample_weight=COMPLEX)
+    with pytest.raises(tg.errors.DTypeError, match="are of real numbers"):
+        losses.MeanSquaredError()(REAL, REAL, sample_weight=COMPLEX[0, :1])

@@ -332,11 +332,102 @@ def test_a_long_sequence_is_one_loop():
     assert "scan" in str(graph)
 
 
+def stateful():
+    layer = L.GRU(2, stateful=True)
+    layer(tg.ones([2, 5, 4]))
+    return layer
+
+
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_a_stateful_layer_goes_on_where_the_last_call_ended(kind, is_decorated):
+    make, _, step, count, _ = kind
+    layer = make(UNITS, stateful=True, return_sequences=True, dtype="float64")
+    weights = built(layer, X)
+    layer.reset_state()
+    assert [v.name for v in layer.states] == ["rnn_state"] * count
+    assert len(layer.variables) == len(layer.get_weights()) == 3
+    call = tg.function(layer) if is_decorated else layer
+    outputs, states = along(step, X, weights, zeros(count))
+    close(call(X), outputs)
+    close(call(X), along(step, X, weights, states)[0])
+    layer.reset_states()
+    close(call(X), outputs)
+
+
+def test_states_that_are_given_and_masks_of_stateful_layers():
+    layer = L.LSTM(UNITS, stateful=True, dtype="float64")
+    weights = built(layer, X)
+    given = [sample(2, UNITS, seed=k) for k in (8, 9)]
+    outputs, states = along(lstm_step, X, weights, given, MASK)
+    close(layer(X, initial_state=given, mask=MASK), outputs[:, -1])
+    close(layer(X), along(lstm_step, X, weights, states)[0][:, -1])
+
+
+def test_tapes_do_not_go_back_to_earlier_calls():
+    """The gradient is that of the last call alone, with its first state a constant."""
+    layer = L.SimpleRNN(UNITS, stateful=True, dtype="float64")
+    plain = L.SimpleRNN(UNITS, dtype="float64")
+    layer(X), plain(X)
+    plain.set_weights(layer.get_weights())
+    start = [state.numpy() for state in layer.states]
+    with tg.GradientTape(persistent=True) as tape:
+        y, z = layer(X), plain(X, initial_state=start)
+    found, expected = (
+        tape.gradient(result, by.trainable_variables) for result, by in ((y, layer), (z, plain))
+    )
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+
+
+def test_stacks_images_and_both_directions_keep_their_states():
+    x, images = sample(2, 3, 4), sample(2, 3, 5, 1)
+    for layer, inputs, count in (
+        (L.RNN([L.LSTMCell(2), L.GRUCell(3)], stateful=True, dtype="float64"), x, 3),
+        (L.ConvLSTM1D(2, 3, stateful=True, dtype="float64"), images, 2),
+        (L.Bidirectional(L.GRU(2, stateful=True, dtype="float64"), dtype="float64"), x, 0),
+    ):
+        assert layer.stateful
+        first, second = layer(inputs).numpy(), layer(inputs).numpy()
+        assert np.abs(first - second).max() > 1e-4
+        layer.reset_state()
+        close(layer(inputs), first)
+        assert len(tg.nest.flatten(getattr(layer, "states", []))) == count
+
+
+def test_saved_stateful_layers_go_on(tmp_path):
+    layer = L.LSTM(UNITS, stateful=True)
+    module = tg.Module()
+    module.layer, module.step = layer, tg.function(layer)
+    module.step(tg.constant(X, tg.float32))
+    tg.saved_model.save(module, tmp_path / "model")
+    expected = module.step(tg.constant(X, tg.float32)).numpy()
+    loaded = tg.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(loaded.step(tg.constant(X, tg.float32)).numpy(), expected)
+
+
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
         (lambda: L.LSTM(0), ValueError, "units"),
-        (lambda: L.LSTM(2, stateful=True), ValueError, "no state between calls"),
+        (lambda: L.LSTM(2, stateful=1), TypeError, "stateful"),
+        (lambda: stateful()(tg.ones([3, 5, 4])), ValueError, "2 examples, and the inputs have 3"),
+        (
+            lambda: tg.function(L.GRU(2, stateful=True)).graph(tg.TensorSpec([None, 5, 4])),
+            ValueError,
+            "size of axis 0 of the inputs, .* is open",
+        ),
+        (
+            lambda: tg.function(stateful()).graph(tg.TensorSpec([None, 5, 4])),
+            ValueError,
+            "states of 2 examples",
+        ),
+        (
+            lambda: L.Bidirectional(
+                L.LSTM(2), backward_layer=L.LSTM(2, stateful=True, go_backwards=True)
+            ),
+            ValueError,
+            "stateful is False in layer, and True in backward_layer",
+        ),
         (lambda: L.LSTM(2, dropout=1.0), ValueError, "dropout"),
         (lambda: L.LSTM(2)(tg.ones([2, 3])), ValueError, "3 axes"),
         (lambda: L.GRU(2, activation="cosh"), ValueError, "activation"),

@@ -41,7 +41,6 @@ DIFFERENT = {
     "layers.Input": "inputs are dense; what follows `sparse` is for keywords",
     "layers.Layer.add_weight(aggregation": "there is one replica",
     "layers.Layer.add_weight(overwrite_with_gradient": "it is for training in 8 bits",
-    "layers.MultiHeadAttention": "inputs have three axes; after `output_shape` all is for keywords",
     "nn.sigmoid_cross_entropy_with_logits": "TensorFlow fails without labels and logits too",
     "optimizers.Optimizer.build": "Keras' name is `var_list` in most classes",
     "optimizers.Optimizer.update_step": "a step is a function of values",

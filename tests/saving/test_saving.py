@@ -348,6 +348,26 @@ def test_structures_in_and_out(tmp_path):
     assert contents(tmp_path / "again") == contents(tmp_path / "m")
 
 
+class Ordered(dict):
+    """A dict class of the user's."""
+
+
+class Listed(list):
+    """A list class of the user's."""
+
+
+def test_dicts_and_lists_of_classes_of_the_user_are_saved(tmp_path):
+    # Their order is kept, and a loaded function takes the class again.
+    given = Listed([Ordered(w=tg.constant(1.0), b=collections.ChainMap({"x": tg.constant(2.0)}))])
+    f = tg.function(lambda p: p)
+    f(given)
+    save({"f": f}, tmp_path / "m")
+    found = load(tmp_path / "m")["f"](given)
+    assert (type(found), type(found[0]), type(found[0]["b"])) == (list, dict, dict)
+    assert list(found[0]) == ["w", "b"]
+    assert (float(found[0]["w"]), float(found[0]["b"]["x"])) == (1.0, 2.0)
+
+
 @pytest.mark.parametrize("kind", [collections.OrderedDict, collections.UserDict, dict])
 def test_records_in_containers_of_any_kind_fit_those_that_were_saved(kind, tmp_path):
     @tg.function

@@ -9,6 +9,7 @@ import copy
 import gc
 import os
 import pickle
+import re
 import sys
 import threading
 import weakref
@@ -707,6 +708,28 @@ def test_copies_are_independent(duplicate):
     assert (other.name, other.trainable, other.dtype) == ("n:0", False, tg.float32)
     other.assign([5.0, 6.0])
     assert v.numpy().tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("shape", [[None, 3], tg.TensorShape(None)], ids=["size", "rank"])
+def test_open_sizes_of_variables_are_their_own(shape):
+    # Whatever name a user gives to the size of an argument.
+    v = tg.Variable(np.ones((2, 3), np.float32), shape=shape)
+    type = tg.function(lambda: tg.reduce_sum(v)).get_concrete_function().graph.inputs[0].type
+    (number,) = re.findall(r"(\d+)(?:,3)?\]", str(type))
+    f = tg.function(
+        lambda x: [tg.reduce_sum(v), tg.reduce_sum(x)],
+        input_signature=[tg.TensorSpec([f"v{number}"])],
+    )
+    assert list(map(float, f(tg.ones([4])))) == [6.0, 4.0]
+    text = f.get_concrete_function().graph.as_text()
+    assert tg.Graph.from_text(text).as_text() == text
+    assert repr(v).startswith(f"<tg.Variable 'Variable:0' shape={tg.TensorShape(shape)} ")
+
+
+def test_names_of_sizes_of_variables_belong_to_us():
+    with pytest.raises(tg.errors.ShapeError):
+        tg.TensorSpec(["$0"])
+    assert tg.Variable([1.0, 2.0, 3.0], shape=3).shape == (3,)
 
 
 def test_deepcopy_keeps_sharing():

@@ -239,8 +239,8 @@ _OF_LAYERS = {
     **dict.fromkeys(
         ["reset_state", "reset_states"],
         (
-            "a call of a layer leaves no state behind",
-            "pass the state that return_state gives as the next initial_state",
+            "only recurrent layers keep states between calls, if made with stateful=True",
+            "call reset_state of these: for layer in model.layers: ...",
         ),
     ),
     "parameters": _VARIABLES,

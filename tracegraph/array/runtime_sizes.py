@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.expressions import as_known, difference
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import Dim, Size, element_count, least
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_tensor,
@@ -23,12 +26,13 @@ from tracegraph.operands.conversion import (
     static_value,
 )
 from tracegraph.ops.broadcast import Sum, full
-from tracegraph.ops.constant import RuntimeSize
+from tracegraph.ops.constant import Constant, RuntimeSize
 from tracegraph.ops.elementwise import MAXIMUM, Cast
 from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.ops.sort import TrueIndices
 from tracegraph.tensor_arrays.tensor_array import run_size
+from tracegraph.tracing.trace import Trace
 
 #: How many sizes to search for one that differs by a known number.
 _LOOK_BACK = 16
@@ -52,16 +56,29 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
         return known
     require_rank(n)  # the rank may be known when tracing restarts
     n = cast_to(n, int64)
-    for node in _last_sizes():
+    builder, n = _before_loops(n, clamps) or (current(), n)
+    for node in _last_sizes(builder):
         apart = difference(n, node.inputs[0])
         # A size read before is at least 0; a smaller one may be negative, and is then clamped.
         if apart is not None and not (clamps and _may_be_negative(apart)):
             return node.op.size + apart
     if clamps:
-        n = MAXIMUM(n, as_tensor(0, int64))
-    size = Dim.named(current().new_size_name())
-    RuntimeSize(size)(n)
+        (zero,) = builder.add(Constant(np.int64(0)), ())
+        (n,) = builder.add(MAXIMUM, (n, zero))
+    size = Dim.named(builder.new_size_name())
+    builder.add(RuntimeSize(size), (n,))
     return size
+
+
+def _before_loops(n: Tensor, clamps: bool) -> tuple[Builder, Tensor] | None:
+    """Where a size in a step of a loop is found instead, and its value there."""
+    trace = current()
+    while isinstance(trace, Trace) and trace.region and not trace.is_step:
+        trace = trace.outer
+    if not (isinstance(trace, Trace) and trace.region):
+        return None
+    # Few programs need it.
+    return opened("tracegraph.array.sizes_before_loops").value_before_loops(n, clamps)
 
 
 def _may_be_negative(size: Size) -> bool:
@@ -69,9 +86,9 @@ def _may_be_negative(size: Size) -> bool:
     return lowest is None or lowest < 0
 
 
-def _last_sizes() -> list[Any]:
-    """The nodes of the graph being built that read sizes, the last one first."""
-    found = [node for node in current().nodes if type(node.op) is RuntimeSize]
+def _last_sizes(builder: Builder) -> list[Any]:
+    """The nodes of a graph being built that read sizes, the last one first."""
+    found = [node for node in builder.nodes if type(node.op) is RuntimeSize]
     return found[: -_LOOK_BACK - 1 : -1]
 
 

@@ -23,7 +23,10 @@ import numpy as np
 
 from tracegraph.core.source import is_ours
 from tracegraph.core.worker_thread import on_worker_thread
-from tracegraph.eager.tensor_methods import why_not_converted as why_not_converted_hooks
+from tracegraph.eager.tensor_methods import (
+    is_converted as is_converted_hooks,
+    why_not_converted as why_not_converted_hooks,
+)
 from tracegraph.ir.tensor import Tensor
 from tracegraph.state.variable import Variable
 
@@ -81,6 +84,7 @@ def why_not_converted(code: CodeType) -> str:
 
 
 why_not_converted_hooks.append(why_not_converted)
+is_converted_hooks.append(lambda code: HOOKS in code.co_freevars)
 
 
 def _converted_function(function: FunctionType) -> FunctionType:
@@ -269,9 +273,9 @@ def _content(cell: CellType) -> Any:
         return converted
 
 
-_BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_")
+_BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_", "CONTAINS_OP")
 #: Builtins that behave differently for tensors of a graph, by name.
-_HOOKED = ("print", "max", "min")
+_HOOKED = ("all", "any", "print", "max", "min")
 _UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
 
 

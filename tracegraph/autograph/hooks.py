@@ -37,7 +37,9 @@ from tracegraph.autograph.state_values import (
     UndefinedReturnValue,
     UnfitState,
     in_graph,
+    is_carried,
     is_flag,
+    is_number,
     is_undefined,
     without_flags,
 )
@@ -48,6 +50,8 @@ from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, TraceError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.tracing.trace import current_trace
 from tracegraph.tracing.unrolled_loops import (
@@ -272,6 +276,39 @@ def is_(value: Any, other: Any) -> Any:
     return value is other
 
 
+def in_(value: Any, items: Any) -> Any:
+    """`value in items`. Values of a graph are compared with each item, also with those of a set or
+    the keys of a dict: Python would look up the tensor itself there."""
+    if not isinstance(items, (list, tuple, set, frozenset, dict)):
+        return value in items
+    compared = [x for x in items if is_carried(x)]
+    has_plain = not isinstance(items, (list, tuple)) and not all(map(is_number, compared))
+    is_known = has_plain or not any(map(in_graph, (value, *compared)))
+    if is_known or not is_carried(value) or any(x is value for x in compared):
+        return value in items
+    return any_(value == x for x in compared)
+
+
+def not_in(value: Any, items: Any) -> Any:
+    return not_(in_(value, items))
+
+
+def any_(values: Iterable[Any]) -> Any:
+    """`any`, of which values of a graph are truth values."""
+    found = False
+    for value in values:
+        if in_graph(value):
+            found = LogicalOr()(as_tensor(found), predicate(value))
+        elif value:
+            return True
+    return found
+
+
+def all_(values: Iterable[Any]) -> Any:
+    """`all`, of which values of a graph are truth values."""
+    return not_(any_(map(not_, values)))
+
+
 def if_exp(
     cond: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], expr_repr: str
 ) -> Any:
@@ -293,7 +330,7 @@ def called(f: Any) -> Any:
     if type(f) is BuiltinMethodType:
         if type(f.__self__) is list and f.__name__ in ("append", "extend", "insert"):
             return functools.partial(_grow, f)
-        return _OF_TENSORS.get(f, f) if f in (print, len, max, min) else f
+        return _OF_TENSORS.get(f, f) if f.__module__ == "builtins" else f
     if isinstance(f, type):
         return f
     inner = converted(f)
@@ -382,6 +419,8 @@ def _extreme(function: Callable[..., Any], long_name: str) -> Callable[..., Any]
 
 #: Replacements for Python's functions in converted code.
 _OF_TENSORS: dict[Any, Callable[..., Any]] = {
+    all: all_,
+    any: any_,
     print: _print,
     len: _len,
     max: _extreme(max, "maximum"),
@@ -463,12 +502,14 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     for_stmt=for_stmt,
     if_exp=if_exp,
     if_stmt=if_stmt,
+    in_=in_,
     is_=is_,
     is_undefined=is_undefined,
     iterated=iterated,
     ld=read,
     ldu=ldu,
     not_=not_,
+    not_in=not_in,
     or_=or_,
     raised=raised,
     while_stmt=while_stmt,

@@ -1,4 +1,4 @@
-"""What a loop returns, if only the run knows its size: computed once, after the loop.
+"""What only steps of a loop set, if only the run knows its size: computed once, after the loop.
 
 All that a loop carries has one shape, but `return array.stack()` leaves the loop. So the loop
 carries what the value is computed from, and the nodes that compute it are moved behind the loop.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.state_values import flattened
 from tracegraph.calls.call import Call, appended, as_tuple
 from tracegraph.core.types import TOKEN
+from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import Builder, current, replay
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import simplify
@@ -37,7 +38,8 @@ class LateValue:
 
 def late_value(value: Any) -> tuple[LateValue, tuple[Tensor, ...]] | None:
     """A value with tensors whose sizes are found in the graph being built, as one that is computed
-    later from other tensors; None for any other value."""
+    later from other tensors; None for any other value. Raises ShapeError if computing it has
+    effects."""
     leaves, structure = flattened(value)
     tensors = [x for x in leaves if isinstance(x, Tensor)]
     sizes = _Sizes(current().nodes)
@@ -51,10 +53,22 @@ def late_value(value: Any) -> tuple[LateValue, tuple[Tensor, ...]] | None:
         graph = simplify(builder.finish([env[x] for x in tensors]))
     read = {x for node in graph.nodes for x in node.inputs} | {*graph.outputs}
     kept = [(x, y) for x, y in zip(ends, graph.inputs, strict=True) if y in read]
-    if any(x.type is TOKEN for x, _ in kept):  # it has effects, in their order
-        return None
+    for node in nodes:
+        if any(x.type is TOKEN for x in node.inputs):
+            _refuse_effect(node)
     graph = Graph(graph.name, tuple(y for _, y in kept), graph.nodes, graph.outputs)
     return LateValue(structure, tuple(leaves), graph), tuple(x for x, _ in kept)
+
+
+def _refuse_effect(node: Node) -> NoReturn:
+    """Raises ShapeError for a node that must run in its step."""
+    fail(
+        ShapeError,
+        "what leaves a loop has a size that only the run knows, and each step has an effect to "
+        f"compute it, {node.op.name}; only what has no effects is computed after the loop",
+        source=node.source,
+        fix="declare the shape with set_shape, or compute it after the loop, which `break` leaves",
+    )
 
 
 class _Sizes:

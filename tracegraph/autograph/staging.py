@@ -472,8 +472,8 @@ class _StagedLoop:
         #: The dtypes of the lists that grow, by the indices of their names.
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
-        #: What the function returns from the loop, by its name's index, if only the run knows its
-        #: size: the loop carries what it is computed from.
+        #: What only the loop sets, such as what the function returns from it, by its name's index,
+        #: if only the run knows its size: the loop carries what it is computed from.
         self._late: dict[int, LateValue] = {}
 
     def run(
@@ -523,12 +523,12 @@ class _StagedLoop:
         self._run(body, self.values(tensors))
         after = [*self._after_iteration()]
         for number, value in enumerate(after):
-            if isinstance(self._before[number], UndefinedReturnValue) and not is_undefined(value):
+            if is_undefined(self._before[number]) and not is_undefined(value):
                 after[number] = self._carried(number, value)
         return self._next(tuple(after), tensors)
 
     def _carried(self, number: int, value: Any) -> Any:
-        """What the loop carries of a value that the function returns."""
+        """What the loop carries of a value that no step reads."""
         found = opened("tracegraph.autograph.late_values").late_value(value)  # few programs need it
         self._late.pop(number, None)
         if found is None:
@@ -646,7 +646,8 @@ class _StagedLoop:
                 name,
                 "before the loop",
                 "after one iteration",
-                "give it before the loop the type that it gets in the loop",
+                "give it before the loop the shape that it gets in the loop; append what grows to "
+                "a list, and join that after the loop by tg.stack or tg.concat",
             )
             if own.structure is None:
                 is_new |= self._define(number, value)
@@ -721,8 +722,8 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace)
     type = type_of(new)
     if type is leaf.type:
         return False
-    if isinstance(leaf.initial, UndefinedReturnValue) and type.dtype is leaf.type.dtype:
-        leaf.type = type  # a buffer has become larger, and no step reads what is returned
+    if is_undefined(leaf.initial):
+        leaf.type = type  # a buffer has become larger, and no step reads what only steps set
         return True
     leaf.type = common_type(leaf.initial, new, place)
     return old is None or leaf.type is not old.type

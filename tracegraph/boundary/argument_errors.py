@@ -151,9 +151,13 @@ def _explained(
         return f"{words} {_joined(map(repr, unknown))}", renamed(unknown, left) or listed
     if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         most = counted(len(positional), "argument")
-        return f"it takes {most} by position, and {count} were given", listed
+        verb = "was" if count == 1 else "were"
+        return f"it takes {most} by position, and {count} {verb} given", listed
     if twice:
-        return f"the argument {_joined(map(repr, twice))} is given by position and by name", listed
+        return (
+            f"the argument {_joined(map(repr, twice))} is given by position and by name",
+            "give it once",
+        )
     if missing:
         is_one = len(missing) == 1
         words = "argument {} is missing" if is_one else "arguments {} are missing"

@@ -6,6 +6,7 @@ methods that take no options.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
@@ -58,12 +59,13 @@ def guard_methods(owner: type) -> None:
 def _is_for_users(name: str, method: FunctionType) -> bool:
     """Whether users call it, and may get a name wrong. Methods that the machinery calls for each
     node take no options."""
+    own = inspect.unwrap(method)  # a wrapper, such as that of a Module's scope, has no options
     if name == "__init__":
         return not method.__module__.startswith(_MADE_FOR_EACH_NODE)
     if name == "__call__":
-        code = method.__code__
+        code = own.__code__
         return code.co_argcount + code.co_kwonlyargcount > 1  # more than `self`
-    return not name.startswith("_") and bool(method.__defaults__ or method.__kwdefaults__)
+    return not name.startswith("_") and bool(own.__defaults__ or own.__kwdefaults__)
 
 
 _PACKAGE_PREFIX = "tracegraph."

@@ -17,7 +17,7 @@ from tracegraph.core.source import Source
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TensorType
 from tracegraph.errors import Mismatch, MissingRuleError, fail
-from tracegraph.ir.builder import Builder, copy_inputs, replay
+from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import Batched, Derivative, Entered, Flow, KnownValues, MissingRule, Tangents
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -41,7 +41,7 @@ from tracegraph.ops.elementwise import (
 from tracegraph.passes.algebra import is_uniform
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.registry import is_registered, registry_version
-from tracegraph.passes.simplify import simplify
+from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.sparsity import propagate
 from tracegraph.passes.specialise import specialise
 from tracegraph.passes.vectorise import vectorise
@@ -53,12 +53,15 @@ class CustomCall(Call):
 
     `backward` takes the inputs of the body and a cotangent for each of the first differentiable
     outputs, as many as it has inputs left. Its outputs are the cotangents of the inputs at the
-    positions `sources`; of the other inputs the outputs do not depend.
+    positions `sources`; of the other inputs the outputs do not depend. `forward`, where it is
+    given, takes the inputs of the body and tangents of the sources, and returns the tangents of
+    those outputs; otherwise forward mode transposes the backward.
     """
 
     body: Graph
     backward: Graph
     sources: tuple[int, ...]
+    forward: Graph | None = None
 
     #: Its outputs belong together: the backward knows them by position.
     can_prune = False
@@ -111,6 +114,17 @@ class CustomCall(Call):
         for place, given in zip(sources, backward.output_types, strict=True):
             if not _is_same(given, body.inputs[place].type):
                 return f"its cotangent of {body.inputs[place].type} is {given}"
+        return self._forward_misfit()
+
+    def _forward_misfit(self) -> str:
+        if self.forward is None:
+            return ""
+        body, forward = self.body, self.forward
+        inputs = (*body.input_types, *(body.inputs[i].type for i in self.sources))
+        outputs = tuple(body.outputs[i].type for i in self.targets)
+        for given, wanted in ((forward.input_types, inputs), (forward.output_types, outputs)):
+            if len(given) != len(wanted) or not all(map(_is_same, given, wanted)):
+                return f"@{forward.name} has {_listed(given)}, and it must have {_listed(wanted)}"
         return ""
 
     def vjp(self, *values: Any) -> Derivative:
@@ -147,7 +161,11 @@ class CustomCall(Call):
     def specialised(self, types: Sequence[TensorType]) -> CustomCall:
         body = specialise(self.body, types)
         seeds = [body.outputs[i].type for i in self.targets]
-        return type(self)(body, specialise(self.backward, [*types, *seeds]), self.sources)
+        backward = specialise(self.backward, [*types, *seeds])
+        if self.forward is None:
+            return type(self)(body, backward, self.sources)
+        forward = specialise(self.forward, [*types, *(types[i] for i in self.sources)])
+        return type(self)(body, backward, self.sources, forward)
 
     @property
     def agrees_with_forward(self) -> bool:
@@ -177,7 +195,15 @@ class CustomCall(Call):
             ("vectorise_backward", batched, seeds, n),
             lambda: _batched_backward(self.backward, self.sources, batched, seeds, n),
         )
-        return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
+        given = self.forward
+        if given is None:
+            return as_tuple(type(self)(body, backward, self.sources)(*xs)), flags
+        tangents = tuple(batched[i] for i in self.sources)
+        forward = given.cached(
+            ("vectorise_forward", batched, seeds, n),
+            lambda: _batched_forward(given, (*batched, *tangents), seeds, n),
+        )
+        return as_tuple(type(self)(body, backward, self.sources, forward)(*xs)), flags
 
     def is_diagonal_on(self, type: TensorType) -> bool:
         """Its derivative is that of the backward, not of what the body does."""
@@ -213,7 +239,8 @@ class CustomCall(Call):
 
     def _transposed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *tangents of inputs) -> tangents of outputs`, and their positions."""
-        return self.backward.cached(("transposed", given), lambda: self._without_seeds(given))
+        key = "transposed", given, self.forward
+        return self.backward.cached(key, lambda: self._without_seeds(given))
 
     def _without_seeds(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """Raises MissingRuleError if the derivative by a cotangent reads the cotangent."""
@@ -231,9 +258,29 @@ class CustomCall(Call):
     def _pushed(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
         """`(*inputs, *cotangents, *tangents of inputs) -> tangents of outputs`, and their
         positions: the derivative of the backward by its cotangents, transposed."""
-        return self.backward.cached(("pushed", given), lambda: self._push(given))
+        key = "pushed", given, self.forward
+        return self.backward.cached(key, lambda: self._push(given))
+
+    def _push_forward(
+        self, forward: Graph, given: tuple[int, ...]
+    ) -> tuple[Graph, tuple[int, ...]]:
+        """What `_push` returns, from the forward graph, with zeros for tangents not given."""
+        body = self.body
+        with Builder(derived_name(body, "jvp")) as builder:
+            xs = [builder.input_like(x) for x in body.inputs]
+            for seed in self._seeds:
+                builder.input_like(seed)
+            ts = {i: builder.input_like(xs[i]) for i in given}
+            tangents = [ts[i] if i in ts else full(0, xs[i].type) for i in self.sources]
+            graph = simplify(builder.finish(inline(forward, (*xs, *tangents))))
+        pairs = zip(self.targets, graph.outputs, strict=True)
+        places = [i for i, t in pairs if not _is_zero(t)]
+        kept = [t for t in graph.outputs if not _is_zero(t)]
+        return dead_code(graph.with_outputs(tuple(kept))), tuple(places)
 
     def _push(self, given: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
+        if self.forward is not None:
+            return self._push_forward(self.forward, given)
         body, backward = self.body, self.backward
         _check_linear(backward, backward.inputs[len(body.inputs) :])
         with Builder(derived_name(body, "jvp")) as builder:
@@ -272,6 +319,10 @@ def _differentiable(tensors: Sequence[Tensor]) -> list[int]:
     return [i for i, x in enumerate(tensors) if x.type.dtype.is_differentiable]
 
 
+def _listed(types: Sequence[TensorType]) -> str:
+    return f"({', '.join(map(str, types))})"
+
+
 def _is_same(given: TensorType, type: TensorType) -> bool:
     return given.dtype is type.dtype and same_shape(given.shape, type.shape) is not None
 
@@ -291,6 +342,20 @@ def _batched_body(
         rows = zip(wide.outputs, flags, own, strict=True)
         outputs = [stack(env[y], n) if has and not had else env[y] for y, had, has in rows]
         return builder.finish(outputs), own
+
+
+def _batched_forward(
+    forward: Graph, batched: tuple[bool, ...], targets: tuple[bool, ...], n: Any
+) -> Graph:
+    """The forward of n instances, whose tangents are batched as the outputs `targets` are."""
+    wide, flags = vectorise(forward, batched, n)
+    with Builder(wide.name) as builder:
+        env = copy_inputs(wide, builder)
+        replay(wide.nodes, env)
+        rows = zip(wide.outputs, flags, targets, strict=True)
+        return builder.finish(
+            [stack(env[y], n) if has and not had else env[y] for y, had, has in rows]
+        )
 
 
 def _batched_backward(

@@ -56,6 +56,7 @@ from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import (
     bind_sizes,
+    bound_names,
     names_chosen,
     names_in,
     renamed,
@@ -488,23 +489,33 @@ def may_differ(shapes: Sequence[Shape], reads_values: bool) -> bool:
 
 def of_one_type(graphs: Sequence[Graph], count: int, reads_values: bool) -> list[Graph]:
     """The branches with the same types for the first `count` outputs: where these may differ, the
-    size is a new one, that of the branch which runs."""
+    size is a new one, that of the branch which runs. So is one that follows from sizes which the
+    branches keep to themselves."""
     new: dict[tuple[Size, ...], Size] = {}
+    inner = _inner_names(graphs, count)
 
     def common(*sizes: Size) -> Size:
-        if len(set(sizes)) > 1 and sizes not in new:
-            new[sizes] = Dim.named(current().new_size_name())
+        if len(set(sizes)) > 1 or names_in(sizes) & inner:
+            new.setdefault(sizes, Dim.named(current().new_size_name()))
         return new.get(sizes, sizes[0])
 
     rows: list[tuple[TensorType, ...]] = []
     for types in zip(*(graph.output_types[:count] for graph in graphs), strict=True):
         shapes = [type.shape for type in types]
-        if may_differ(shapes, reads_values):
+        if may_differ(shapes, reads_values) or inner & names_in(tuple(shapes)):
             shape = tuple(map(common, *shapes))
             types = tuple(type.with_shape(shape) for type in types)
         rows.append(types)
     columns = [*zip(*rows, strict=True)] or [()] * len(graphs)
     return [with_sizes_stated(*pair) for pair in zip(graphs, columns, strict=True)]
+
+
+def _inner_names(graphs: Sequence[Graph], count: int) -> set[str]:
+    """The sizes that branches find and that no output is whole of, such as ?0 where they return a
+    tensor of ?0-1 rows: nothing after the branch would know them."""
+    found = set[str]().union(*(names_chosen(node) for graph in graphs for node in graph.nodes))
+    handed_on = (bound_names(type) for graph in graphs for type in graph.output_types[:count])
+    return found.difference(*handed_on)
 
 
 def with_sizes_stated(branch: Graph, types: Sequence[TensorType]) -> Graph:

@@ -80,7 +80,7 @@ def traced_region(
 
     def run(begins_anew: bool, is_first: bool) -> TracedRegion:
         with CallTrace(name) as trace:
-            trace.region = here()
+            trace.region, trace.is_step = here(), is_repeated
             if begins_anew:
                 trace.forget_state()
             outer = trace.outer

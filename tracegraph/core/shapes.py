@@ -3,7 +3,7 @@
 A `Dim` is a polynomial with integer coefficients over names, closed under floor division, minimum
 and maximum, so that every shape rule also works for sizes that become known only at run time.
 Names stand for positive numbers, except those that begin with `?`: such a size is a value that the
-run computes, and it may be 0.
+run computes, and it may be 0. Names that begin with `$` are those of the open sizes of Variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracegraph.errors import Mismatch, TooLarge, UnfitShape, UnknownValue, kind
 
 #: A product of two sizes with more terms than this is refused.
 _LARGEST_PRODUCT = 4096
-_NAME = re.compile(r"\?[0-9]+(\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*")
+_NAME = re.compile(r"[?$][0-9]+(\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Dim:
@@ -43,8 +43,8 @@ class Dim:
 
     @staticmethod
     def named(name: str) -> Dim:
-        """The size called `name`, an identifier with optional dots inside, or `?` and a number.
-        Raises Mismatch for any other name."""
+        """The size called `name`, an identifier with optional dots inside, or `?` or `$` and a
+        number. Raises Mismatch for any other name."""
         if not _NAME.fullmatch(name):
             raise UnfitShape(
                 f"a size cannot be called {name!r}",
@@ -604,7 +604,7 @@ def _atom_text(atom: Any) -> str:
     return f"{function}({left},{right})"
 
 
-_TOKEN = re.compile(r"\s*(?:(\d+)|(\?\d+(?:\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*)|([-+*(),]))")
+_TOKEN = re.compile(r"\s*(?:(\d+)|([?$]\d+(?:\.[a-z]+)?|[A-Za-z_][A-Za-z0-9_.]*)|([-+*(),]))")
 
 
 def parse_size(text: str) -> Size:
@@ -661,6 +661,6 @@ def _parse_atom(tokens: list[str], at: int, depth: int) -> tuple[Size, int]:
         if word == "floordiv" and right == 0:
             raise ValueError("a size is divided by zero")
         return _apply(word, left, right), at + 1
-    if not (word[0].isalpha() or word[0] in "_?"):
+    if not (word[0].isalpha() or word[0] in "_?$"):
         raise ValueError(f"unexpected {word!r} in a size")
     return Dim.named(word), at + 1

@@ -411,7 +411,7 @@ def _entry(size: Any) -> Any:
     """An entry of a TensorShape: an int, a symbolic size, a name, or None."""
     if size is None or isinstance(size, Dim):
         return size
-    if isinstance(size, str) and not size.startswith("?"):  # `?`: known only at run time
+    if isinstance(size, str) and not size.startswith(("?", "$")):  # names that we give
         return str(Dim.named(size))
     if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0:
         return int(size)

@@ -207,9 +207,9 @@ def transferred(buffer: Any) -> Any:
     return _lowering().device.transferred(buffer)
 
 
-def row(stack: Any, row: int) -> Any:
-    """A row of a buffer as a buffer of its own."""
-    return _lowering().device.row(stack, row)
+def rows(stack: Any, places: Sequence[int]) -> Sequence[Any]:
+    """Rows of a buffer as buffers of their own."""
+    return _lowering().device.rows(stack, places)
 
 
 def stack(buffers: Sequence[Any]) -> Any:

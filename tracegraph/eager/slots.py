@@ -95,27 +95,37 @@ def note_pending() -> None:
 
 
 def contents_of(slots: Iterable[Slot]) -> list[Any]:
-    """A consistent snapshot of the contents of the slots, buffers or Tensors."""
+    """A consistent snapshot of the contents of the slots, buffers or Tensors. Those in stacks are
+    moved to their own buffers first."""
     slots = list(slots)
     while True:
         contents = list(map(get_buffer, slots))
-        if StackRow not in map(type, contents):
+        members: dict[Slot, list[Slot]] = {}
+        for slot, content in zip(slots, contents, strict=True):
+            if type(content) is StackRow:
+                members.setdefault(content.stack, []).append(slot)
+        if not members:
             return contents
-        for slot in slots:
-            own_content(slot)
+        for stack, taken in members.items():
+            _take_out(stack, taken)
+
+
+def _take_out(stack: Slot, slots: Sequence[Slot]) -> None:
+    """Moves the contents of slots to their own buffers where they are still rows of the stack."""
+    found = [(slot, slot.buffer) for slot in slots]
+    pairs = [(slot, content) for slot, content in found if type(content) is StackRow]
+    taken, rows = [slot for slot, _ in pairs], [row for _, row in pairs]
+    whole = stack.buffer
+    if rows and all(row.stack is stack for row in rows):
+        own = backend.rows(whole, [row.row for row in rows])
+        # A step by an interrupt in between would give the stack another buffer.
+        store_together_if_same(taken, own, (*taken, stack), (*rows, whole))
 
 
 def own_content(slot: Slot) -> Any:
     """The content of the slot, moved to its own buffer first if it was in a stack."""
-    while True:
-        content = slot.buffer
-        if type(content) is not StackRow:
-            return content
-        stack, whole = content.stack, content.stack.buffer
-        own = backend.row(whole, content.row)
-        # A step by an interrupt in between would give the stack another buffer.
-        if store_together_if_same((slot,), (own,), (slot, stack), (content, whole)):
-            return own
+    content = slot.buffer
+    return contents_of((slot,))[0] if type(content) is StackRow else content
 
 
 def placed(slots: Sequence[Slot], contents: Iterable[Any]) -> list[Any]:
@@ -166,8 +176,7 @@ def materialised_content(slot: Slot, tensor: Tensor) -> Any:
 def materialise_slots(slots: Sequence[Slot]) -> None:
     """Computes the pending values of the slots. Raises an earlier failure."""
     while has_unmade(slots):
-        for slot in slots:
-            content = own_content(slot)
+        for slot, content in zip(slots, contents_of(slots), strict=True):
             if type(content) is Tensor:
                 materialised_content(slot, content)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -120,6 +120,10 @@ _CONTROL_FIX = (
     "use tg.where(condition, x, y), or decide outside the @tg.function; "
     "a Python `if` or `while` on a tensor is decided while tracing"
 )
+_LIBRARY_FIX = (
+    "use tg.where(condition, x, y), tg.boolean_mask, tg.sort or the like; `if` and `while` on "
+    "tensors are converted here, but the `if` of a comprehension, `sorted` and so on are Python's"
+)
 _NUMBER_FIX = (
     "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
 )
@@ -130,17 +134,24 @@ _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 #: Functions that say why the user's code was not converted to branch on tensors, if it was not; the
 #: converter is on a higher floor.
 why_not_converted: list[Callable[[CodeType], str]] = []
+#: Functions that say whether code was converted.
+is_converted: list[Callable[[CodeType], bool]] = []
 
 
-def _with_reason(fix: str) -> str:
-    """The fix where Python needs a number from a graph tensor, with the reason why the function, or
-    one that encloses it, was not converted."""
+def _codes_around() -> Iterator[CodeType]:
+    """The code of the user's function, and of those that enclose it."""
     name = None
     for code in (frame.f_code for frame in user_frames()):
         if name is None or name.startswith(f"{code.co_qualname}.<locals>."):
             name = code.co_qualname
-            for reason in filter(None, (why(code) for why in why_not_converted)):
-                return f"{fix}; {code.co_name} runs as plain Python, because {reason}"
+            yield code
+
+
+def _with_reason(fix: str) -> str:
+    """The fix where Python needs a number from a graph tensor, with why code was not converted."""
+    for code in _codes_around():
+        for reason in filter(None, (why(code) for why in why_not_converted)):
+            return f"{fix}; {code.co_name} runs as plain Python, because {reason}"
     return fix
 
 
@@ -148,6 +159,8 @@ def _bool(self: Tensor) -> bool:
     if is_symbolic(self):
         fix = _with_reason(_CONTROL_FIX)
         kind = TraceError if fix == _CONTROL_FIX else UnconvertedError
+        has_hooks = any(ask(code) for code in _codes_around() for ask in is_converted)
+        fix = _LIBRARY_FIX if has_hooks and kind is TraceError else fix
         refuse_value(self, BOOL, fix, kind=kind)
     outcome = bool(_element(self, BOOL))
     for recorder in current().recorders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.eager.slots import Slot
-from tracegraph.eager.stacked_step import StackedStep
+from tracegraph.execution.stacked_step import StackedStep
 from tracegraph.ir.tensor import Graph
 from tracegraph.ops.layout import WithLayout
 from tracegraph.passes.simplify import dead_code

@@ -24,9 +24,11 @@ from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.jax_programs.derivatives.activity import Activity
 from tracegraph.jax_programs.sizes import sizes_of
 from tracegraph.ops.broadcast import BroadcastTo, holder_of_sizes
 from tracegraph.ops.constant import Constant, constant
+from tracegraph.ops.elementwise import StopGradient
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import unbound_names
@@ -62,6 +64,8 @@ class Equation(NamedTuple):
     reader: EquationReader
     #: Which operands depend differentiably on the arguments of the program.
     active: tuple[bool, ...] = ()
+    #: Whether some operand of the program has derivatives. Without one, nothing derives its nodes.
+    is_derived: bool = False
     #: Whether it is applied to single words of random-number keys, which it only moves.
     of_words: bool = False
 
@@ -84,6 +88,15 @@ class Equation(NamedTuple):
         """The type of the single result."""
         (type,) = self.types
         return type
+
+    def apart(self, xs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The operands of a function, cut from derivatives if JAX has none for any of them. Their
+        tangents are zero then, which does not help where a slope in the function is infinite."""
+        if not self.is_derived or any(self.active):
+            return xs
+        return [
+            StopGradient()(x) if x.dtype.is_differentiable and not is_constant(x) else x for x in xs
+        ]
 
     def broadcast(self, *xs: Tensor) -> list[Tensor]:
         """Broadcasts the operands to their common shape: scalars, and axes of size 1, match any
@@ -117,6 +130,7 @@ class EquationReader:
         self._graphs: dict[Any, tuple[Any, Graph]] = {}
         #: The names of the functions with custom derivatives that are being read.
         self.open_rules: list[str] = []
+        self.activity = Activity(is_differentiable)
 
     def run(
         self,
@@ -137,10 +151,10 @@ class EquationReader:
                 continue  # a tangent of integers: nothing uses it
             has = tuple(not isinstance(x, Literal) and x in reached for x in eqn.invars)
             with sourced(place_of(eqn)):
-                equation = Equation(eqn, jaxpr, self, has)
+                equation = Equation(eqn, jaxpr, self, has, any(flags))
                 made = self._nodes(equation, [_value(env, x) for x in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
-            reached.update(_reached_by(eqn, has))
+            reached.update(self.activity.reached_by(eqn, has))
         return [_value(env, x) for x in jaxpr.outvars]
 
     def _nodes(self, equation: Equation, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -191,31 +205,6 @@ class EquationReader:
             types = [type_of(x.aval) for x in jaxpr.invars]
             found = self._graphs[key] = program, graph_of(name, types, body)
         return found[1]
-
-
-def _reached_by(eqn: JaxprEqn, has: Sequence[bool]) -> Sequence[Any]:
-    """The results of an equation that depend differentiably on operands, if `has` says that some of
-    these do."""
-    if not any(has) or eqn.primitive.name == "stop_gradient":
-        return ()
-    return [x for x in eqn.outvars if is_differentiable(x.aval)]
-
-
-def active_in_loop(
-    jaxpr: Jaxpr, active: Sequence[bool], constants: int, states: int
-) -> tuple[bool, ...]:
-    """Which operands of a loop's body have derivatives in any step, given those that have them in
-    the first: its constants, its states, and others."""
-    flags, before = [*active], None
-    while flags != before:
-        before = [*flags]
-        reached = {x for x, flag in zip(jaxpr.invars, flags, strict=True) if flag}
-        for eqn in jaxpr.eqns:
-            has = [not isinstance(x, Literal) and x in reached for x in eqn.invars]
-            reached.update(_reached_by(eqn, has))
-        for place, x in enumerate(jaxpr.outvars[:states], constants):
-            flags[place] |= not isinstance(x, Literal) and x in reached
-    return tuple(flags)
 
 
 def computed_by(primitive: Any) -> Callable[..., Any] | None:
@@ -301,6 +290,10 @@ def graph_name(name: str) -> str:
 def _value(env: Mapping[Any, Tensor], x: Any) -> Tensor:
     """The tensor of a program's variable, or of a literal in its place."""
     return constant_of(x.val, x.aval) if isinstance(x, Literal) else env[x]
+
+
+def is_constant(x: Tensor) -> bool:
+    return x.node is not None and isinstance(x.node.op, Constant)
 
 
 def broadcast_to(x: Tensor, shape: Shape, axes: Sequence[int] | None = None) -> Tensor:

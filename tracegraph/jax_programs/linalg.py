@@ -104,6 +104,83 @@ def _qr(eqn: Equation, a: Tensor) -> Any:
     return decomposition.Qr(bool(eqn.params["full_matrices"]))(a)
 
 
+@converts("geqrf")
+def _geqrf(eqn: Equation, a: Tensor) -> Any:
+    return eqn.expanded(_of_matrices(_reflections), a)
+
+
+@converts("householder_product")
+def _householder_product(eqn: Equation, a: Tensor, taus: Tensor) -> Any:
+    def product(a: Any, taus: Any) -> Any:
+        return _reflected(a, taus, jnp.eye(*a.shape, dtype=a.dtype), is_adjoint=False)
+
+    return eqn.expanded(_of_matrices(product), a, taus)
+
+
+@converts("ormqr")
+def _ormqr(eqn: Equation, a: Tensor, taus: Tensor, c: Tensor) -> Any:
+    is_left, is_adjoint = bool(eqn.params["left"]), bool(eqn.params["transpose"])
+
+    def applied(a: Any, taus: Any, c: Any) -> Any:
+        if is_left:
+            return _reflected(a, taus, c, is_adjoint)
+        return _reflected(a, taus, c.conj().T, not is_adjoint).conj().T  # c q = (q^H c^H)^H
+
+    return eqn.expanded(_of_matrices(applied), a, taus, c)
+
+
+def _of_matrices(function: Any) -> Any:
+    """A function of single matrices and vectors, mapped over the axes in front of theirs."""
+
+    def of_all(*xs: Any) -> Any:
+        mapped = function
+        for _ in range(xs[0].ndim - 2):
+            mapped = jax.vmap(mapped)
+        return mapped(*xs)
+
+    return of_all
+
+
+def _reflections(a: Any) -> Any:
+    """LAPACK's form of a QR decomposition: R, below it the vectors of the reflections
+    I - tau v v^H, whose first elements are 1, and the taus."""
+    rows = jnp.arange(a.shape[0])
+
+    def step(a: Any, k: Any) -> Any:
+        column, alpha = a[:, k], a[k, k]
+        rest = jnp.where(rows > k, column, 0)
+        norm = jnp.sqrt(jnp.sum(jnp.abs(rest) ** 2) + jnp.abs(alpha) ** 2)
+        beta = jnp.where(alpha.real < 0, norm, -norm).astype(a.dtype)
+        is_done = jnp.all(rest == 0) & (alpha.imag == 0)
+        tau = jnp.where(is_done, 0, (beta - alpha) / jnp.where(is_done, 1, beta))
+        v = jnp.where(rows == k, 1, rest / jnp.where(is_done, 1, alpha - beta))
+        changed = a - jnp.conj(tau) * jnp.outer(v, v.conj() @ a)
+        a = jnp.where(jnp.arange(a.shape[1]) > k, changed, a)
+        made = jnp.where(rows == k, jnp.where(is_done, alpha, beta), jnp.where(rows > k, v, column))
+        return a.at[:, k].set(made), tau
+
+    return lax.scan(step, a, jnp.arange(min(a.shape)))
+
+
+def _reflected(a: Any, taus: Any, c: Any, is_adjoint: bool) -> Any:
+    """q c, or q^H c, where q is the product of the reflections that the columns of a hold."""
+    rows = jnp.arange(a.shape[0])
+
+    def step(c: Any, row: Any) -> Any:
+        k, tau = row
+        v = jnp.where(rows > k, a[:, k], 0).at[k].set(1)
+        return c - (jnp.conj(tau) if is_adjoint else tau) * jnp.outer(v, v.conj() @ c), None
+
+    steps = jnp.arange(taus.shape[0]), taus
+    return lax.scan(step, c, steps, reverse=not is_adjoint)[0]
+
+
+@converts("tridiagonal_solve")
+def _tridiagonal_solve(eqn: Equation, below: Tensor, d: Tensor, above: Tensor, b: Tensor) -> Tensor:
+    perturbs = bool(eqn.params.get("perturb_singular"))
+    return linalg.TridiagonalSolve(perturbs)(below, d, above, b)
+
+
 @converts("svd")
 def _svd(eqn: Equation, a: Tensor) -> Any:
     if not eqn.params["compute_uv"]:

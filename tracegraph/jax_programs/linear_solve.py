@@ -16,7 +16,8 @@ from tracegraph.ir.builder import current, inline
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs.equations import Equation, converts, graph_of
 from tracegraph.ops.contract import conjugate
-from tracegraph.ops.elementwise import NEG, PreventGradient
+from tracegraph.ops.elementwise import NEG, SUB, PreventGradient
+from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.simplify import simplify
 
@@ -79,7 +80,8 @@ def _solution(solver: SolverGraphs, operands: Sequence[Tensor], order: int) -> t
 
     body = graph_of("linear_solve", types, solved)
     backward, sources = _backward(solver, types, order)
-    return as_tuple(CustomCall(body, backward, sources)(*operands))
+    forward = _forward(solver, types, sources, order)
+    return as_tuple(CustomCall(body, backward, sources, forward)(*operands))
 
 
 def _backward(
@@ -111,3 +113,32 @@ def _backward(
         "linear_solve_backward", [*types, *(types[i] for i in rights)], pulled, simplify
     )
     return graph, (*places, *rights)
+
+
+def _forward(
+    solver: SolverGraphs, types: Sequence[TensorType], sources: tuple[int, ...], order: int
+) -> Graph:
+    """The graph of the tangents of the solutions, from the operands and the tangents of those at
+    the places `sources`: the coefficients of A that have one, and the right-hand sides."""
+    first = sum(solver.counts)
+    of_product = [i for i in sources if i < first]
+
+    def pushed(*given: Tensor) -> Sequence[Tensor]:
+        operands, tangents = given[: len(types)], dict(zip(sources, given[len(types) :]))
+        m, v, s, t, _ = solver.parts(operands)
+        xs = _solution(solver, operands, order - 1)
+        builder = current()
+        start = len(builder.nodes)
+        products = inline(solver.product, (*m, *xs))
+        sides = [tangents[i] for i in range(first, len(types))]
+        found = jvp(
+            builder.nodes[start:],
+            products,
+            [operands[i] for i in of_product],
+            [tangents[i] for i in of_product],
+        )
+        sides = [b if d is None else SUB(b, d) for b, d in zip(sides, found, strict=True)]
+        return _solution(solver, (*m, *v, *s, *t, *sides), order - 1)
+
+    every = [*types, *(types[i] for i in sources)]
+    return graph_of("linear_solve_forward", every, pushed, simplify)

@@ -45,6 +45,7 @@ from tracegraph.jax_programs import (
     shape,
     windows,
 )
+from tracegraph.jax_programs.derivatives import custom_rules
 from tracegraph.jax_programs.equations import (
     EquationReader,
     constant_of,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 
 #: Importing a family registers its primitives.
 _FAMILIES = (
-    *(contract, control, elementwise, index, linalg, linear_solve),
+    *(contract, control, custom_rules, elementwise, index, linalg, linear_solve),
     *(random, reduce, shape, windows),
 )
 #: How many traces of one function to keep.
@@ -462,6 +463,14 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
             "use jax.numpy in the place of NumPy",
         )
     except Exception as error:
+        if isinstance(error, ValueError) and "Non-hashable static arguments" in str(error):
+            fail(
+                TraceError,
+                f"{call.name}: an argument that is static for jax.jit is traced as an array here",
+                source=_line_of(error),
+                fix="name static arguments in from_jax too, by static_argnums or static_argnames",
+                cause=error,
+            )
         types = ", ".join(str(x.type) for x in call.stand_ins)
         note = f"in {call.name}({types}), a function of JAX traced by from_jax"
         error.add_note(f"{note}\n  at {_line_of(error)}")

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from tracegraph.api.absent import publish
 from tracegraph.layers import (
     activations,
+    attention,
     base,
     core,
     merging,
     noise,
     normalisation,
-    sequences,
+    recurrent,
     sequential,
     shaping,
     windows,
@@ -23,6 +24,11 @@ from tracegraph.layers.activations import (
     PReLU as PReLU,
     ReLU as ReLU,
     Softmax as Softmax,
+)
+from tracegraph.layers.attention.many_heads import MultiHeadAttention as MultiHeadAttention
+from tracegraph.layers.attention.one_head import (
+    AdditiveAttention as AdditiveAttention,
+    Attention as Attention,
 )
 from tracegraph.layers.base import Layer as Layer
 from tracegraph.layers.core import (
@@ -61,33 +67,28 @@ from tracegraph.layers.noise import (
     SpatialDropout2D as SpatialDropout2D,
     SpatialDropout3D as SpatialDropout3D,
 )
-from tracegraph.layers.normalisation import (
-    BatchNormalization as BatchNormalization,
+from tracegraph.layers.normalisation.batch import BatchNormalization as BatchNormalization
+from tracegraph.layers.normalisation.examples import (
     GroupNormalization as GroupNormalization,
     LayerNormalization as LayerNormalization,
     RMSNormalization as RMSNormalization,
     UnitNormalization as UnitNormalization,
 )
-from tracegraph.layers.sequences.attention import (
-    AdditiveAttention as AdditiveAttention,
-    Attention as Attention,
-    MultiHeadAttention as MultiHeadAttention,
-)
-from tracegraph.layers.sequences.recurrent import (
-    GRU as GRU,
-    LSTM as LSTM,
-    RNN as RNN,
+from tracegraph.layers.normalisation.spectral import SpectralNormalization as SpectralNormalization
+from tracegraph.layers.recurrent.bidirectional import Bidirectional as Bidirectional
+from tracegraph.layers.recurrent.cells import (
     GRUCell as GRUCell,
     LSTMCell as LSTMCell,
-    SimpleRNN as SimpleRNN,
     SimpleRNNCell as SimpleRNNCell,
     StackedRNNCells as StackedRNNCells,
 )
-from tracegraph.layers.sequences.recurrent_convolutions import (
+from tracegraph.layers.recurrent.convolutions import (
     ConvLSTM1D as ConvLSTM1D,
     ConvLSTM2D as ConvLSTM2D,
     ConvLSTM3D as ConvLSTM3D,
 )
+from tracegraph.layers.recurrent.kinds import GRU as GRU, LSTM as LSTM, SimpleRNN as SimpleRNN
+from tracegraph.layers.recurrent.rnn import RNN as RNN
 from tracegraph.layers.sequential import Input as Input, Sequential as Sequential
 from tracegraph.layers.shaping import (
     Cropping1D as Cropping1D,
@@ -151,15 +152,11 @@ from tracegraph.layers.windows.pooling import (
     MaxPooling2D as MaxPooling2D,
     MaxPooling3D as MaxPooling3D,
 )
-from tracegraph.layers.wrappers import (
-    Bidirectional as Bidirectional,
-    SpectralNormalization as SpectralNormalization,
-    TimeDistributed as TimeDistributed,
-)
+from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
 # Submodules are not public names.
-del activations, base, core, merging, noise, normalisation
-del sequences, sequential, shaping, windows, wrappers
+del activations, attention, base, core, merging, noise, normalisation
+del recurrent, sequential, shaping, windows, wrappers
 
 if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
     __all__ = [

@@ -69,7 +69,7 @@ class Loss:
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> Tensor:
         """The loss of the predictions, given the labels."""
-        labels, predictions = as_tensor(y_true), floating(y_pred, self.dtype)
+        labels, predictions = as_tensor(y_true), floating(type(self).__name__, y_pred, self.dtype)
         losses = as_tensor(self.call(labels, predictions))
         mask = self.mask(labels, losses)
         return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)

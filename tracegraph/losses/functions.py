@@ -412,7 +412,7 @@ def sparse_categorical_crossentropy(
     array([0.6931], dtype=float32)
     """
     op = "sparse_categorical_crossentropy"
-    x, labels = floating(y_pred), class_numbers(op, y_true)
+    x, labels = floating(op, y_pred), class_numbers(op, y_true)
     rank = rank_of(op, x)
     if as_axis(op, axis, rank, x) != rank - 1:
         refuse(op, f"axis {axis} is not the last one of {x.type}", x, fix="move it there")

@@ -41,7 +41,7 @@ def ctc(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     >>> tg.losses.ctc([[1, 0]], tg.zeros([1, 2, 3])).numpy().round(4)  # 3 of 9 alignments
     array([1.0986], dtype=float32)
     """
-    labels, x = class_numbers("ctc", y_true), floating(y_pred)
+    labels, x = class_numbers("ctc", y_true), floating("ctc", y_pred)
     for value, rank, form in ((labels, 2, "longest"), (x, 3, "frames, classes")):
         if rank_of("ctc", value) != rank:
             fix = f"give [examples, {form}]"
@@ -78,7 +78,7 @@ def circle(
     """
     op = "circle"
     gamma, margin = as_number(op, "gamma", gamma), as_number(op, "margin", margin)
-    x, labels = floating(y_pred), class_numbers(op, y_true)
+    x, labels = floating(op, y_pred), class_numbers(op, y_true)
     others = x if ref_embeddings is None else cast_to(as_tensor(ref_embeddings), x.dtype)
     other_labels = labels if ref_labels is None else class_numbers(op, ref_labels)
     for value in (x, others):

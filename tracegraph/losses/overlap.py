@@ -77,7 +77,7 @@ def categorical_generalized_cross_entropy(
     """
     op = "categorical_generalized_cross_entropy"
     q = _exponent(op, q)
-    x, labels = floating(y_pred), class_numbers(op, y_true)
+    x, labels = floating(op, y_pred), class_numbers(op, y_true)
     if rank_of(op, x) == 0:
         refuse(op, f"y_pred is {x.type}, which has no classes", x, fix="give [..., classes]")
     hot = one_hot(of_rows(op, labels, x), sizes_of(op, x)[-1], dtype=x.dtype)

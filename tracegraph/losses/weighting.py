@@ -8,6 +8,8 @@ from tracegraph.array.arguments import as_choice, rank_of, sizes_of
 from tracegraph.array.creation import size
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.types import DType, float32
+from tracegraph.errors import DTypeError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_sum
@@ -21,9 +23,19 @@ def as_reduction(op: str, reduction: Any) -> str | None:
     return None if reduction is None else as_choice(op, "reduction", reduction, REDUCTIONS)
 
 
-def floating(value: Any, dtype: DType | None = None) -> Tensor:
-    """Converts to a floating tensor: its own dtype if that is floating, else float32."""
+def real(op: str, value: Any) -> Tensor:
+    """A tensor of real numbers: a conversion would drop the imaginary parts of others."""
     x = as_tensor(value)
+    if x.dtype.is_complex:
+        fact = f"{op}: losses and metrics are of real numbers, and this is {x.type}"
+        fix = "give tg.abs(x), or tg.math.real(x) and tg.math.imag(x)"
+        fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
+    return x
+
+
+def floating(op: str, value: Any, dtype: DType | None = None) -> Tensor:
+    """Converts to a floating tensor: its own dtype if that is floating, else float32."""
+    x = real(op, value)
     return cast_to(x, dtype or (x.dtype if x.dtype.is_floating else float32))
 
 
@@ -43,8 +55,8 @@ def labels_and_predictions(op: str, y_true: Any, y_pred: Any) -> tuple[Tensor, T
 
     Raises ShapeError if they do not broadcast.
     """
-    predictions = floating(y_pred)
-    labels = cast_to(as_tensor(y_true), predictions.dtype)
+    predictions = floating(op, y_pred)
+    labels = cast_to(real(op, y_true), predictions.dtype)
     labels, predictions = of_one_rank(labels, predictions, op)
     broadcast_shape(op, labels, predictions)
     return labels, predictions
@@ -52,7 +64,7 @@ def labels_and_predictions(op: str, y_true: Any, y_pred: Any) -> tuple[Tensor, T
 
 def weighted(op: str, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """The values times their weights, and the weights with equal rank."""
-    weights = cast_to(weights, values.dtype)
+    weights = cast_to(real(op, weights), values.dtype)
     values, weights = of_one_rank(values, weights, op)
     broadcast_shape(op, values, weights)
     return multiply(values, weights), weights

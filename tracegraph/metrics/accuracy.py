@@ -36,7 +36,7 @@ def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0
     """
     op = "binary_accuracy"
     bound = as_number(op, "threshold", threshold)
-    return _equal(op, y_true, cast_to(greater(floating(y_pred), bound), float32))
+    return _equal(op, y_true, cast_to(greater(floating(op, y_pred), bound), float32))
 
 
 def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -111,7 +111,7 @@ def sparse_top_k_categorical_accuracy(
         refuse(
             op, f"y_pred is {x.type}, and it has an axis of classes", x, fix="give [..., classes]"
         )
-    rows = reshape(floating(x), [-1, sizes_of(op, x)[-1]])
+    rows = reshape(floating(op, x), [-1, sizes_of(op, x)[-1]])
     found = in_top_k(reshape(labels, [-1]), rows, k)
     return reshape(cast_to(found, float32), list(sizes_of(op, x)[:-1]))
 

@@ -22,7 +22,7 @@ from tracegraph.array.shaping import expand_dims, reshape, transpose
 from tracegraph.core.types import bool_
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.weighting import of_one_rank
+from tracegraph.losses.weighting import of_one_rank, real
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
@@ -101,7 +101,7 @@ class _Confusion(Metric):
         self, y_true: Any, y_pred: Any, sample_weight: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         op = type(self).__name__
-        y, x = (cast_to(as_tensor(z), self.dtype) for z in (y_true, y_pred))
+        y, x = (cast_to(real(type(self).__name__, z), self.dtype) for z in (y_true, y_pred))
         x, y = of_one_rank(x, y, op)
         weights = None if sample_weight is None else self._weights_of(x, sample_weight)
         if self.top_k is not None:
@@ -124,7 +124,7 @@ class _Confusion(Metric):
 
     def _weights_of(self, x: Tensor, sample_weight: Any) -> Tensor:
         """The weights, with axes of size 1 appended up to the rank of the predictions."""
-        weights = cast_to(as_tensor(sample_weight), self.dtype)
+        weights = cast_to(real(type(self).__name__, sample_weight), self.dtype)
         rank, own = rank_of(type(self).__name__, x), rank_of(type(self).__name__, weights)
         return reshape(weights, [*sizes_of(type(self).__name__, weights), *[1] * (rank - own)])
 
@@ -467,7 +467,7 @@ class AUC(_Confusion):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
         """Adds the counts of a batch; weights broadcast to the predictions, aligned on the left."""
-        x = cast_to(as_tensor(y_pred), self.dtype)
+        x = cast_to(real(type(self).__name__, y_pred), self.dtype)
         x = clip_by_value(sigmoid(x) if self.from_logits else x, 0.0, 1.0)
         if not self.multi_label:
             return super().update_state(y_true, x, sample_weight)

@@ -21,7 +21,7 @@ from tracegraph.array.shaping import expand_dims
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.weighting import labels_and_predictions, of_one_rank
+from tracegraph.losses.weighting import labels_and_predictions, of_one_rank, real
 from tracegraph.math.elementwise.arithmetic import add, divide, divide_no_nan, multiply, subtract
 from tracegraph.math.elementwise.logic import greater, is_inf, not_equal
 from tracegraph.math.elementwise.unary import sqrt, square
@@ -410,7 +410,9 @@ class R2Score(Metric):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
         """Adds a batch, with a weight for each row, or for each element."""
-        y, x = labels_and_predictions("R2Score", y_true, cast_to(as_tensor(y_pred), self.dtype))
+        y, x = labels_and_predictions(
+            "R2Score", y_true, cast_to(real("R2Score", y_pred), self.dtype)
+        )
         if rank_of("R2Score", y) != 2:
             refuse("R2Score", f"y_true is {y.type}", y, fix="give a table: [rows, columns]")
         if not self.built:

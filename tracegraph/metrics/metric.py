@@ -13,7 +13,7 @@ from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.weighting import of_one_rank
+from tracegraph.losses.weighting import of_one_rank, real
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_mean, reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
@@ -146,7 +146,9 @@ class Metric(Module):
         return self.result()
 
     def _weights(self, sample_weight: TensorLike | None) -> Tensor | None:
-        return None if sample_weight is None else cast_to(as_tensor(sample_weight), self.dtype)
+        if sample_weight is None:
+            return None
+        return cast_to(real(type(self).__name__, sample_weight), self.dtype)
 
     def _by_sample(
         self,
@@ -157,7 +159,7 @@ class Metric(Module):
         """One value per row, and its weight: weights broadcast to values of equal rank, and further
         axes of the values are reduced."""
         op = type(self).__name__
-        x, weights = cast_to(as_tensor(values), self.dtype), self._weights(sample_weight)
+        x, weights = cast_to(real(op, values), self.dtype), self._weights(sample_weight)
         if weights is None:
             x = reduce(x, list(range(1, rank_of(op, x))))
             return x, ones_like(x)

@@ -23,7 +23,7 @@ from tracegraph.core.types import float32, int32
 from tracegraph.errors import DTypeError, SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.functions import EPSILON
-from tracegraph.losses.weighting import floating
+from tracegraph.losses.weighting import floating, real
 from tracegraph.math.counting import counts_of_pairs
 from tracegraph.math.elementwise.arithmetic import add, divide, multiply, subtract
 from tracegraph.math.elementwise.logic import (
@@ -94,7 +94,7 @@ class FBetaScore(Metric):
     ) -> None:
         """Adds the counts of a batch, with a weight for each row."""
         op = type(self).__name__
-        y, x = (cast_to(as_tensor(z), self.dtype) for z in (y_true, y_pred))
+        y, x = (cast_to(real(type(self).__name__, z), self.dtype) for z in (y_true, y_pred))
         broadcast_shape(op, y, x)
         if not rank_of(op, y) == rank_of(op, x) == 2:
             refuse(op, f"y_true is {y.type} and y_pred {x.type}", y, x, fix="give [rows, classes]")
@@ -285,7 +285,8 @@ class BinaryIoU(IoU):
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
         """Adds a batch, of any shape, with weights that broadcast to the labels."""
-        says_yes = cast_to(greater_equal(floating(y_pred), self.threshold), int32)
+        x = floating(type(self).__name__, y_pred)
+        says_yes = cast_to(greater_equal(x, self.threshold), int32)
         super().update_state(y_true, says_yes, sample_weight)
 
 

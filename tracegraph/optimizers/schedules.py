@@ -38,6 +38,9 @@ class LearningRateSchedule:
     1.0
     """
 
+    def __init__(self) -> None:
+        pass  # that of `object` would raise Python's own errors for arguments
+
     def __call__(self, step: TensorLike) -> TensorLike:
         raise NotImplementedError
 

@@ -80,13 +80,13 @@ def _with_bounded_regions(graph: Graph) -> Graph:
 
 def _bound(node: Node) -> Size:
     """The largest value of a size that a node finds."""
-    bound = _largest(node.inputs[0])
+    bound = largest_value(node.inputs[0])
     if bound is None:
         raise CannotPad("nothing says how large it may become")
     return bound
 
 
-def _largest(x: Tensor) -> Size | None:
+def largest_value(x: Tensor) -> Size | None:
     """The largest value of an integer scalar, as a size; None if it is not evident."""
     if (found := range_of(x)) is not None:
         return found[1]
@@ -97,18 +97,18 @@ def _largest(x: Tensor) -> Size | None:
         case DimSize():
             return op.size
         case Cast():
-            return _largest(inputs[0])
+            return largest_value(inputs[0])
         case Minimum():
-            return next(filter(None, map(_largest, inputs)), None)
+            return next(filter(None, map(largest_value, inputs)), None)
         case Maximum():
-            one, other = map(_largest, inputs)
+            one, other = map(largest_value, inputs)
             return None if one is None or other is None else maximum(one, other)
-        case Sub() if _is_at_least_0(inputs[1]):
-            return _largest(inputs[0])
+        case Sub() if is_at_least_0(inputs[1]):
+            return largest_value(inputs[0])
     return None
 
 
-def _is_at_least_0(x: Tensor) -> bool:
+def is_at_least_0(x: Tensor) -> bool:
     """Whether an integer scalar is seen to be 0 or more."""
     if (found := range_of(x)) is not None:
         return found[0] >= 0
@@ -119,11 +119,11 @@ def _is_at_least_0(x: Tensor) -> bool:
         case DimSize():
             return True
         case Cast():
-            return _is_at_least_0(inputs[0])
+            return is_at_least_0(inputs[0])
         case Minimum():
-            return all(map(_is_at_least_0, inputs))
+            return all(map(is_at_least_0, inputs))
         case Maximum():
-            return any(map(_is_at_least_0, inputs))
+            return any(map(is_at_least_0, inputs))
     return False
 
 
@@ -168,4 +168,4 @@ def _is_sum_of_products(size: Size) -> bool:
     )
 
 
-__all__ = ["with_largest_sizes"]
+__all__ = ["is_at_least_0", "largest_value", "with_largest_sizes"]

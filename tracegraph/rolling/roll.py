@@ -75,14 +75,11 @@ def rolled(graph: Graph, states: States, always: bool = False) -> Rolled | None:
     """The graph with its runs as loops; None if there are none, or they do not pay. `always` builds
     them even if they do not pay."""
     graph = without_calls(graph)
-    runs = runs_worth_rolling(graph, always)
-    return _Rolling(graph, runs, states).rolled() if runs else None
-
-
-def runs_worth_rolling(graph: Graph, always: bool) -> list[BlockRun]:
-    """The runs of a graph without calls, if loops for them pay or are requested."""
+    assigned = {graph.inputs[states.first + i] for i in states.assigned if states.may_stack}
     runs = runs_of(graph.nodes, _FEWEST_NODES)
-    return runs if runs and (always or pays_off(runs)) else []
+    if not runs or not (always or pays_off(runs, assigned)):
+        return None
+    return _Rolling(graph, runs, states).rolled()
 
 
 def without_calls(graph: Graph) -> Graph:

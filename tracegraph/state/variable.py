@@ -838,7 +838,7 @@ def _open_shape(type: TensorType) -> TensorShape:
 
 
 def _shape_text(type: TensorType) -> str:
-    return shape_text(host_tensor(type, None))
+    return str(_open_shape(type))
 
 
 def _fits(declared: Shape, shape: Shape) -> bool:
@@ -856,17 +856,19 @@ def _sized(value: Tensor, declared: Shape) -> Tensor:
 
 
 def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
-    """New names for open sizes of Variables: not used by other Variables, and not in `taken`."""
-    return (name for name in (f"v{number}" for number in _names) if name not in taken)
+    """New names for open sizes of Variables, which users cannot write: not used by other
+    Variables, and not in `taken`."""
+    return (name for name in (f"${number}" for number in _names) if name not in taken)
 
 
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
-    if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
-        return TensorType(type.dtype, ShapeVariable(next(names_of_sizes())))
+    shape = TensorShape(shape)
     names = names_of_sizes()
-    sizes = tuple(Dim.named(next(names)) if size is None else size for size in tuple(shape))
+    if shape.rank is None:
+        return TensorType(type.dtype, ShapeVariable(next(names)))
+    sizes = tuple(Dim.named(next(names)) if size is None else size for size in shape)
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(

@@ -223,6 +223,8 @@ class Trace(Builder):
         self.what = "a @tg.function"
         #: The line of the branch or the loop, if it is a region of one.
         self.region: Source | None = None
+        #: Whether that is a step of a loop, or its condition.
+        self.is_step = False
         self.created: list[Any] = []
         self.may_create = False
         #: Whether variables are stored before a Python function is called, and reread after it; not

@@ -226,7 +226,17 @@ def _mark_iterated(node: ast.expr) -> None:
 
 
 class _Choices(converter.Base):
-    """`x if c else y` as a call of a hook, also when nested."""
+    """`x if c else y`, and `x in y`, as calls of hooks, also when nested."""
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        hook = {ast.In: "in_", ast.NotIn: "not_in"}.get(type(node.ops[0]))
+        if hook is None or len(node.ops) > 1:
+            return node
+        made = templates.replace_as_expression(
+            f"{HOOKS}.{hook}(value, items)", value=node.left, items=node.comparators[0]
+        )
+        return _derived(made, node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         text = _CALLED.sub(r"\1", ast.unparse(node.test))

@@ -5,7 +5,7 @@ and back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -105,13 +105,19 @@ def _refused_matrix(matrix: SparseJacobian, special: Special) -> NoReturn:
 def _written_structure(
     structure: Any, leaves: list[Any], name: str, matrix: Callable[[SparseJacobian, Special], Any]
 ) -> Any:
-    """A structure with JSON values in place of its leaves; `matrix` writes sparse Jacobians."""
+    """A structure with JSON values in place of its leaves; `matrix` writes sparse Jacobians.
+    Mappings and lists of the user's own classes become dicts and lists, in whose place a loaded
+    function takes them."""
 
     def special(item: Any) -> Any:
         if isinstance(item, nest.LeafNumber):
             return leaves[item.number]
         if isinstance(item, SparseJacobian):
             return {"sparse_jacobian": matrix(item, special)}
+        if isinstance(item, Mapping):
+            return encoded(dict(cast("Mapping[Any, Any]", item)), special)
+        if isinstance(item, list):
+            return encoded(list(cast("list[Any]", item)), special)
         raise NoData(item)
 
     packed = structure.numbered()

@@ -1,4 +1,4 @@
-"""Attention: each query's mean of values, weighted by how well the keys fit it."""
+"""Attention in several spaces at once."""
 
 from __future__ import annotations
 
@@ -9,33 +9,30 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from tracegraph import nn, regularizers
 from tracegraph.array.arguments import (
-    as_choice,
+    as_axes,
     as_count,
     as_flag,
     as_integers,
     as_number,
     as_sizes,
-    rank_of,
     refuse,
     sizes_of,
 )
-from tracegraph.array.creation import range as numbers, zeros
-from tracegraph.array.indexing.selection import where
-from tracegraph.array.shaping import expand_dims, reshape
+from tracegraph.array.creation import zeros
+from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
-from tracegraph.layers.base import Layer, flags_of, known_last, positive, tree_shape
+from tracegraph.layers.attention.masks import banded, both, causal, combined
+from tracegraph.layers.base import Layer, known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
-from tracegraph.math.elementwise.arithmetic import add, multiply
-from tracegraph.math.elementwise.logic import greater_equal, logical_and
-from tracegraph.math.elementwise.unary import tanh
-from tracegraph.math.product import einsum, matmul
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.elementwise.arithmetic import multiply
+from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.index import UPDATE_SLICE
 from tracegraph.typing import (
+    ActivationLike,
     ConstraintLike,
     DTypeLike,
     InitializerLike,
@@ -61,155 +58,8 @@ if TYPE_CHECKING:
         use_causal_mask: bool
 
 
-def _both(mask: Any, other: Any) -> Any:
-    """Where both masks are true; None counts as true everywhere."""
-    if mask is None or other is None:
-        return other if mask is None else mask
-    return logical_and(mask, other)
-
-
-def _causal(rows: Any, columns: Any, first: Any = 0) -> Tensor:
-    """[rows, columns]: whether query first + i may attend to key j, which must not come later."""
-    query = expand_dims(add(numbers(rows), cast_to(as_tensor(first), int32)), 1)
-    return greater_equal(query, expand_dims(numbers(columns), 0))
-
-
-class Attention(Layer):
-    """softmax(query @ key^T) @ value (Luong and others 2015)
-
-    - `use_scale`: whether to multiply the scores by a learned scalar.
-    - `score_mode`: "dot", or "concat" for a sum of tanh(query + key).
-    - `dropout`: the rate at which to drop weights in training.
-
-    Call it with [query, value] or [query, value, key], of shapes [examples, queries, features] and
-    [examples, keys, features]. Arguments of the call:
-
-    - `mask`: [query_mask, value_mask], each None or of shape [examples, queries or keys].
-    - `return_attention_scores`: whether to return the weights, [examples, queries, keys], too.
-    - `use_causal_mask`: whether query i attends only to the keys up to i.
-
-    >>> layer = tg.layers.Attention()
-    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
-    TensorShape([1, 2, 4])
-    """
-
-    def __init__(
-        self,
-        use_scale: bool = False,
-        score_mode: str = "dot",
-        dropout: float = 0.0,
-        seed: int | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-    ) -> None:
-        super().__init__(name, dtype)
-        op = type(self).__name__
-        self.use_scale = as_flag(op, "use_scale", use_scale)
-        self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
-        self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
-        self.seed = seed
-
-    def build(self, input_shape: Any) -> None:
-        if self.use_scale:
-            self.scale = self.add_weight([], "ones", name="scale")
-        if self.score_mode == "concat":
-            self.concat_score_weight = self.add_weight([], "ones", name="concat_score_weight")
-
-    def _as_inputs(self, inputs: Any) -> Any:
-        self._check(inputs)
-        return [super(Attention, self)._as_inputs(x) for x in inputs]
-
-    def _check(self, inputs: Any) -> None:
-        if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
-            op = type(self).__name__
-            fact = f"it takes [query, value] or [query, value, key], and was given {shown(inputs)}"
-            refuse(op, fact, fix=f"call it with a list: tg.layers.{op}()([query, value])")
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __call__(  # type: ignore[override]
-            self,
-            inputs: Sequence[TensorLike],
-            mask: Sequence[TensorLike | None] | None = ...,
-            training: bool | None = ...,
-            return_attention_scores: Literal[False] = ...,
-            use_causal_mask: bool = ...,
-        ) -> Tensor: ...
-        @overload
-        def __call__(
-            self,
-            inputs: Sequence[TensorLike],
-            mask: Sequence[TensorLike | None] | None = ...,
-            training: bool | None = ...,
-            *,
-            return_attention_scores: Literal[True],
-            use_causal_mask: bool = ...,
-        ) -> tuple[Tensor, Tensor]: ...
-        def __call__(self, inputs: Sequence[TensorLike], *more: Any, **arguments: Any) -> Any: ...
-
-    def call(
-        self,
-        inputs: Sequence[Tensor],
-        mask: Sequence[TensorLike | None] | None = None,
-        training: bool | None = False,
-        return_attention_scores: bool = False,
-        use_causal_mask: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        op = type(self).__name__
-        query, value = inputs[:2]
-        scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
-        query_mask, value_mask = (None, None) if mask is None else mask
-        allowed = None if value_mask is None else expand_dims(flags_of(value_mask), 1)
-        if as_flag(op, "use_causal_mask", use_causal_mask):
-            allowed = _both(allowed, _causal(*sizes_of(op, scores)[-2:]))
-        weights = masked_softmax(scores, (scores.ndim - 1,), allowed)
-        if as_flag(op, "training", training):
-            weights = nn.dropout(weights, self.dropout, seed=self.seed)
-        y = matmul(weights, value)
-        if query_mask is not None:
-            y = where(expand_dims(flags_of(query_mask), -1), y, as_tensor(0.0, y.dtype))
-        return (
-            (y, weights) if as_flag(op, "return_attention_scores", return_attention_scores) else y
-        )
-
-    def _scores(self, query: Any, key: Any) -> Tensor:
-        """[examples, queries, keys]"""
-        if self.score_mode == "dot":
-            scores = matmul(query, key, transpose_b=True)
-            return multiply(scores, self.scale) if self.use_scale else scores
-        inner = add(expand_dims(query, -2), expand_dims(key, -3))
-        inner = multiply(inner, self.scale) if self.use_scale else inner
-        return multiply(reduce_sum(tanh(inner), -1), self.concat_score_weight)
-
-
-class AdditiveAttention(Attention):
-    """softmax(sum(scale * tanh(query + key))) @ value (Bahdanau and others 2014)
-
-    The scale is learned, one number per feature. Call it like `Attention`.
-
-    >>> layer = tg.layers.AdditiveAttention()
-    >>> layer([tg.ones([1, 2, 4]), tg.ones([1, 3, 4])]).shape
-    TensorShape([1, 2, 4])
-    """
-
-    def __init__(
-        self,
-        use_scale: bool = True,
-        dropout: float = 0.0,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-    ) -> None:
-        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype)
-
-    def build(self, input_shape: Any) -> None:
-        if self.use_scale:
-            features = known_last(self, input_shape[0])
-            self.scale = self.add_weight([features], "glorot_uniform", name="scale")
-
-    def _scores(self, query: Any, key: Any) -> Tensor:
-        inner = tanh(add(expand_dims(query, -2), expand_dims(key, -3)))
-        return reduce_sum(multiply(inner, self.scale) if self.use_scale else inner, -1)
+#: What the axes of equations are called.
+_LETTERS = string.ascii_lowercase
 
 
 class MultiHeadAttention(Layer):
@@ -222,17 +72,23 @@ class MultiHeadAttention(Layer):
     - `use_bias`: whether the projections have biases.
     - `output_shape`: the number of output features, by default that of the query. A list of sizes
       gives the features several axes.
+    - `attention_axes`: the axes of the inputs along which to attend, one or several; by default all
+      between the first and the last. The other axes are treated as that of the examples is.
+    - `sliding_window`: None, or how many positions a query sees on either side, its own included.
+    - `use_gate`: whether to multiply the attended values by sigmoids of a projection of the query.
+    - `flash_attention`: accepted but has no effect: it names a kernel, not a result.
     - `seed`: the seed of the dropout.
     - The other arguments are those of `Dense`, for all four kernels, of shapes [features, heads,
       key_dim] and [heads, value_dim, features].
 
     Call it as layer(query, value, key=None), with shapes [examples, queries, features] and
-    [examples, keys, features]; the keys default to the values. Arguments of the call:
+    [examples, keys, features], or with more axes of queries and keys; the keys default to the
+    values. Arguments of the call:
 
     - `query_mask`, `value_mask`, `key_mask`: [examples, queries or keys]; `attention_mask`:
       [examples, queries, keys], or a shape that broadcasts to it: where a query may attend to a
       key.
-    - `use_causal_mask`: whether query i attends only to the keys up to i.
+    - `use_causal_mask`: whether query i attends only to the keys up to i, along one axis.
     - `return_attention_scores`: whether to return the weights, [examples, heads, queries, keys],
       too.
     - `cache`, `cache_update_index`: the result of `make_cache`, and the position of the first
@@ -250,7 +106,15 @@ class MultiHeadAttention(Layer):
     >>> bool(tg.reduce_max(tg.abs(y - whole[:, 5:])) < 1e-5)
     True
 
-    Raises ShapeError for inputs that do not have three axes, and for sizes that do not fit.
+    Along the rows of images alone:
+
+    >>> layer = tg.layers.MultiHeadAttention(num_heads=2, key_dim=4, attention_axes=2)
+    >>> x = tg.ones([1, 5, 6, 8])
+    >>> y, weights = layer(x, x, return_attention_scores=True)
+    >>> y.shape, weights.shape
+    (TensorShape([1, 5, 6, 8]), TensorShape([1, 5, 2, 6, 6]))
+
+    Raises ShapeError for inputs with fewer than three axes, and for sizes that do not fit.
     """
 
     def __init__(
@@ -261,7 +125,9 @@ class MultiHeadAttention(Layer):
         dropout: float = 0.0,
         use_bias: bool = True,
         output_shape: int | Sequence[int] | None = None,
-        *,
+        attention_axes: int | Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        flash_attention: bool | None = None,
         kernel_initializer: InitializerLike = "glorot_uniform",
         bias_initializer: InitializerLike = "zeros",
         kernel_regularizer: RegularizerLike = None,
@@ -269,6 +135,7 @@ class MultiHeadAttention(Layer):
         activity_regularizer: RegularizerLike = None,
         kernel_constraint: ConstraintLike = None,
         bias_constraint: ConstraintLike = None,
+        use_gate: bool = False,
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -284,6 +151,13 @@ class MultiHeadAttention(Layer):
         if output_shape is not None:
             sizes = as_sizes(op, "output_shape", output_shape)
             self.output_shape = tuple(positive(op, "output_shape", size) for size in sizes)
+        self.attention_axes = (
+            None if attention_axes is None else as_sizes(op, "attention_axes", attention_axes)
+        )
+        window = sliding_window
+        self.sliding_window = None if window is None else positive(op, "sliding_window", window)
+        as_flag(op, "flash_attention", flash_attention)
+        self.use_gate = as_flag(op, "use_gate", use_gate)
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -344,26 +218,59 @@ class MultiHeadAttention(Layer):
         self.build(tree_shape(x), *map(tree_shape, more))
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:  # type: ignore[override]
-        for shape in (query_shape, value_shape, key_shape):
-            if shape is not None and len(shape) != 3:
-                fact = f"an input of the shape {shape} does not have 3 axes"
-                fix = "give [examples, queries or keys, features]"
-                refuse("MultiHeadAttention", fact, fix=fix)
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
+        rank = self._rank_of(query_shape, value_shape, key_shape)
+        self._along = self._axes_of(rank)
+        self._equations = attention_equations(rank, self._along)
         heads, features = self.num_heads, known_last(self, query_shape)
-        self.query_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
-        self.key_dense = self._dense("abc,cde->abde", [None, heads, self.key_dim], "de")
-        self.value_dense = self._dense("abc,cde->abde", [None, heads, self.value_dim], "de")
+        self.query_dense = self._projection(query_shape, self.key_dim)
+        self.key_dense = self._projection(key_shape, self.key_dim)
+        if self.use_gate:
+            self.gate_dense = self._projection(query_shape, self.value_dim, "sigmoid")
+        self.value_dense = self._projection(value_shape, self.value_dim)
         results = self.output_shape or (features,)
-        axes = string.ascii_lowercase[4 : 4 + len(results)]
-        self.output_dense = self._dense(f"abcd,cd{axes}->ab{axes}", [None, *results], axes)
-        self.query_dense.build(query_shape)
-        self.key_dense.build(key_shape)
-        self.value_dense.build(value_shape)
-        self.output_dense.build([None, None, heads, self.value_dim])
+        free, axes = _LETTERS[3 : rank + 2], _LETTERS[rank + 2 : rank + 2 + len(results)]
+        equation = f"{free}ab,ab{axes}->{free}{axes}"
+        self.output_dense = self._dense(equation, [*[None] * (rank - 2), *results], axes)
+        self.output_dense.build([*[None] * (rank - 1), heads, self.value_dim])
 
-    def _dense(self, equation: str, output_shape: Sequence[int | None], axes: str) -> EinsumDense:
+    def _rank_of(self, *shapes: Any) -> int:
+        """The number of axes of all inputs, which is one."""
+        ranks = {len(shape) for shape in shapes}
+        if len(ranks) > 1 or min(ranks) < 3:
+            wrong = "do not have 3 axes or more" if len(ranks) == 1 else "differ in their axes"
+            fact = f"inputs of the shapes {', '.join(map(str, shapes))} {wrong}"
+            fix = "give [examples, queries or keys, features]"
+            refuse("MultiHeadAttention", fact, fix=fix)
+        return len(shapes[0])
+
+    def _axes_of(self, rank: int) -> tuple[int, ...]:
+        """The axes along which to attend."""
+        op, inner = "MultiHeadAttention", tuple(range(1, rank - 1))
+        if self.attention_axes is None:
+            return inner
+        axes = as_axes(op, self.attention_axes, rank)
+        if not axes or not set(axes) <= set(inner):
+            fact = f"attention_axes is {shown(self.attention_axes)}, and inputs have {rank} axes"
+            refuse(op, fact, fix=f"give some of the axes between the first and the last: {inner}")
+        return axes
+
+    def _projection(self, shape: Any, size: int, activation: ActivationLike = None) -> EinsumDense:
+        """A product that gives each head `size` features."""
+        free, rank = _LETTERS[3 : len(shape) + 2], len(shape)
+        sizes = [*[None] * (rank - 2), self.num_heads, size]
+        dense = self._dense(f"{free}c,cab->{free}ab", sizes, "ab", activation)
+        dense.build(shape)
+        return dense
+
+    def _dense(
+        self,
+        equation: str,
+        output_shape: Sequence[int | None],
+        axes: str,
+        activation: ActivationLike = None,
+    ) -> EinsumDense:
         made: Any = vars(self)
         options = {
             f"{weight}_{part}": made[f"{weight}_{part}"]
@@ -371,7 +278,9 @@ class MultiHeadAttention(Layer):
             for part in ("initializer", "regularizer", "constraint")
         }
         bias_axes = axes if self.use_bias else None
-        return EinsumDense(equation, output_shape, bias_axes=bias_axes, dtype=self.dtype, **options)
+        return EinsumDense(
+            equation, output_shape, activation, bias_axes=bias_axes, dtype=self.dtype, **options
+        )
 
     def make_cache(self, batch_size: SizeLike, max_length: SizeLike) -> tuple[Tensor, Tensor]:
         """Allocates keys and values for `max_length` positions: zeros of shapes [examples,
@@ -404,23 +313,24 @@ class MultiHeadAttention(Layer):
         queries = self.query_dense(query)
         keys = self.key_dense(value if key is None else key)
         values = self.value_dense(value)
-        rows: Any = sizes_of(op, queries)[1]
-        allowed = _masked(op, query_mask, value_mask, key_mask, attention_mask)
+        count = len(self._along)
+        rank = queries.ndim + count - 1
+        allowed = combined(rank, count, query_mask, value_mask, key_mask, attention_mask)
+        start: Any = 0
         if cache is not None:
-            start = _place(cache_update_index)
+            start = _place(cache_update_index, queries)
             cache = _written(cache[0], keys, start), _written(cache[1], values, start)
             keys, values = cache
-            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1], start))
-        elif as_flag(op, "use_causal_mask", use_causal_mask):
-            allowed = _both(allowed, _causal(rows, sizes_of(op, keys)[1]))
-        if allowed is not None and rank_of(op, allowed) == 3:
-            allowed = expand_dims(allowed, 1)  # one mask for all heads
+        is_causal = as_flag(op, "use_causal_mask", use_causal_mask) or cache is not None
+        allowed = both(allowed, self._order(queries, keys, is_causal, start))
         is_training = as_flag(op, "training", training)
         is_masked = any(x is not None for x in (query_mask, value_mask, key_mask, attention_mask))
         # A query may always attend to its own position, so only other masks may exclude all.
-        weights = masked_softmax(self._scores(queries, keys), (3,), allowed, is_masked)
+        axes = tuple(range(rank - count, rank))
+        weights = masked_softmax(self._scores(queries, keys), axes, allowed, is_masked)
         kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
-        y = self.output_dense(einsum("bnts,bsnh->btnh", kept, values))
+        y = einsum(self._equations[1], kept, values)
+        y = self.output_dense(multiply(y, self.gate_dense(query)) if self.use_gate else y)
         results: list[Any] = [y]
         if as_flag(op, "return_attention_scores", return_attention_scores):
             results.append(weights)
@@ -431,23 +341,52 @@ class MultiHeadAttention(Layer):
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """[examples, heads, queries, keys]"""
         scaled = multiply(queries, 1 / math.sqrt(self.key_dim))
-        return einsum("btnh,bsnh->bnts", scaled, keys)
+        return einsum(self._equations[0], scaled, keys)
+
+    def _order(self, queries: Tensor, keys: Tensor, is_causal: bool, start: Any) -> Any:
+        """[queries, keys]: which keys the positions allow; None for all."""
+        if not is_causal and self.sliding_window is None:
+            return None
+        axis = self._one_axis("an order of positions")
+        sizes = sizes_of("MultiHeadAttention", queries)[axis], sizes_of("", keys)[axis]
+        allowed = causal(*sizes, start) if is_causal else None
+        if self.sliding_window is not None:
+            allowed = both(allowed, banded(*sizes, self.sliding_window, start))
+        return allowed
+
+    def _one_axis(self, what: str) -> int:
+        """The axis along which to attend, where there must be one."""
+        axis, *more = self._along
+        if more:
+            fact = f"{what} needs one axis, and the layer attends along {self._along}"
+            refuse("MultiHeadAttention", fact, fix="give the layer one in attention_axes")
+        return axis
 
 
-def _masked(op: str, query: Any, value: Any, key: Any, attention: Any) -> Any:
-    """[examples, queries, keys]: where all masks are true; None without masks."""
-    allowed = None
-    for mask, axis in ((query, 2), (value, 1), (key, 1)):
-        if mask is not None:
-            allowed = _both(allowed, expand_dims(flags_of(mask), axis))
-    return _both(allowed, None if attention is None else flags_of(attention))
+def attention_equations(rank: int, along: tuple[int, ...]) -> tuple[str, str]:
+    """The products of queries and keys, and of weights and values, for inputs of `rank` axes.
+
+    >>> attention_equations(3, (1,))
+    ('cdab,ceab->cade', 'cade,ceab->cdab')
+    """
+    queries = _LETTERS[2 : rank + 1]
+    fresh = iter(_LETTERS[rank + 1 :])
+    keys = "".join(next(fresh) if k in along else queries[k] for k in range(rank - 1))
+    whole = "".join(queries[k] for k in range(rank - 1) if k not in along)
+    scores = f"{whole}a{''.join(queries[k] for k in along)}{''.join(keys[k] for k in along)}"
+    return f"{queries}ab,{keys}ab->{scores}", f"{scores},{keys}ab->{queries}ab"
 
 
-def _place(index: Any) -> Tensor:
+def _place(index: Any, queries: Tensor) -> Tensor:
+    """The position of the first query, for a cache."""
+    op = "MultiHeadAttention"
+    if queries.ndim != 4:
+        fact = f"a cache is for inputs of 3 axes, and the query has {queries.ndim - 1}"
+        refuse(op, fact, fix="give [examples, queries, features]")
     if index is None:
         fix = "give the place of the first query: cache_update_index=0"
-        refuse("MultiHeadAttention", "a cache needs a cache_update_index", fix=fix)
-    place = as_integers("MultiHeadAttention", "the cache_update_index", index)
+        refuse(op, "a cache needs a cache_update_index", fix=fix)
+    place = as_integers(op, "the cache_update_index", index)
     return reshape(cast_to(place, int32), [])
 
 

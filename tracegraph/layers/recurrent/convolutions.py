@@ -10,13 +10,14 @@ from tracegraph.array.joining import split
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import along_channels, format_of
-from tracegraph.layers.sequences.recurrent import LSTMCell, Outputs, OwnRNN, given
+from tracegraph.layers.recurrent.cells import LSTMCell
+from tracegraph.layers.recurrent.rnn import Outputs, OwnRNN, given
 from tracegraph.layers.windows.convolutions import CONVOLUTIONS, WindowedLayer
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from tracegraph.layers.sequences.recurrent import RecurrentSettings
+    from tracegraph.layers.recurrent.kinds import RecurrentSettings
     from tracegraph.typing import (
         ActivationLike,
         ConstraintLike,

@@ -1,0 +1,1 @@
+"""Derivatives that a JAX program states itself, and where it has any."""

@@ -1,0 +1,1 @@
+"""Attention: each query's mean of values, weighted by how well the keys fit it."""

@@ -1,0 +1,1 @@
+"""Layers that normalize their inputs, or the weights of a layer."""

@@ -1,1 +1,0 @@
-"""Layers along sequences: recurrent ones, and attention."""
