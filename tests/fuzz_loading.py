@@ -663,7 +663,9 @@ def run(inputs, limit_memory=True):
             faulthandler.dump_traceback_later(SECONDS, exit=True, file=sys.__stderr__)
             print(f"input {seed}:{number}", file=sys.__stderr__, flush=True)
             with contextlib.redirect_stdout(io.StringIO()):
-                found[run_one(models, work, seed, number)] += 1
+                outcome = run_one(models, work, seed, number)
+            assert outcome != "unchanged" or (seed, number) not in known()
+            found[outcome] += 1
         faulthandler.cancel_dump_traceback_later()
     return found
 
@@ -707,7 +709,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=None, help="1000, or 0 with --known")
     parser.add_argument("--only", default=None, help="one input, as seed:number")
     parser.add_argument("--known", action="store_true", help="the inputs of tests/fuzz_seeds.txt")
     parser.add_argument("--go-on", action="store_true", help="list defects and go on")
@@ -716,8 +718,9 @@ def main():
     if options.only is not None:
         print(run([as_input(options.only)], limit_memory=False))
         return
-    numbers = range(options.first, options.first + options.count)
-    inputs = known() if options.known else [(options.seed, number) for number in numbers]
+    count = (0 if options.known else 1000) if options.count is None else options.count
+    numbers = range(options.first, options.first + count)
+    inputs = [*(known() if options.known else ()), *((options.seed, number) for number in numbers)]
     if options.go_on:
         survey(inputs)
     else:

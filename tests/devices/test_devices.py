@@ -1,4 +1,4 @@
-"""Devices: their names, and all that two of them show (`on_two_devices.py`)."""
+"""Devices: their names, and what one of them shows. What several show is in `eight_devices`."""
 
 import copy
 import os
@@ -16,36 +16,22 @@ from tracegraph.core.device_names import DeviceName, full_name, parsed
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def run_with_devices(file, count, *options, timeout=240):
-    """Runs a file of tests in a process that has `count` CPU devices."""
-    flags = f"--xla_force_host_platform_device_count={count}"
+@pytest.mark.slow
+def test_what_is_tried_on_a_gpu_holds_for_a_second_cpu():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
-        [*command, *options, str(Path(__file__).parents[1] / file)],
+        [*command, "-m", "gpu", str(Path(__file__).with_name("test_on_gpu.py"))],
         env={
             **os.environ,
-            "XLA_FLAGS": flags,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
             "JAX_PLATFORMS": "cpu",
             "TRACEGRAPH_TEST_DEVICE": "cpu:1",
         },
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_two_devices():
-    run_with_devices("on_two_devices.py", 2)
-
-
-@pytest.mark.slow
-def test_what_is_tried_on_a_gpu_holds_for_a_second_cpu():
-    run_with_devices("devices/test_on_gpu.py", 2, "-m", "gpu", timeout=600)
-
-
-def test_checkpoints_of_four_devices():
-    run_with_devices("on_four_devices.py", 4)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,16 @@ from tracegraph.views.device_costs import collectives_in
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("file", "names", "which"),
+    ("files", "names", "which"),
     [
         ("layout_cases", "test", "not slow and not sweep"),
-        ("division_cases", "test", "not slow and not sweep"),
+        (
+            "checkpoint_cases placement_cases division_cases",
+            "test",
+            "not slow and not sweep",
+        ),
         *(
             pytest.param(*row, "sweep", marks=pytest.mark.sweep)
             for row in (
@@ -35,22 +40,21 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
     ],
 )
-def test_the_cases_on_8_devices(file, names, which):
+def test_the_cases_on_8_devices(files, names, which):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
     environment = {**os.environ, "XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    paths = [f"tests/eight_devices/{file}.py" for file in files.split()]
     done = subprocess.run(
-        [*command, f"tests/eight_devices/{file}.py", "-m", which, "-k", names],
+        [*command, *paths, "-m", which, "-k", names],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         cwd=ROOT,
         env=environment,
     )
     assert done.returncode == 0, done.stdout[-20_000:]
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > (
-        40 if file == "layout_cases" and which != "sweep" else 3
-    )
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > (40 if which != "sweep" else 3)
 
 
 def test_a_graph_for_more_devices_runs_on_one():

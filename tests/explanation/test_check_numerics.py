@@ -211,6 +211,7 @@ def slope_of_roots(x, n, checkpoints=None):
     return tape.gradient(y, x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("option", ["check_numerics", "locate_numerics"])
 @pytest.mark.parametrize("checkpoints", [None, 2])
 def test_the_reverse_mode_of_a_while_names_the_line_and_the_step(option, checkpoints):

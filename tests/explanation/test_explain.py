@@ -1086,7 +1086,7 @@ def test_inside_a_function(name, is_asked_first):
         found.append(tape.explain(target, source))
         return target
 
-    traced()
+    traced.get_concrete_function()
     held.clear()
     check(found[0], function, reason)
 

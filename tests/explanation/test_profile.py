@@ -32,6 +32,11 @@ def sorts(x):
     return tg.reduce_sum(z) + 1.0
 
 
+@pytest.fixture(scope="module")
+def of_sorts():
+    return tg.profile(sorts, tg.constant(X))
+
+
 def test_a_slow_line_is_found():
     start = time.perf_counter()
     profile = tg.profile(sorts, tg.constant(X))
@@ -148,8 +153,8 @@ def test_functions_of_one_name_are_told_apart():
     assert place.startswith("test_profile.py:")
 
 
-def test_json_and_trace(tmp_path):
-    profile = tg.profile(sorts, tg.constant(X))
+def test_json_and_trace(tmp_path, of_sorts):
+    profile = of_sorts
     data = json.loads(profile.to_json(tmp_path / "profile.json"))
     assert json.loads((tmp_path / "profile.json").read_text()) == data
     assert sum(cost["seconds"] for cost in data["costs"]) == pytest.approx(profile.seconds)
@@ -162,8 +167,8 @@ def test_json_and_trace(tmp_path):
     assert {x["tid"] for x in runs} <= names
 
 
-def test_the_page_has_the_seconds_of_each_line():
-    page = tg.profile(sorts, tg.constant(X)).to_html()
+def test_the_page_has_the_seconds_of_each_line(of_sorts):
+    page = of_sorts.to_html()
     data = json.loads(page.split('type="application/json" id="data">')[1].split("</script>")[0])
     seconds = {f"{file}:{line}": s for (file, line, *_), s in zip(data["places"], data["seconds"])}
     assert max(seconds, key=lambda place: seconds[place]) == line_of(sorts, "slow")

@@ -12,7 +12,7 @@ import tracegraph as tg
 from lowering import program as programs
 from tracegraph.ir.tensor import Graph, Node, Tensor
 
-TRACES = 64
+TRACES = 24
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*calls of .* were traced")
 

@@ -76,11 +76,15 @@ def check_same(found, wanted):
 def check_sizes(fn, spec, shapes):
     """A function with its sizes open does what it does as it is."""
     gradient = differentiated(fn)
-    forms = [(opened(fn, spec), fn), (opened(gradient, spec), gradient)]
+    plains = [lambda x: (fn(x), gradient(x)), fn, gradient]
+    forms = [(opened(plain, spec), plain) for plain in plains]
     for shape in shapes:
         x = numbers(shape)
         for form, plain in forms:
-            check_same(outcome(form, x), outcome(plain, x))
+            wanted = outcome(plain, x)
+            check_same(outcome(form, x), wanted)
+            if not isinstance(wanted, type):
+                break  # both at once did not fail, so neither does alone
 
 
 def open_axes(*sizes):
@@ -407,8 +411,9 @@ def test_python_is_told_the_right_sizes(name):
     f = opened(function)
     for n in (2, 3, 1, 4, 3, 5):
         x = numbers([n])
-        np.testing.assert_array_equal(f(x), function(x))
-        np.testing.assert_array_equal(differentiated(f)(x), differentiated(function)(x))
+        found, wanted = ([g(x), differentiated(g)(x)] for g in (f, function))
+        for ours, theirs in zip(found, wanted):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_sizes_that_are_relaxed_are_asked_for_too():

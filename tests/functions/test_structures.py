@@ -252,7 +252,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("make", "keys"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
 def test_a_dict_comes_back_as_it_was(entry, make, keys):

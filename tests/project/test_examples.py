@@ -1,6 +1,5 @@
 """The examples in a short form: what they write and print. train_digits has its own tests."""
 
-import json
 import os
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tracegraph as tg
+from tests.example_scripts import EXAMPLES, imported, refusal
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("scipy")
@@ -37,16 +37,9 @@ NOTE = re.compile(r"^tracegraph: the first run of .* slow compile\n", re.MULTILI
 
 
 def run(example, *arguments):
-    return run_python(str(ROOT / f"examples/{example}.py"), *arguments)
-
-
-def run_python(*arguments, **options):
-    folders = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
-    environment = {**os.environ, "PYTHONPATH": folders, "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, env=environment, **options
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
 
 
 def run_short(example, out, *arguments):
@@ -98,6 +91,7 @@ def test_newton_hessian(tmp_path):
         assert is_picture(tmp_path / name)
 
 
+@pytest.mark.sweep
 def test_save_and_go_on(tmp_path):
     text = run_short("save_and_go_on", tmp_path)
     saved, loaded, last = map(float, re.findall(r"test accuracy ([\d.]+)%", text))
@@ -112,8 +106,8 @@ def test_save_and_go_on(tmp_path):
 
 
 def test_a_second_process_that_fails(tmp_path):
-    done = run("save_and_go_on", "--go-on", "--out", str(tmp_path))
-    assert done.returncode == 1 and "model" in done.stderr.splitlines()[-2]
+    with pytest.raises(tg.errors.LoadError, match=str(tmp_path / "model")):
+        imported("save_and_go_on").main(["--go-on", "--out", str(tmp_path)])
 
 
 def test_clip_gradients(tmp_path):
@@ -221,44 +215,11 @@ def bad_values(example):
     return [*number, (["--seed", "-1"], "-1"), (["--out", __file__], "cannot be a folder")]
 
 
-#: Runs examples one after another, as `__main__` each, and prints what became of them.
-SEVERAL = """
-import contextlib, io, json, runpy, sys
-
-def outcome(path, *arguments):
-    sys.argv = [path, *arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        with contextlib.redirect_stderr(io.StringIO()) as err:
-            try:
-                runpy.run_path(path, run_name="__main__")
-                code = 0
-            except SystemExit as end:
-                code = end.code
-    return code, out.getvalue(), err.getvalue()
-
-print(json.dumps([outcome(*command) for command in json.load(sys.stdin)]))
-"""
-
-
-@pytest.fixture(scope="module")
-def refusals(tmp_path_factory):
-    """What each example says to each of its bad values; one process imports what they need."""
-    out = str(tmp_path_factory.mktemp("refused"))
-    commands = [
-        [str(ROOT / f"examples/{example}.py"), "--out", out, *arguments]
-        for example in SHORT
-        for arguments, _ in bad_values(example)
-    ]
-    done = run_python("-c", SEVERAL, input=json.dumps(commands))
-    assert (done.returncode, done.stderr) == (0, "")
-    found = iter(json.loads(done.stdout))
-    return {example: [next(found) for _ in bad_values(example)] for example in SHORT}
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("example", SHORT)
-def test_a_bad_value_gets_one_line(refusals, example):
-    for (_, words), (code, out, err) in zip(bad_values(example), refusals[example], strict=True):
+def test_a_bad_value_gets_one_line(tmp_path, capsys, example):
+    for arguments, words in bad_values(example):
+        code, out, err = refusal(example, capsys, "--out", str(tmp_path), *arguments)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1 and words in err
 

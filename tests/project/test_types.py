@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import types
@@ -114,11 +115,9 @@ def test_checkers_find_every_fault_and_no_other(folder, checker):
     assert found == marked, sorted(faults["wrong.py"])
 
 
-def test_the_file_that_is_right_runs(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", str(FILES / "right.py")]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+def test_the_file_that_is_right_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(FILES / "right.py"), run_name="__main__")
 
 
 def test_the_wheel_says_that_it_is_typed(folder):

@@ -286,7 +286,8 @@ def test_what_stays_damaged_is_read_once(tmp_path, monkeypatch):
 WRITER = """
 import sys
 from tests.saving.test_saving_files import written
-for number in range(150):
+print("begins", flush=True)
+for number in range(50):
     written(sys.argv[1], sys.argv[2], float(number))
 """
 
@@ -295,7 +296,9 @@ for number in range(150):
 def test_a_reader_beside_a_writer_sees_what_is_whole(tmp_path, kind):
     path = tmp_path / "m"
     written(kind, path, 0.0)
-    with subprocess.Popen([sys.executable, "-c", WRITER, kind, str(path)]) as writer:
+    command = [sys.executable, "-c", WRITER, kind, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout and writer.stdout.readline() == "begins\n"
         seen = set()
         while writer.poll() is None:
             values = read(kind, path)

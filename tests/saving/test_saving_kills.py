@@ -29,16 +29,19 @@ class Saver:
             tell(number)
 
 
-def test_a_kill_at_any_moment_leaves_one_generation():
+@pytest.mark.parametrize(
+    ("count", "least"), [(10, 6), pytest.param(30, 20, marks=pytest.mark.sweep)]
+)
+def test_a_kill_at_any_moment_leaves_one_generation(count, least):
     told = 0
     save_model(0, "model")
     with Kills(__file__) as kills:
-        for _ in range(30):
+        for _ in range(count):
             last = kills.strike()
             assert last >= told
             told = model_of("model")
             assert told in (last, last + 1)
-    assert told > 20
+    assert told > least
     for path in ("model", "other"):
         save_model(0, path)
     assert files("model") == files("other")
@@ -69,9 +72,9 @@ def saved_whole(path, save):
     return found
 
 
-def strikes(kind, where, is_first):
-    """Kills a save at one call after the other, each time from the same state on; returns the
-    calls, and the generations that were left."""
+def strikes(kind, where, is_first, stride=1):
+    """Kills a save at one call after the other, or at every `stride`-th, each time from the same
+    state on; returns the calls, and the generations that were left."""
     path, save, generation_of = KINDS[kind]
     whole = saved_whole(path, save)
     if not is_first:
@@ -82,7 +85,7 @@ def strikes(kind, where, is_first):
             shutil.rmtree(path, ignore_errors=True)
             if not is_first:
                 shutil.copytree("before/" + path, path)
-            call = steps.strike(len(calls))
+            call = steps.strike(stride * len(calls))
             if not call:
                 return calls, left
             calls.append(call)
@@ -105,6 +108,15 @@ def ptrace():
         pytest.skip("no process can be traced here")
 
 
+@pytest.mark.usefixtures("ptrace")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_at_some_system_calls_of_a_commit_leaves_the_old_state_or_the_new(kind):
+    calls, left = strikes(kind, "commit", is_first=False, stride=6)
+    assert calls[0].startswith("rename") and calls[0].endswith("tracegraph.json")
+    assert left == sorted(left) and {*left} == {1, 2}
+
+
+@pytest.mark.sweep
 @pytest.mark.usefixtures("ptrace")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_at_each_system_call_of_a_commit_leaves_the_old_state_or_the_new(kind):

@@ -128,7 +128,7 @@ def test_interrupts_of_an_undecorated_loop():
         step()
     before = values_of(variables)
     with Interrupts(2e-3) as interrupts:
-        for _ in range(COUNT // 2):
+        for _ in range(COUNT // 6):
             repeated = Repeated(step)
             interrupts.strike(repeated)
             after = values_of(variables)
@@ -235,7 +235,7 @@ def test_interrupts_where_a_graph_is_entered_and_left():
         if not has_struck:
             break
         assert tg.constant(3.0).numpy() + (x * 2.0).numpy() == 7.0
-        moment += 1 if moment < 60 else 5
+        moment += 1 if moment < 20 else 5
     assert moment > 50
     assert float(step(x)) == 3.0 * float(v)
 

@@ -187,7 +187,7 @@ def test_a_handler_that_always_strikes_while_values_are_computed_compiles_few_pr
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
-    strike_steps(name, COUNT // 6, tmp_path)
+    strike_steps(name, COUNT // 18, tmp_path)
 
 
 @pytest.mark.slow

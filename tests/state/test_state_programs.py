@@ -107,8 +107,9 @@ def check(differences, count, strikes=0.0, seed=None):
     assert len(known) == before + count
 
 
-def test_sequences_agree_with_the_model(differences):
-    check(differences, 60)
+@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.sweep)])
+def test_sequences_agree_with_the_model(differences, count):
+    check(differences, count)
 
 
 @pytest.mark.slow
@@ -119,8 +120,9 @@ def test_many_sequences_agree_with_the_model(seed, tmp_path):
 
 # Python swallows an interrupt that falls into one of its callbacks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_sequences_that_are_struck_agree_with_the_model(differences):
-    check(differences, 30, strikes=0.5)
+@pytest.mark.parametrize("count", [10, pytest.param(30, marks=pytest.mark.sweep)])
+def test_sequences_that_are_struck_agree_with_the_model(differences, count):
+    check(differences, count, strikes=0.5)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""What needs two devices: `test_devices.py` runs this file in a process that has two CPU devices.
+"""Where values are: `tests/devices/test_layouts.py` runs this file in a process that has eight CPU
+devices, of which most tests use two.
 
 What JAX says of the arrays is the oracle of where they are, and NumPy of what they hold.
 """
@@ -38,14 +39,10 @@ def double(x):
 
 
 def test_the_devices_are_listed():
-    assert [x.name for x in tg.config.list_physical_devices()] == [
-        "/physical_device:CPU:0",
-        "/physical_device:CPU:1",
-    ]
-    assert [x.name for x in tg.config.list_logical_devices("CPU")] == [
-        "/device:CPU:0",
-        "/device:CPU:1",
-    ]
+    physical = [x.name for x in tg.config.list_physical_devices()]
+    assert physical == [f"/physical_device:CPU:{number}" for number in range(8)]
+    logical = [x.name for x in tg.config.list_logical_devices("CPU")]
+    assert logical == [f"/device:CPU:{number}" for number in range(8)]
     assert tg.config.list_physical_devices("GPU") == []
 
 
@@ -222,11 +219,11 @@ def test_a_function_is_one_program_on_the_device_of_the_call():
     assert number_of(f(x)) == 0
     with tg.device("cpu:1"):
         assert number_of(f(x)) == 1
-    with pytest.raises(tg.errors.InvalidArgumentError, match="there is no device 'cpu:2'"):
+    with pytest.raises(tg.errors.InvalidArgumentError, match="there is no device 'cpu:8'"):
 
         @tg.function
         def g(x):
-            with tg.device("cpu:2"):
+            with tg.device("cpu:8"):
                 return x + 1
 
         g(x)
@@ -252,8 +249,8 @@ def test_each_thread_has_its_own_scope():
 
 def test_a_device_that_is_not_there():
     with pytest.raises(tg.errors.InvalidArgumentError) as caught:
-        tg.device("cpu:2")
-    assert "there is no device 'cpu:2'; those of this process are /device:CPU:0" in str(
+        tg.device("cpu:8")
+    assert "there is no device 'cpu:8'; those of this process are /device:CPU:0" in str(
         caught.value
     )
     tg.config.set_soft_device_placement(True)

@@ -1,4 +1,5 @@
-"""Checkpoints of what is divided among devices: `test_devices.py` runs this file on four CPUs."""
+"""Checkpoints of what is divided among four devices: `tests/devices/test_layouts.py` runs this file
+in a process that has eight."""
 
 import json
 
