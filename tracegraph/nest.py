@@ -26,6 +26,7 @@ from tracegraph.errors import (
     SignatureError,
     TraceError,
     UnknownValue,
+    counted,
     fail,
     kind_of,
     shown,
@@ -687,11 +688,9 @@ def pack_sequence_as(
         fail(DTypeError, fact, fix="give a list of leaves")
     leaves = list(flat_sequence)
     if len(leaves) != packing.count:
-        fail(
-            SignatureError,
-            f"the structure has {packing.count} leaves and {len(leaves)} were given",
-            fix="give one value for each leaf",
-        )
+        given = "1 was" if len(leaves) == 1 else f"{len(leaves)} were"
+        fact = f"the structure has {counted(packing.count, 'leaf', 'leaves')} and {given} given"
+        fail(SignatureError, fact, fix="give one value for each leaf")
     return packing.pack(leaves)
 
 

@@ -864,11 +864,12 @@ def names_of_sizes(taken: Container[str] = ()) -> Iterator[str]:
 def _declared(type: TensorType, shape: Any) -> TensorType:
     if shape is None:
         return type
-    shape = TensorShape(shape)
+    if not isinstance(shape, list | tuple | ShapeVariable):
+        shape = TensorShape(shape)
     names = names_of_sizes()
-    if shape.rank is None:
+    if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
         return TensorType(type.dtype, ShapeVariable(next(names)))
-    sizes = tuple(Dim.named(next(names)) if size is None else size for size in shape)
+    sizes = tuple(Dim.named(next(names)) if size is None else size for size in tuple(shape))
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(
