@@ -291,6 +291,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
+def were(number: int) -> str:
+    """The verb for a count: '1 was', '1,200 were'."""
+    return f"{number:,} {'was' if number == 1 else 'were'}"
+
+
 def shown(value: Any) -> str:
     """A value as shown in messages: on one line, shortened, and without addresses."""
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split()))

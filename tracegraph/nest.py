@@ -30,6 +30,7 @@ from tracegraph.errors import (
     fail,
     kind_of,
     shown,
+    were,
 )
 
 if TYPE_CHECKING:
@@ -688,8 +689,8 @@ def pack_sequence_as(
         fail(DTypeError, fact, fix="give a list of leaves")
     leaves = list(flat_sequence)
     if len(leaves) != packing.count:
-        given = "1 was" if len(leaves) == 1 else f"{len(leaves)} were"
-        fact = f"the structure has {counted(packing.count, 'leaf', 'leaves')} and {given} given"
+        wanted = counted(packing.count, "leaf", "leaves")
+        fact = f"the structure has {wanted} and {were(len(leaves))} given"
         fail(SignatureError, fact, fix="give one value for each leaf")
     return packing.pack(leaves)
 

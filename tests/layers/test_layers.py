@@ -566,6 +566,7 @@ def test_a_module_leaves_out_the_frozen_layers_in_it():
             super().__init__()
             self.base = tg.layers.Dense(2)
             self.base.trainable = False
+            self.is_frozen = True  # an attribute of the user's own
             self.scale = tg.Variable(1.0)
 
     pair = Pair()

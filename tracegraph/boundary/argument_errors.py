@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
-from tracegraph.errors import TraceError, counted, message
+from tracegraph.errors import TraceError, counted, message, were
 
 #: Names that NumPy, PyTorch, Keras, JAX and TensorFlow use for the same thing. A name may be in
 #: several rows: the first row with a parameter of the function counts.
@@ -151,8 +151,7 @@ def _explained(
         return f"{words} {_joined(map(repr, unknown))}", renamed(unknown, left) or listed
     if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         most = counted(len(positional), "argument")
-        verb = "was" if count == 1 else "were"
-        return f"it takes {most} by position, and {count} {verb} given", listed
+        return f"it takes {most} by position, and {were(count)} given", listed
     if twice:
         return (
             f"the argument {_joined(map(repr, twice))} is given by position and by name",

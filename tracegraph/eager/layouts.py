@@ -12,7 +12,7 @@ from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.devices import LogicalDevice, PhysicalDevice, device_named
 from tracegraph.eager.pending import buffer_alone, device_buffer, host_value
-from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown
+from tracegraph.errors import Mismatch, ShapeError, SignatureError, fail, kind_of, shown, were
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.ops.layout import (
@@ -175,7 +175,7 @@ def _checked_numbers(shape: Mapping[str, int], devices: Sequence[Any]) -> tuple[
         twice = "" if len(set(numbers)) == len(numbers) else ", some of them twice"
         fail(
             SignatureError,
-            f"the mesh {mesh_text(shape)} has {count} devices, and {len(numbers)} were given"
+            f"the mesh {mesh_text(shape)} has {count} devices, and {were(len(numbers))} given"
             f"{twice}",
             fix="give each device once, and as many as the product of the sizes",
         )

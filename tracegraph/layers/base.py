@@ -23,7 +23,7 @@ from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import shape_of
 from tracegraph.core.types import as_dtype, float32
-from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown
+from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown, were
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide
@@ -90,8 +90,8 @@ class Layer(Module):
     if TYPE_CHECKING:  # any Module has it, but one that is no layer may have its own
         losses: list[Tensor]
 
-    #: Whether its variables are not to be trained; only a frozen layer has the attribute.
-    is_frozen: bool
+    #: Whether `trainable` was set to False; only layers for which it was set have the attribute.
+    _is_frozen: bool
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
 
@@ -168,7 +168,7 @@ class Layer(Module):
             takes_all = any(p.kind is p.VAR_POSITIONAL for p in parameters)
             if len(more) >= len(names) and not takes_all:
                 most = counted(len(names), "argument")
-                fact = f"it takes {most} by position, and {1 + len(more)} were given"
+                fact = f"it takes {most} by position, and {were(1 + len(more))} given"
         elif names and names[0] in arguments:
             inputs = arguments.pop(names[0])
         else:
@@ -335,7 +335,7 @@ class Layer(Module):
         freezes = not as_flag(type(self).__name__, "trainable", value)
         for module in (self, *self.submodules):
             if isinstance(module, Layer) and is_frozen(module) != freezes:
-                module.is_frozen = freezes
+                module._is_frozen = freezes
 
     def count_params(self) -> int:
         """The total number of elements in the variables."""

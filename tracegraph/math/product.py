@@ -24,7 +24,7 @@ from tracegraph.array.shaping import cut, expand_dims, flattened, moved_axes, sq
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import DType, as_dtype, bool_
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
-from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, shown
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, shown, were
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
@@ -288,7 +288,7 @@ def _parsed(equation: str, tensors: list[Tensor]) -> tuple[list[tuple[str, ...]]
     if len(parts) != len(tensors):
         refuse(
             "einsum",
-            f"{equation!r} has {len(parts)} operands, and {len(tensors)} were given",
+            f"{equation!r} has {len(parts)} operands, and {were(len(tensors))} given",
             *tensors,
             fix="separate the letters of the operands by commas",
         )

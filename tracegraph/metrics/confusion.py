@@ -101,7 +101,7 @@ class _Confusion(Metric):
         self, y_true: Any, y_pred: Any, sample_weight: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         op = type(self).__name__
-        y, x = (cast_to(real(type(self).__name__, z), self.dtype) for z in (y_true, y_pred))
+        y, x = (cast_to(real(op, z), self.dtype) for z in (y_true, y_pred))
         x, y = of_one_rank(x, y, op)
         weights = None if sample_weight is None else self._weights_of(x, sample_weight)
         if self.top_k is not None:

@@ -94,7 +94,7 @@ class FBetaScore(Metric):
     ) -> None:
         """Adds the counts of a batch, with a weight for each row."""
         op = type(self).__name__
-        y, x = (cast_to(real(type(self).__name__, z), self.dtype) for z in (y_true, y_pred))
+        y, x = (cast_to(real(op, z), self.dtype) for z in (y_true, y_pred))
         broadcast_shape(op, y, x)
         if not rank_of(op, y) == rank_of(op, x) == 2:
             refuse(op, f"y_true is {y.type} and y_pred {x.type}", y, x, fix="give [rows, classes]")

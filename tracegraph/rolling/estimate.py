@@ -82,11 +82,11 @@ def _flops_of(node: Node) -> Any:
 def _seconds_of_loop(run: BlockRun) -> float:
     if not run.wiring.carried:  # one computation on stacks: there are no steps
         return 0.0
-    own = {xs[0]: None for xs in run.wiring.own.values()}
-    weights = [x for x in own if x.node is not None and not x.node.inputs]
-    # Each weight of this run has a gradient among the results of another run.
     moved = sum(bytes_of(x) for node in run.blocks[0] for x in (*node.inputs, *node.outputs))
     if moved <= _SMALL_STEP:
         return len(run) * _SECONDS_PER_SMALL_STEP
+    own = {xs[0]: None for xs in run.wiring.own.values()}
+    weights = [x for x in own if x.node is not None and not x.node.inputs]
+    # Each weight of this run has a gradient among the results of another run.
     copied = sum(map(bytes_of, weights)) * _SECONDS_PER_BYTE_OF_ROWS * 1.5
     return len(run) * (_SECONDS_PER_STEP + len(own) * _SECONDS_PER_ROW + copied)

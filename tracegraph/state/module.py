@@ -116,14 +116,14 @@ class Module:
     def trainable_variables(self) -> tuple[Variable, ...]:
         """The variables to train: those that tapes watch automatically, except for those below
         frozen layers."""
-        return tuple(v for v, is_trained in self._variables_sorted() if is_trained)
+        return tuple(v for v, is_trained in self._trained_or_not() if is_trained)
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
         """The other variables."""
-        return tuple(v for v, is_trained in self._variables_sorted() if not is_trained)
+        return tuple(v for v, is_trained in self._trained_or_not() if not is_trained)
 
-    def _variables_sorted(self) -> list[tuple[Variable, bool]]:
+    def _trained_or_not(self) -> list[tuple[Variable, bool]]:
         """Each variable, and whether it is to be trained."""
         leaves = [*_leaves_below(self)]
         modules = (self, *(leaf for leaf in leaves if isinstance(leaf, Module)))
@@ -242,7 +242,7 @@ def _snake_case(name: str) -> str:
 
 def is_frozen(module: Module) -> bool:
     """Whether the variables of a module are left out of those to train: see `Layer.trainable`."""
-    return vars(module).get("is_frozen", False) is True
+    return vars(module).get("_is_frozen", False)
 
 
 def _leaves_below(root: Module) -> Iterator[Variable | Module]:

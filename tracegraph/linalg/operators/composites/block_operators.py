@@ -9,7 +9,7 @@ from tracegraph.array.arguments import refuse
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import cut, expand_dims, squeeze
 from tracegraph.core.shapes import same_size
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, were
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.operators.arguments import (
     HINTS,
@@ -90,7 +90,7 @@ class _Blocks(Several):
         self, op: str, parts: Any, sizes: list[Any], is_adjoint: bool
     ) -> list[Tensor]:
         if len(parts) != len(sizes):
-            fact = f"{self.name}.{op}: there are {len(sizes)} blocks, and {len(parts)} were given"
+            fact = f"{self.name}.{op}: there are {len(sizes)} blocks, and {were(len(parts))} given"
             fail(SignatureError, fact, fix="give one tensor for each block, or one for all")
         found = [
             self._argument(op, part, n, is_adjoint) for part, n in zip(parts, sizes, strict=True)
