@@ -618,7 +618,7 @@ def test_blocks_are_given_and_returned_one_by_one(is_adjoint):
         vectors = [part[:, 0] for part in parts]
         close(np.concatenate(operator.matvec(vectors)), operator.matvec(whole[:, 0]))
         close(np.concatenate(operator.solvevec(vectors)), operator.solvevec(whole[:, 0]))
-        with pytest.raises(ValueError, match="there are 2 blocks, and 1 were given"):
+        with pytest.raises(ValueError, match="there are 2 blocks, and 1 was given"):
             operator.matmul(parts[:1])
 
 
