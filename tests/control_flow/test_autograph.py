@@ -359,6 +359,7 @@ def test_whiles(body):
     check(body, 100.0, 6.0, 2.5, 0.0, op=While)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", RANGES, ids=lambda f: f.__name__)
 def test_ranges(body):
     f = tg.function(body)
@@ -1804,6 +1805,7 @@ def test_long_loops_that_change_shapes_are_told():
         assert grows(tg.constant([1.0])).shape == [301]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [0, 3])
 def test_a_name_that_stands_for_a_variable_before_a_loop_is_its_value_in_it(count):
     v, step = tg.Variable(1.0), tg.Variable(3.0)

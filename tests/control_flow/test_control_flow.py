@@ -305,7 +305,7 @@ def powers(n, count, x):
     return found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checkpoints", [None, 2, 3, 5])
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_squarings(is_decorated, checkpoints):
@@ -858,7 +858,7 @@ def test_map_fn_signatures(run):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("initializer", [None, 0.5])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans_and_folds(run, reverse, initializer):
@@ -976,7 +976,7 @@ def assert_all_near(found, wanted):
         assert_near(ours, theirs)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", EACH)
 def test_each_by_jax(run, name):
     assert_all_near(run(lambda x: found_by(EACH[name], x), f64(POINT)), wanted_of(name))
@@ -991,7 +991,7 @@ def test_each_through_text(name):
     assert_all_near(all_of(f64(POINT)), wanted_of(name))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", EACH)
 def test_each_with_an_open_size_saved(name, tmp_path):
     module: Any = tg.Module()
@@ -1013,6 +1013,7 @@ def chosen_of_two(x, w):
     return tg.cond(tg.reduce_sum(w) > 0.0, lambda: w * 2.0, lambda: w + 1.0) * x
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [powers_by_a_while, chosen_of_two])
 def test_what_is_used_from_outside_has_the_open_size_of_a_state(function):
     def slopes(x, w):
@@ -1104,6 +1105,7 @@ def test_what_the_rows_of_a_parallel_loop_share_is_not_repeated():
     assert "f64[4,3,3]" not in tg.function(together).get_concrete_function(*specs).graph.as_text()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_jax(name):
     function = tg.function(EACH[name], input_signature=[tg.TensorSpec([3], tg.float64)]).as_jax()
@@ -1113,7 +1115,7 @@ def test_each_in_jax(name):
         assert_all_near(all_of(jnp.asarray(POINT)), wanted_of(name))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", EACH)
 def test_each_in_lanes(run, name):
     rows = np.stack([POINT, -POINT, 2.0 * POINT])
@@ -1374,6 +1376,7 @@ def test_a_saved_check_in_a_loop_names_the_step(tmp_path):
     assert where in failed_check(loaded.f, x, tg.constant(3))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("function", [reads_in_a_loop, reads_in_a_scan])
 def test_a_loop_that_checks_has_its_derivatives(function):
     x, count = tg.constant([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]), tg.constant(3)

@@ -170,6 +170,7 @@ def check(path, seed, has_list):
     assert [tuple(map(int, values)) for values in found] == expected, path.read_text()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("has_list", [False, True], ids=["names", "lists"])
 @pytest.mark.parametrize("seed", range(3))
 def test_converted_programs(tmp_path, seed, has_list):

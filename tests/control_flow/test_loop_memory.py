@@ -32,7 +32,7 @@ def reversed_while(body, checkpoints):
     return tg.function(lambda x, n: gradient(lambda x: end(x, n), x))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("checkpoints", [2, 7, 16, 33])
 @pytest.mark.parametrize("body", BODIES)
 def test_reverse_mode_of_a_while_needs_two_states_besides_those_that_it_keeps(body, checkpoints):

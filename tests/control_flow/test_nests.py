@@ -274,6 +274,7 @@ ways = st.sampled_from([*WAYS])
 ALL_NESTS = [("as it is", programs, 3, 54), ("text", programs, 3, 51), ("files", programs, 3, 52)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("way", "of", "count", "number"),
     [

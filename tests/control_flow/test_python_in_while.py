@@ -92,6 +92,7 @@ def test_reverse_mode_at_top_level_and_through_calls_of_other_lengths():
         assert len(called) == 3
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("call", [lambda fn, x: fn(x), lambda fn, x: tg.function(fn)(x)])
 def test_reverse_mode_reads_variables_that_python_assigns_in_a_while(call):
     w = tg.Variable(np.full((2, 2), 0.3))

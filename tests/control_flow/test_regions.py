@@ -122,7 +122,7 @@ def by_jax(index, x):
     return branches[index](x)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_values_and_derivatives(chosen, index, is_decorated):

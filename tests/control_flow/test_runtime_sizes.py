@@ -182,7 +182,7 @@ def same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name):
     program, reference = PROGRAMS[name]
@@ -224,7 +224,7 @@ def by_differences(reference, x, step=1e-6):
     return np.array([(reference(x + d) - reference(x - d)) / (2 * step) for d in rows])
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["tape inside", "tape outside", "top level"])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradients(name, where):
@@ -240,7 +240,7 @@ def test_gradients(name, where):
         np.testing.assert_allclose(derivative(tg.constant(x)).numpy(), expected, atol=1e-6)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SMOOTH)
 def test_second_derivatives_and_tangents(name):
     program, _ = PROGRAMS[name]
@@ -897,7 +897,7 @@ BY_NUMPY = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [5, None])
 @pytest.mark.parametrize("f", BY_NUMPY)
 def test_a_size_that_follows_from_shapes_outside_is_one_in_a_loop(f, size):

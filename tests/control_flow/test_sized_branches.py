@@ -141,7 +141,7 @@ def assert_close(found, expected, tolerance):
 CASES = [pytest.param(name, n, id=f"{name}, {n}") for name in PROGRAMS for n in (0, 1, 2)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_values(name):
     program = PROGRAMS[name]
@@ -155,7 +155,7 @@ def test_values(name):
     assert f.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "n"), CASES)
 def test_derivatives(name, n):
     program, x = PROGRAMS[name], VECTORS[0]
@@ -178,6 +178,7 @@ def kept_or_all(x, n):
     return (x[x > 0] ** 3 if n > 0 else x) * 1.0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n", [0, 1])
 def test_a_saved_model(tmp_path, n):
     model = tg.Module()
@@ -196,6 +197,7 @@ def test_a_saved_model(tmp_path, n):
     assert "alone=true" in text and tg.Graph.from_text(text).as_text() == text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", [0, 1, 2, 9])
 def test_cond_switch_and_case(n):
     def chosen(x, n):

@@ -55,6 +55,7 @@ def slopes(loss, *xs):
     return (y, *tape.gradient(y, xs))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("limit", "count"), [(1e9, 0), (50.0, 1), (0.6, 3), (-1.0, LENGTH)])
 def test_first_derivatives_are_those_of_jax(limit, count):
     @tg.function
@@ -314,6 +315,7 @@ def test_an_open_size_is_that_of_the_call():
         np.testing.assert_allclose(gradient(slope, f64(x)), second, rtol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("test", "dtype", "step"),
     [

@@ -883,7 +883,7 @@ def test_the_marks_of_what_was_written_cost_nothing():
 # Rows that a scan returns stacked.
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fold", [tg.foldl, tg.foldr])
 @pytest.mark.parametrize(
     ("places", "is_stacked"),

@@ -492,7 +492,7 @@ def test_every_use_of_every_rule(each: Rule):
         near(found[use], value)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("each", RULES[::9], ids=lambda each: each.name)
 def test_every_use_of_some_rules_at_top_level(each: Rule):
     found = uses(each.function)
@@ -1431,7 +1431,7 @@ def jax_network(x: Any, w: Any) -> Any:
     return jnp.sum(x)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 def test_recomputation_at_every_order(run, order):
     kept = tg.recompute_grad(network)

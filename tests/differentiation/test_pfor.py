@@ -43,7 +43,7 @@ ROWS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_rows_by_a_loop(run, count):
     x = tensor(4, 3)[:count]
@@ -353,6 +353,7 @@ def test_each_example_has_its_own_gradient(run):
     assert_near(found, expected)
 
 
+@pytest.mark.sampled(1)
 def test_jacobians_inside_and_outside(run):
     x = numbers(4, 3)
 
@@ -435,6 +436,7 @@ def test_later_calls_draw_other_numbers():
     np.testing.assert_array_equal(compute().numpy(), first)
 
 
+@pytest.mark.sampled(1)
 def test_numbers_in_nested_loops_and_functions(run):
     inner = tg.function(lambda: tg.random.uniform([]))
     found = run(lambda: tg.pfor(lambda i: tg.pfor(lambda j: inner(), 4), 3)).numpy()

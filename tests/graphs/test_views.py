@@ -966,6 +966,7 @@ def test_a_constant_at_the_top_moves_the_numbers_and_nothing_else():
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op", [None, Neg()])
 def test_a_node_in_the_middle(op):
     found = tg.diff(chain(3000), chain(3000, at=1500, op=op))

@@ -76,7 +76,7 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transformations(name):
     transform = TRANSFORMS[name]
@@ -236,7 +236,7 @@ CUSTOM = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CUSTOM)
 @pytest.mark.parametrize("compiled", [False, True], ids=["as it is", "jit"])
 def test_custom_gradients_of_every_order(name, compiled):
@@ -248,7 +248,7 @@ def test_custom_gradients_of_every_order(name, compiled):
         g = jax.grad(g)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "name", ["doubled", "nested", "in a function", "in two functions", "within"]
 )
@@ -289,7 +289,7 @@ NESTED = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("modes", ["".join(m) for k in (1, 2, 3) for m in modes_of(k)])
 @pytest.mark.parametrize("name", NESTED)
 def test_nested_custom_gradients_in_both_modes(name, modes):
@@ -378,6 +378,7 @@ RULES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RULES)
 def test_registered_gradients(register, name):
     register("adjust_contrast")(RULES[name])
@@ -496,7 +497,7 @@ def derivatives(case, xs):
         yield from zip(pull(tuple(ts)), second[: len(places)], strict=True)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_derivatives_of_every_op(chunk):
     cases = [case for case in CHUNKS[chunk] if dtype_of(case) is not None]

@@ -40,7 +40,7 @@ def while_jax_traces(trace, compute):
 SIZES = {"small": (2, np.float32), "large": (1000, np.float32), "wide": (1000, np.float64)}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @traces
 @pytest.mark.parametrize(("size", "dtype"), SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("is_warm", [False, True])
@@ -146,6 +146,7 @@ def test_arrays_of_jax_fit_an_input_signature():
 TYPES = [dtype for dtype in DTYPES if dtype is not token]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", TYPES, ids=repr)
 def test_values_lead_to_jax_and_numpy_and_back(dtype):
     numbers = np.array([0, 1], dtype.numpy_dtype)

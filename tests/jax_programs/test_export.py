@@ -326,7 +326,7 @@ OPS = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", OPS)
 def test_ops_of_open_sizes(name):
     f = tg.function(OPS[name])
@@ -351,7 +351,7 @@ LINALG = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", LINALG)
 def test_linear_algebra_of_fixed_sizes(name, gradient):
@@ -443,7 +443,7 @@ SUITE = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SUITE)
 def test_what_a_graph_assumes_of_sizes_is_checked_at_each_call(name):
     """A program takes the sizes that the saved graph takes, and refuses the others."""
@@ -483,7 +483,7 @@ TWO = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", TWO)
 def test_sizes_that_are_taken_to_be_equal(name, gradient):
@@ -531,7 +531,7 @@ LARGE = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LARGE)
 def test_sizes_that_must_be_large_enough(name):
     f = tg.function(lambda x: tg.reduce_sum(LARGE[name](x) ** 2))
@@ -551,6 +551,7 @@ def test_a_constant_whose_size_is_open():
     assert [str(x) for x in program.in_avals] == ["float32[3]"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["difference", "product"])
 def test_saving_writes_programs_of_two_open_sizes(tmp_path, name):
     f, left, right, _ = TWO[name]
@@ -710,7 +711,7 @@ def test_an_independent_interpreter_agrees():
         close(a, wanted[name], 1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize(
     "body",

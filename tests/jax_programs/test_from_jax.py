@@ -186,7 +186,7 @@ def value_and_slope(f, x):
         return jax.jvp(f, (x,), (np.float32(1),))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.parametrize("name", REGIONS)
 def test_regions_may_use_open_sizes_that_no_operand_has(name):
@@ -231,6 +231,7 @@ SIZES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_stay_open_however_jax_writes_them(name):
@@ -260,6 +261,7 @@ PER_SIZE = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.parametrize("name", PER_SIZE)
 def test_what_jax_refuses_of_open_sizes_is_traced_for_each(name):

@@ -25,6 +25,7 @@ def gradients(fn, x):
     return tape.gradient(y, tensor), jax.grad(fn)(jnp.asarray(x))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["inv", "slogdet", "eigvalsh"])
 def test_eigenvalues_beside_another_decomposition(name):
     def fn(x):
@@ -35,6 +36,7 @@ def test_eigenvalues_beside_another_decomposition(name):
     np.testing.assert_allclose(*gradients(fn, SYMMETRIC), 1e-5, 1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fn",
     [
@@ -122,7 +124,7 @@ def rooted(x, y):
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fn", [halved, rooted])
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (0,)])
 def test_mapped_loops_that_end_apart(fn, shape):

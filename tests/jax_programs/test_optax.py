@@ -112,6 +112,7 @@ def given(name, step):
     return {k: np.stack([g, 2 * g, -g]) for k, g in found.items()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in OPTIMIZERS],

@@ -342,7 +342,7 @@ def test_value_and_weights(case):
     assert layer.count_params() == sum(w.size for w in weights)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(3)
 def test_open_number_of_examples(case):
     layer, x, _, expected = case
     spec = tg.TensorSpec([None, *x.shape[1:]], tg.float64)
@@ -360,7 +360,7 @@ def weighted(layer, x):
     return tg.reduce_sum(y * sample(*y.shape, seed=9))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_gradients_by_inputs_and_weights(many):
     """Against differences, for which all layers are moved at once, each at one place."""
     layers, xs = zip(*many, strict=True)
@@ -413,7 +413,7 @@ def test_gradients_by_inputs_and_weights(many):
                 assert gradients[k].numpy()[at] == close_to, layers[i]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_parallel_loop_is_the_loop(many):
     layers, xs = zip(*many, strict=True)
 
@@ -474,6 +474,7 @@ def windows(size, count):
     return [slice(k * size // count, -(-(k + 1) * size // count)) for k in range(count)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["Average", "Max"])
 def test_adaptive_pools_reduce_windows_that_cover_all(kind):
     x = np.random.default_rng(3).normal(size=[2, 7, 5, 4, 3]).astype(np.float32)
@@ -508,6 +509,7 @@ def test_spectral_normalization_divides_by_the_largest_singular_value():
         L.SpectralNormalization(L.Flatten())(x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [1, 3])
 def test_steps_of_spectral_normalization(count):
     """As in Keras: v from u, then u from v; the weights are in its order too."""
@@ -799,6 +801,7 @@ def test_constraints_stand_at_the_variables():
 # ---------------------------------------------------------------- errors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("method", ["bilinear", "bicubic", "lanczos3", "lanczos5"])
 def test_pixels_between_pixels(method):
     x = sample(2, 4, 3, 2)

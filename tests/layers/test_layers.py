@@ -216,6 +216,7 @@ def test_masked_elements_count_in_no_mean_and_no_variance():
         layer(x, training=True, mask=np.ones([3]))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("clipping", [None, {"rmin": 0.9, "rmax": 1.1, "dmax": 0.2}])
 def test_batch_renormalization(clipping):
     """Against the formulas of Ioffe (2017), over three steps."""

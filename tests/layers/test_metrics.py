@@ -378,7 +378,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("has_weights", [False, True], ids=["plain", "weights"])
 @pytest.mark.parametrize(
     ("name", "settings", "data", "formula"), CASES, ids=[f"{c[0]}-{k}" for k, c in enumerate(CASES)]

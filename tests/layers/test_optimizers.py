@@ -402,6 +402,7 @@ def lion32(g, m):
     return F(0.01) * np.sign(m * F(0.9) + g * F(1 - 0.9)), m * F(0.99) + g * F(1 - 0.99)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["adam", "adamax", "nadam", "lamb"])
 def test_many_steps_in_32_and_16_bits_are_those_of_the_formula(name):
     """1 - 0.999 ** t in float32 would be wrong in the fifth digit, and 0.999 in bfloat16 is 1."""

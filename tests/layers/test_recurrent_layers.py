@@ -104,6 +104,7 @@ def zeros(count):
     return [np.zeros([2, UNITS])] * count
 
 
+@pytest.mark.sampled(2)
 def test_outputs_and_states(kind):
     make, _, step, count, gates = kind
     layer = make(UNITS, return_sequences=True, return_state=True, dtype="float64")
@@ -133,7 +134,7 @@ def test_a_state_to_begin_with(kind):
     assert "fix: " in str(error.value)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("unroll", [False, True])
 def test_masked_steps_change_nothing(kind, unroll):
     make, _, step, count, _ = kind
@@ -182,6 +183,7 @@ def test_one_step_of_a_cell(kind):
     assert [tuple(x.shape) for x in cell.get_initial_state(7)] == [(7, UNITS)] * count
 
 
+@pytest.mark.sampled(2)
 def test_gradients(kind):
     make, _, step, count, _ = kind
     layer = make(UNITS, dtype="float64")
@@ -205,6 +207,7 @@ def test_gradients(kind):
             assert gradient.numpy()[at] == pytest.approx((high - low) / 2e-6, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.sampled(2)
 def test_open_numbers_of_examples_and_steps(kind):
     make, _, step, count, _ = kind
     layer = make(UNITS, return_sequences=True, dtype="float64")
@@ -217,6 +220,7 @@ def test_open_numbers_of_examples_and_steps(kind):
     assert compute.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.sampled(2)
 def test_parallel_loop(kind):
     make, *_ = kind
     layer = make(UNITS, dtype="float64")
@@ -263,7 +267,7 @@ def test_dropout_draws_once_for_all_steps():
     assert (again(x, training=True).numpy() != again(x).numpy()).any()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["concat", "sum", "mul", "ave", None])
 @pytest.mark.parametrize("sequences", [False, True])
 def test_both_directions(mode, sequences):
@@ -338,6 +342,7 @@ def stateful():
     return layer
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("is_decorated", [False, True])
 def test_a_stateful_layer_goes_on_where_the_last_call_ended(kind, is_decorated):
     make, _, step, count, _ = kind
@@ -467,7 +472,7 @@ def test_batch_jacobians_over_time(is_decorated):
     np.testing.assert_allclose(by_row.numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_convolutions_in_place_of_products(rank):
     """A kernel of the size of the image, with the gates of one pixel, is a plain LSTM."""

@@ -65,7 +65,7 @@ def test_every_optimizer_is_tried():
     assert classes == public - rest
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_without_sparse_updates_rows_that_are_not_named_have_a_gradient_of_0(name):
     first = RANDOM.normal(size=TABLE.shape).astype(np.float32)
@@ -75,7 +75,7 @@ def test_without_sparse_updates_rows_that_are_not_named_have_a_gradient_of_0(nam
         assert np.array_equal(x, y)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BY_ROWS)
 @pytest.mark.parametrize("gradient", ["slices", "dense"])
 def test_sparse_updates_are_the_steps_of_a_table_of_those_rows(name, gradient):
@@ -89,6 +89,7 @@ def test_sparse_updates_are_the_steps_of_a_table_of_those_rows(name, gradient):
         assert np.array_equal(x[OTHERS], y[OTHERS])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [slices(), WHOLE], ids=["slices", "dense"])
 def test_sparse_updates_of_lamb_go_by_the_norms_of_the_whole_variable(given):
     found = after(OPTIMIZERS["lamb"](sparse_updates=True), [given])

@@ -133,7 +133,7 @@ USES = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(5))
 def test_code_for_every_namespace(part):
     uses = [*USES.values()][part::5]
@@ -172,6 +172,7 @@ def test_names_of_results():
     assert tnp.linalg.slogdet(x)._fields == ("sign", "logabsdet")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("x", [INTEGERS, INTEGERS > 1, INTEGERS + 1j * INTEGERS[::-1]])
 def test_sets(x):
     found = tnp.unique_all(tg.constant(x))

@@ -143,6 +143,7 @@ def test_several_batch_axes():
     close(tg.nn.conv2d(x[0, 0][None], y, 1, "SAME"), rows[:1])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rate", [1, 2])
 def test_depthwise_separable_and_atrous(rate):
     x, y, mixing = sample(2, 7, 6, 3), sample(3, 2, 3, 2), sample(1, 1, 6, 4)
@@ -312,6 +313,7 @@ LONG_WINDOWS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("length", "size", "step", "padding"), LONG_WINDOWS)
 def test_long_windows(length, size, step, padding):
     x = np.random.default_rng(0).integers(0, 5, (2, length, 3)).astype(np.float32)  # with ties
@@ -338,6 +340,7 @@ def test_long_windows(length, size, step, padding):
         close(one, other, 1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dilations", [2, 3])
 def test_long_windows_with_gaps(dilations):
     x = sample(2, 70, 3)

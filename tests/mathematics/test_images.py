@@ -98,7 +98,7 @@ def resized_by_jax(method, antialias):
     return every(IMAGES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("method", JAX_METHODS)
 def test_resizing(run, method, antialias):
@@ -394,6 +394,7 @@ RANDOM_FORMS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", RANDOM_FORMS)
 def test_each_image_is_turned_by_itself(name):
     x = np.arange(400 * 6, dtype=np.float32).reshape(400, 2, 3, 1)
@@ -416,7 +417,7 @@ ADJUSTED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ADJUSTED)
 def test_adjustments_at_random(run, name):
     change = getattr(tg.image, f"adjust_{name}")
@@ -460,7 +461,7 @@ def selected(boxes, scores, most, limit, least):
     return kept
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("most", [3, 20])
 @pytest.mark.parametrize("limit", [0.1, 0.5])
 def test_the_best_boxes(run, most, limit):

@@ -388,6 +388,7 @@ def test_unstack_and_split(run):
         tg.split(tg.ones([5]), [2, 2])
 
 
+@pytest.mark.sampled(1)
 def test_tile_and_repeat(run):
     x = numbers(2, 3)
     same(run(lambda x: tg.tile(x, [2, 1]), x), np.tile(x, (2, 1)))

@@ -179,7 +179,7 @@ def test_small_singular_values_count_as_zero():
 # Functions of matrices.
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_exponentials_and_roots(run, dtype):
     a = regular(4, 2, dtype=dtype)
@@ -198,7 +198,7 @@ def test_exponentials_and_roots(run, dtype):
         close(logarithm[0], each(scipy.linalg.logm), 2000)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "a",
     [
@@ -296,6 +296,7 @@ def test_triangles_with_few_diagonals(run, lower, adjoint_of_it, count):
     close(run(solve, bands, b), np.linalg.solve(adjoint(whole) if adjoint_of_it else whole, b))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_eigenvalues_of_three_diagonals(dtype):
     alpha, beta = sample(5), sample(4, dtype=dtype)
@@ -391,7 +392,7 @@ DERIVED = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", DERIVED)
 def test_derivatives(name):
     fn, shape = DERIVED[name]

@@ -307,7 +307,7 @@ def answers_of_matrix(a, x):
     }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 @pytest.mark.parametrize("lead", [(), (3, 1, 1)], ids=["one", "broadcast"])
 def test_it_computes_what_its_matrix_does(case, dtype, lead):
@@ -328,7 +328,7 @@ def test_it_computes_what_its_matrix_does(case, dtype, lead):
             raise AssertionError(f"{name}: {error}") from None
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("case", "dtype"), EACH)
 def test_gradients_of_each_argument(case, dtype):
     arguments = case.arguments(dtype)
@@ -365,6 +365,7 @@ def test_gradients_of_each_argument(case, dtype):
 # What has no parameters, and what is not square.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("lead", [(), (2,)])
 def test_an_identity_and_zeros(lead):
     identity = L.LinearOperatorIdentity(3, lead, tg.float64)
@@ -391,6 +392,7 @@ def test_a_permutation():
         close(answers(operator, tg.constant(x))[name], expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [(2, 3), (3, 2)])
 def test_operators_that_are_not_square(sizes):
     m, n = sizes
@@ -442,7 +444,7 @@ DEFINITE = [
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("operator", DEFINITE, ids=lambda x: type(x).__name__[14:])
 def test_definite_operators(operator):
     dense = operator.to_dense().numpy()

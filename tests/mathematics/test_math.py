@@ -294,6 +294,7 @@ UNARY = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_functions_of_one_tensor(dtype):
     tolerance = {"rtol": 1e-11} if dtype == np.float64 else {}
@@ -1256,6 +1257,7 @@ def test_operations_of_systems_are_counted():
     assert row.total.flops == 2 * (2 * 6**3 // 3 + 2 * 6 * 6 * 5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("k", [-2, -1, 0, 1, 2])
 def test_diagonals_beside_the_main_one(k):
     v, x = sample(2, 3), sample(2, 4, 3)

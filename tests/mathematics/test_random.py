@@ -287,6 +287,7 @@ def test_bad_arguments_are_errors(draw, kind, words):
     assert "test_random.py" in str(error.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("alpha", "beta"), [(0.5, None), (2.0, 3.0), (20.0, 0.5)], ids=["small", "scaled", "large"]
 )

@@ -30,6 +30,7 @@ def same(found, expected):
 # ---------------------------------------------------------------- stitching and sequences
 
 
+@pytest.mark.sampled(1)
 def test_dynamic_stitch(run):
     indices = [6, [4, 1], [[5, 2], [0, 4]]]
     data = [sample(3), sample(2, 3), sample(2, 2, 3)]
@@ -194,6 +195,7 @@ def test_the_largest_and_smallest_along_an_axis(axis):
 # ---------------------------------------------------------------- segments
 
 
+@pytest.mark.sampled(1)
 def test_products_and_roots_of_segments(run):
     x, ids = sample(5, 2), np.array([3, 0, 3, -1, 0])
     product, root = np.ones((5, 2)), np.zeros((5, 2))

@@ -51,7 +51,7 @@ def test_complex_transforms(run, dtype, count):
     close(run(getattr(tg.signal, f"ifft{suffix}"), x), np.fft.ifftn(x, axes=axes))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_real_transforms(run, dtype, count):
@@ -103,7 +103,7 @@ def test_zero_in_the_middle(run):
         close(run(lambda x, axes=axes: tg.signal.ifftshift(x, axes), x), np.fft.ifftshift(x, axes))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("type", [1, 2, 3, 4])
 @pytest.mark.parametrize("norm", [None, "ortho"])
 @pytest.mark.parametrize("size", [2, 5, 8])
@@ -161,7 +161,7 @@ def test_overlapping_frames_are_added(step):
     close(tg.function(lambda x: tg.signal.overlap_and_add(x, step))(x), expected)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("fft_length", [None, 16, 5])
 def test_short_time_transforms(dtype, fft_length):

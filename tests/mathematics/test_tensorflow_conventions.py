@@ -11,6 +11,7 @@ import tracegraph as tg
 # Conversion.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [tg.constant, tg.convert_to_tensor])
 def test_a_dtype_is_that_of_the_tensors_in_a_list(make, run):
     wide = tg.constant([1.0, 2.0], tg.float64)

@@ -74,6 +74,7 @@ def test_forms_in_groups(form, part, strides, padding, lhs, rhs, monkeypatch):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 @pytest.mark.parametrize("form", [by_shifts, sums_of_shifts])
 def test_sums_of_16_bits_are_rounded_once(form, dtype):
@@ -102,7 +103,7 @@ def test_forms_of_other_ranks_and_widths(form, rank, outputs, monkeypatch):
 STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.* calls of run were traced")
 @pytest.mark.parametrize(("strides", "padding", "dilations"), STEPS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -190,7 +190,7 @@ def derivatives(function: Callable[..., Any], x: Any) -> list[np.ndarray]:
     return [np.asarray(v) for v in (y, first, second)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", [tg.float32, tg.float64], ids=str)
 @pytest.mark.parametrize("name", SMOOTH)

@@ -5,7 +5,7 @@ import pytest
 from tests.mutants import MUTANTS, Mutant, caught_by
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_mutant_is_caught(mutant: Mutant):
     assert caught_by(mutant)

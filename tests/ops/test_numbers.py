@@ -315,6 +315,7 @@ def test_running_sums_of_16_bits_are_rounded_once(dtype):
     np.testing.assert_allclose(wide(found), wide(expected), rtol=unit / 2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", NARROW)
 def test_second_derivatives_of_16_bits_agree_with_jax(dtype):
     """Through matmul, sums, running sums and scatters, against JAX in double precision."""
@@ -353,7 +354,7 @@ def test_second_derivatives_of_16_bits_agree_with_jax(dtype):
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     info = np.iinfo(dtype)
@@ -381,7 +382,7 @@ def test_the_mean_of_integers_is_the_true_mean_rounded_to_zero(dtype, run):
     assert tg.reduce_mean(tg.constant(x[:0], dtype), axis=0).numpy().tolist() == [0] * 6
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_means_of_segments_of_integers_do_not_wrap(dtype, run):
     info = np.iinfo(dtype)
@@ -427,7 +428,7 @@ def slopes(function, *xs):
     return [dx.numpy() for dx in found]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("reduce", [tg.reduce_max, tg.reduce_min])
 def test_an_extreme_that_is_nan_has_the_derivative_nan(reduce, run):
     x = np.array([[1.0, NAN, 3.0], [1.0, 5.0, 5.0]], np.float32)
@@ -520,7 +521,7 @@ def singular_matrices(n, is_complex):
     yield repeated
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
 def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
@@ -538,7 +539,7 @@ def test_derivatives_of_the_determinant_hold_where_it_is_0(n, is_complex):
         np.testing.assert_allclose(found[:n], slopes_of_jax[:n], atol=1e-9)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_second_derivatives_of_the_determinant_hold_where_it_is_0(n):
     for a in (*singular_matrices(n, False), np.random.default_rng(0).standard_normal((n, n))):
@@ -558,7 +559,7 @@ def test_a_regular_matrix_beside_a_singular_one_keeps_its_derivative(run):
 # Products of integers.
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")])
 def test_products_of_narrow_integers_are_exact_in_a_wider_type(dtypes, run):
     rng = np.random.default_rng(0)
@@ -784,6 +785,7 @@ def test_tensors_of_16_bits_are_added_in_float32(dtype):
 # ---------------------------------------------------------------- 8 floating bits
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 def test_8_floating_bits_are_kept_moved_and_converted(name, tmp_path):
     dtype, own = getattr(tg, name), np.dtype(getattr(ml_dtypes, name))
@@ -861,7 +863,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("extreme", EXTREMES.values(), ids=EXTREMES.keys())
 @pytest.mark.parametrize("inner", ROUNDED_IN_TWO_WAYS.values(), ids=ROUNDED_IN_TWO_WAYS.keys())
 def test_an_extreme_is_found_though_xla_rounds_its_operand_in_two_ways(

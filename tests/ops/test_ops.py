@@ -462,7 +462,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS.keys())
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_contract(cases: list[Case], check: Check):
@@ -470,7 +470,7 @@ def test_contract(cases: list[Case], check: Check):
     assert not found, "\n" + "\n".join(found)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_values_without_64_bits(cases: list[Case]):
     """As users compile them: LLVM may round in another way when it optimises."""
@@ -547,7 +547,7 @@ def derived_graphs(case: Case) -> Iterator[Graph]:
         yield jvp_graph(graph)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cases", CHUNKS)
 def test_pattern(cases: list[Case]):
     with jax.enable_x64(True):
