@@ -22,7 +22,7 @@ from tracegraph.autograph import function_conversion as conversion
 from tracegraph.control.branch import Cond
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
-from tracegraph.errors import TraceError
+from tracegraph.errors import DTypeError, ShapeError, TraceError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -1600,17 +1600,85 @@ def test_lambdas_that_return_constants():
     assert [int(chosen(tg.constant(k))) for k in range(3)] == [20, 30, 40]
 
 
+def of_scalars(x, n):
+    return (
+        int(x),
+        int(n),
+        int(x > 0.0),
+        float(n),
+        float(x),
+        bool(n),
+        max(x, 1.0, n / 4),
+        min([x, n]),
+    )
+
+
+def of_vectors(x):
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i]
+    return total / float(len(x)), sum(x), sum(x, 2.5), max(x), min(x), len(x), tg.zeros([len(x)])
+
+
+def of_lists(x, n):
+    rows = []
+    for i in tg.range(n):
+        rows.append(x * float(i))
+    return len(rows), sum(rows), max(rows), min(rows)
+
+
 @pytest.mark.parametrize(
-    ("function", "repair"),
+    ("function", "arguments"),
     [
-        (lambda x: max(x, 4.0), r"use tg\.maximum\(x, y\)"),
-        (lambda x: min([x, 2.0 * x]), r"use tg\.minimum\(x, y\)"),
-        (lambda x: max(tg.stack([x, x])), r"use tg\.reduce_max\(x\)"),
+        (of_scalars, (np.float64(-2.7), np.float64(3.0))),
+        (of_scalars, (np.float64(5.5), np.float64(0.0))),
+        (of_vectors, (np.float64([2.0, -1.0, 4.0]),)),
+        (of_lists, (np.float64(2.0), np.int32(4))),
     ],
 )
-def test_largest_and_smallest_of_tensors_name_the_op_to_use(function, repair):
-    with pytest.raises(TraceError, match=repair) as caught:
-        tg.function(function)(tg.constant(1.0))
+def test_functions_of_python_compute_what_python_computes(function, arguments):
+    opened = [tg.TensorSpec([None] * x.ndim, x.dtype) for x in arguments]
+    found = tg.function(function, input_signature=opened)(*arguments)
+    plain = [x.tolist() if x.ndim else x for x in arguments]
+    with_numpy = {"tg": types.SimpleNamespace(range=range, zeros=np.zeros)}
+    wanted = types.FunctionType(function.__code__, with_numpy)(*plain)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other)
+
+
+def test_dtypes_of_numbers_that_a_graph_computes():
+    """As TensorFlow converts them, but that nothing wide is narrowed."""
+    wide, half, bits = (tg.constant(2, t) for t in (tg.int64, tg.float16, tg.uint8))
+    f = tg.function(lambda x: (int(x), float(x)))
+    names = [[y.dtype.name for y in f(x)] for x in (wide, half, bits, tg.constant(2.0, tg.float64))]
+    assert names == [
+        *(["int64", "float32"], ["int32", "float32"], ["uint8", "float32"], ["int32", "float64"])
+    ]
+    assert tg.function(lambda: [int("17", base=8), float("2.5"), len("abc"), sum([1, 2])])() == [
+        *(15, 2.5, 3, 3)
+    ]
+
+
+def test_a_function_of_python_has_derivatives():
+    f = tg.function(lambda x: max(x * x, 4.0) + float(sum(x * tg.ones([3]))))
+    assert [float(tg.grad(f)(tg.constant(x))) for x in (1.0, 3.0)] == [3.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: max(x, 2.0 * x), r"use tg\.maximum\(x, y\)"),
+        (lambda x: min([x, x]), r"use tg\.minimum\(x, y\)"),
+        (lambda x: max(x[None]), r"use tg\.reduce_max\(x\)"),
+        (lambda x: max(x[0], tg.constant(1)), "max: float32 and int32 do not mix"),
+        (lambda x: int(x), r"int\(\) needs the value of a tensor f32\[2\]"),
+        (lambda x: len(x[0]), r"a scalar f32\[\] has no length"),
+        (lambda x: bool(x), r"use tg\.reduce_all"),
+    ],
+)
+def test_functions_of_python_refuse_other_axes_and_dtypes(function, words):
+    with pytest.raises((TraceError, DTypeError, ShapeError), match=words) as caught:
+        tg.function(function)(tg.constant([1.0, 2.0]))
     assert "test_autograph.py" in str(caught.value)
 
 

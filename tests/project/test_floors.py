@@ -44,6 +44,7 @@ LAZY_IMPORTS = {
     "tracegraph/__init__.py": {"tracegraph"},
     "tracegraph/api/": {"tracegraph"},
     "tracegraph/array/runtime_sizes.py": {"tracegraph"},
+    "tracegraph/autograph/hooks.py": {"tracegraph"},
     "tracegraph/autograph/staging.py": {"tracegraph"},
     "tracegraph/config.py": {"tracegraph"},
     "tracegraph/control_flow/regions.py": {"tracegraph"},

@@ -275,7 +275,7 @@ def _content(cell: CellType) -> Any:
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "FOR_ITER", "UNARY_NOT", "TO_BOOL", "MATCH_", "CONTAINS_OP")
 #: Builtins that behave differently for tensors of a graph, by name.
-_HOOKED = ("all", "any", "print", "max", "min")
+_HOOKED = ("all", "any", "bool", "float", "int", "len", "max", "min", "print", "sum")
 _UNKNOWN = {"IMPORT_NAME", "LOAD_NAME", "LOAD_BUILD_CLASS", "STORE_GLOBAL"}
 
 

@@ -45,11 +45,11 @@ from tracegraph.autograph.state_values import (
 )
 from tracegraph.control_flow.regions import SizeOfStepError
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.later import opened
 from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
-from tracegraph.errors import SignatureError, TraceError, fail
-from tracegraph.ir.builder import current, operand_text
-from tracegraph.ir.tensor import Tensor
+from tracegraph.errors import SignatureError, fail
+from tracegraph.ir.builder import current
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
@@ -332,7 +332,8 @@ def called(f: Any) -> Any:
             return functools.partial(_grow, f)
         return _OF_TENSORS.get(f, f) if f.__module__ == "builtins" else f
     if isinstance(f, type):
-        return f
+        # Types of other metaclasses need not be hashable.
+        return _OF_TENSORS.get(f, f) if type(f) is type else f
     inner = converted(f)
     if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
         return _with_converted_arguments(f)
@@ -387,34 +388,21 @@ def _print(*values: Any, **options: Any) -> None:
         print(*values, **options)
 
 
-def _len(value: Any) -> Any:
-    """The length; for a list that a loop appends to, the graph counts it."""
-    is_counted = isinstance(value, TensorList) and not value.has_known_length
-    return value.size() if is_counted else len(value)
+def _by_graph(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Python that the graph computes if it is given a value of one."""
+
+    def computed(*args: Any, **options: Any) -> Any:
+        is_list = len(args) == 1 and isinstance(args[0], (list, tuple))
+        if any(map(_is_counted_by_graph, args[0] if is_list else args)):
+            functions = opened("tracegraph.autograph.python_functions")  # few programs need them
+            return functions.computed(function, *args, **options)
+        return function(*args, **options)
+
+    return computed
 
 
-def _extreme(function: Callable[..., Any], long_name: str) -> Callable[..., Any]:
-    """`max` or `min`, which compare: for values of a graph this is refused, naming the op to
-    use."""
-
-    def extreme(*values: Any, **options: Any) -> Any:
-        compared = (
-            values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
-        )
-        tensors = [x for x in compared if isinstance(x, Tensor) and in_graph(x)]
-        is_whole = values is compared and len(values) == 1
-        if tensors and "key" not in options and (len(compared) > 1 or is_whole):
-            ops = f"tg.reduce_{function.__name__}(x)" if is_whole else f"tg.{long_name}(x, y)"
-            fail(
-                TraceError,
-                f"{function.__name__} compares tensors, and a tensor of a graph has no value while "
-                "tracing",
-                operands=[*map(operand_text, tensors)],
-                fix=f"use {ops}",
-            )
-        return function(*values, **options)
-
-    return extreme
+def _is_counted_by_graph(value: Any) -> bool:
+    return in_graph(value) or (isinstance(value, TensorList) and not value.has_known_length)
 
 
 #: Replacements for Python's functions in converted code.
@@ -422,9 +410,7 @@ _OF_TENSORS: dict[Any, Callable[..., Any]] = {
     all: all_,
     any: any_,
     print: _print,
-    len: _len,
-    max: _extreme(max, "maximum"),
-    min: _extreme(min, "minimum"),
+    **{f: _by_graph(f) for f in (bool, float, int, len, max, min, sum)},
 }
 
 
