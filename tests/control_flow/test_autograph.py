@@ -1235,23 +1235,67 @@ def test_a_raise_in_a_branch_says_that_both_are_traced():
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_what_a_called_function_sets_in_a_loop_is_out_of_scope():
-    @tg.function
-    def f(n):
-        total = 0
+def halvings(x):
+    n, kept = 0, {"last": x}
 
-        def add(k):
-            nonlocal total
-            total = total + k
-            return k
+    def count():
+        nonlocal n
+        n += 1
 
-        last = 0
-        for k in tg.range(n):
-            last = add(k)
-        return last + total
+    def note(x):
+        count()
+        kept["last"] = x
 
-    with pytest.raises(tg.errors.TraceError, match=r"the body of the loop at \S+, and it was used"):
-        f(tg.constant(3))
+    while x > 1.0:
+        x = x / 2.0
+        note(x)
+    return n, kept["last"]
+
+
+def taken_branches(x):
+    total, thing = 0.0, types.SimpleNamespace(calls=0)
+
+    def add(value):
+        nonlocal total
+        total += value * x
+        thing.calls += 1
+
+    for k in tg.range(4):
+        if x > tg.cast(k, tg.float32):
+            add(1.0)
+        else:
+            add(10.0)
+    if x > 2.0:
+        add(100.0)
+    return total, thing.calls
+
+
+def calls_in_a_test(x):
+    n = 0
+
+    def goes_on():
+        nonlocal n
+        n += 1
+        return tg.cast(n, tg.float32) < x
+
+    while goes_on():
+        if x > 100.0:
+            continue
+    return n, x
+
+
+@pytest.mark.parametrize("body", [halvings, taken_branches, calls_in_a_test])
+def test_what_inner_functions_set_is_state_of_the_statement_that_calls_them(body):
+    """The names, attributes and items; they were set once, while tracing, without a word."""
+    f = tg.function(body)
+    for x in (0.5, 1.5, 20.0):
+        wanted = [np.float32(y) for y in body(tg.constant(x))]
+        assert [np.float32(y) for y in f(tg.constant(x))] == wanted
+
+
+def test_what_an_inner_function_sets_in_a_loop_has_a_derivative():
+    f = tg.function(lambda x: taken_branches(x)[0])
+    assert [tg.grad(f)(tg.constant(x)).numpy() for x in (0.5, 2.5)] == [31.0, 113.0]
 
 
 def test_code_without_source_runs_as_it_is_and_says_so():

@@ -794,8 +794,8 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     if region is not None:
         where = f"the branch or the body of the loop at {region}"
         fix = (
-            "return it from there, or set the name in the statement itself: what a function called "
-            "there sets, by `nonlocal` or in an object, is not state of the statement"
+            "return it from there, or set the name in the statement itself: what a method or a "
+            "function from elsewhere sets in an object there is not state of the statement"
         )
         if builder is not None and builder.is_open:  # what is outside is a tape that knows another
             where += ", which is not traced to its end"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+from collections.abc import Container
 from types import CodeType
 from typing import Any
 
 from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
+from tracegraph.autograph.translation.inner_functions import set_by_calls
 
 
 def prepared(node: Any, code: CodeType) -> Any:
     """The tree of a function whose code is `code`, without its defaults and decorators. Raises
     NotConvertible for a construct that malt would silently get wrong."""
-    return _Prepared(code).visit(_without_defaults(node))
+    tree = _without_defaults(node)
+    return _Prepared(code, set_by_calls(tree)).visit(tree)
 
 
 def _without_defaults(node: Any) -> Any:
@@ -31,8 +34,10 @@ class _Prepared(ast.NodeTransformer):
     would
     silently get wrong."""
 
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, set_by_calls: Container[str]) -> None:
         self._class = _class_around(code.co_qualname)
+        #: The inner functions whose calls set something outside.
+        self._set_by_calls = set_by_calls
         self._first: list[str] = []
         #: For each enclosing function: its own names that are lists.
         self._lists: list[set[str]] = []
@@ -49,16 +54,19 @@ class _Prepared(ast.NodeTransformer):
 
     def visit_While(self, node: ast.While) -> Any:
         """A loop whose test assigns: moves the assignment before it, and to the end of each
-        iteration. Code after an infinite loop is never reached."""
+        iteration; a test that sets something by a call goes to their beginning. Code after an
+        infinite loop is never reached."""
         self._refuse_else(node)
         made = _assignments(node, "test")
-        if not made:
+        names = (x.id for x in ast.walk(node.test) if isinstance(x, ast.Name))
+        is_set_by_calls = any(x in self._set_by_calls for x in names)
+        if not made and not is_set_by_calls:
             is_endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
             found = self.generic_visit(node)
             if is_endless and _has_own(node, ast.Return) and not _has_own(node, ast.Break):
                 return [found, _located(_not_reached(), node)]
             return found
-        if _has_own(node, ast.Continue):
+        if is_set_by_calls or _has_own(node, ast.Continue):
             end = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
             node.body = [*made, _located(end, node.test), *node.body]
             node.test, made = _located(ast.Constant(True), node.test), []

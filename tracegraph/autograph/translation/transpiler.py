@@ -13,7 +13,7 @@ import contextlib
 import importlib.util  # malt uses it without importing it
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -40,6 +40,7 @@ from malt.pyct.static_analysis import (
 from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
 from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
+from tracegraph.autograph.translation.inner_functions import set_by_calls
 from tracegraph.autograph.translation.preparation import loop_options, prepared
 from tracegraph.core.interrupts import is_of_interrupt
 
@@ -280,10 +281,14 @@ class _Statements(control_flow.ControlFlowTransformer):
     """Control flow through hooks. Attributes and items created by one branch are removed again
     before the other branch is traced."""
 
-    def __init__(self, context: Any, shared: Iterable[str]) -> None:
+    def __init__(
+        self, context: Any, shared: Iterable[str], set_by_calls: Mapping[str, frozenset[str]]
+    ) -> None:
         super().__init__(context)
         #: The names that other functions may read too.
         self._shared = frozenset(shared)
+        #: What a call of an inner function sets, by the name of that.
+        self._set_by_calls = set_by_calls
         #: The blocks already lowered: templates copy their arguments, so a deeply nested block
         #: would be copied at every level.
         self._blocks: dict[str, list[ast.stmt]] = {}
@@ -327,6 +332,27 @@ class _Statements(control_flow.ControlFlowTransformer):
 
     def visit_For(self, node: ast.For) -> Any:
         return self._lowered(super().visit_For(node), node)
+
+    def _get_block_vars(self, node: Any, modified: Any) -> Any:
+        """The names that a statement changes; also what the inner functions it calls change."""
+        scopes = [
+            anno.getanno(node, key, default=None)
+            for key in (annos.NodeAnno.BODY_SCOPE, annos.NodeAnno.ORELSE_SCOPE)
+        ]
+        read = {str(x) for scope in scopes if scope for x in scope.read}
+        paths = (x for f in read & self._set_by_calls.keys() for x in self._set_by_calls[f])
+        found = frozenset(map(qual_names.from_str, paths))
+        if found:
+            own = self.state[control_flow._Function].scope.bound
+            bases = frozenset(y for x in found for y in x.support_set if y.is_symbol())
+            for key, more in (
+                (anno.Static.LIVE_VARS_IN, found | bases),
+                (anno.Static.LIVE_VARS_OUT, found),
+                (anno.Static.DEFINED_VARS_IN, found - own),
+            ):
+                known: Any = anno.getanno(node, key)
+                anno.setanno(node, key, known | more)
+        return super()._get_block_vars(node, modified | found)
 
     def _create_loop_options(self, node: Any) -> Any:
         """The options of a loop, which names may be read after it, and which flags say that an
@@ -427,7 +453,8 @@ def _with_staged_statements(node: Any, context: Any) -> Any:
     node = reaching_definitions.resolve(node, context, graphs)
     node = reaching_fndefs.resolve(node, context, graphs)
     declared = (x.names for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
-    statements = _Statements(context, itertools.chain.from_iterable(declared))
+    shared = itertools.chain.from_iterable(declared)
+    statements = _Statements(context, shared, set_by_calls(node))
     return statements.visit(liveness.resolve(node, context, graphs))
 
 

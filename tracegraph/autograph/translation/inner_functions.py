@@ -1,0 +1,73 @@
+"""What a call of an inner function sets, in the functions around it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+
+def set_by_calls(tree: ast.AST) -> Mapping[str, frozenset[str]]:
+    """What each inner function sets when it is called, itself or through others, by its name: names
+    of the functions around it, by `nonlocal`, and attributes and items, as text."""
+    trees = [x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef) and x is not tree]
+    if not trees:
+        return {}
+    functions = [_Function(x) for x in trees]
+    found = {f.name: frozenset(f.set) for f in functions}
+    before = None
+    while found != before:
+        before = dict(found)
+        for f in functions:
+            more = frozenset[str]().union(*(found[name] for name in f.read & found.keys()))
+            found[f.name] |= {x for x in more if _base_of(x) not in f.bound}
+    return {name: paths for name, paths in found.items() if paths}
+
+
+class _Function:
+    """What a function does with names, apart from the functions inside it."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        own = list(_own_nodes(tree))
+        names = [x for x in own if isinstance(x, ast.Name)]
+        inner = {x.name for x in own if isinstance(x, ast.FunctionDef)}
+        declared = {n for x in own if isinstance(x, ast.Nonlocal) for n in x.names}
+        outside = declared.union(*(x.names for x in own if isinstance(x, ast.Global)))
+        stored = {x.id for x in names if not isinstance(x.ctx, ast.Load)}
+        given = {x.arg for x in own if isinstance(x, ast.arg)}
+        self.name = getattr(tree, "name", "")
+        self.bound = (stored | given | inner) - outside
+        self.read = {x.id for x in names if isinstance(x.ctx, ast.Load)} | inner
+        self.set = declared | {
+            ast.unparse(x)
+            for x in own
+            if isinstance(x, (ast.Attribute, ast.Subscript))
+            and isinstance(x.ctx, ast.Store)
+            and _is_path(x)
+            and not self.bound & {y.id for y in ast.walk(x) if isinstance(y, ast.Name)}
+        }
+
+
+def _own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function; of those inside it, the definition alone."""
+    found = list(ast.iter_child_nodes(tree))
+    while found:
+        node = found.pop()
+        yield node
+        if isinstance(node, ast.Lambda):
+            found.append(node.body)
+        elif not isinstance(node, ast.FunctionDef):
+            found.extend(ast.iter_child_nodes(node))
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Whether an expression is a name with attributes, and items of constant keys."""
+    match node:
+        case ast.Name():
+            return True
+        case ast.Attribute(value) | ast.Subscript(value, ast.Constant()):
+            return _is_path(value)
+    return False
+
+
+def _base_of(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
