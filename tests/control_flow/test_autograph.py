@@ -1298,6 +1298,52 @@ def test_what_an_inner_function_sets_in_a_loop_has_a_derivative():
     assert [tg.grad(f)(tg.constant(x)).numpy() for x in (0.5, 2.5)] == [31.0, 113.0]
 
 
+class Clock:
+    def __init__(self):
+        self.inner = types.SimpleNamespace(ticks=0)
+        self.seconds = 0.0
+
+    def tick(self):
+        self.inner.ticks += 1
+
+    def reset(self):
+        self.seconds = 1.5
+
+
+def ticks_of_a_loop(x):
+    clock = Clock()
+    while x > 1.0:
+        x = x / 2.0
+        clock.tick()
+    return x
+
+
+def reset_by_a_branch(x):
+    clock = Clock()
+    if x > 1.0:
+        clock.reset()
+    return x
+
+
+def own_number(x):
+    clock = Clock()
+    for _ in tg.range(3):
+        if x > 1.0:
+            clock.seconds = 2.0
+        clock.inner.ticks += 1
+    return clock.seconds + tg.cast(clock.inner.ticks, tg.float32)
+
+
+def test_a_number_that_a_called_method_changes_is_told():
+    told = r"clock\.inner\.ticks was 0 before the body of a loop was traced, and 1 after"
+    with pytest.warns(UserWarning, match=told) as caught:
+        tg.function(ticks_of_a_loop)(tg.constant(8.0))
+    assert here(ticks_of_a_loop, "while") in str(caught[0].message)
+    with pytest.warns(UserWarning, match=r"clock\.seconds was 0\.0 before a branch was traced"):
+        tg.function(reset_by_a_branch)(tg.constant(8.0))
+    assert tg.function(own_number)(tg.constant(8.0)).numpy() == 5.0  # without a warning
+
+
 def test_code_without_source_runs_as_it_is_and_says_so():
     names: dict[str, Any] = {"tg": tg}
     exec("def f(x, n):\n    if n > 1: return x\n    if x > 0: return x * 2.0\n    return -x", names)

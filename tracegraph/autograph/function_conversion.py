@@ -185,10 +185,10 @@ def _is_installed(file: str) -> bool:
 
 def _uses_us(names: dict[str, Any]) -> bool:
     """Whether any name in a module refers to something of tracegraph."""
-    return any(map(_is_of_us, list(names.values())))
+    return any(map(is_of_us, list(names.values())))
 
 
-def _is_of_us(value: Any) -> bool:
+def is_of_us(value: Any) -> bool:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
     return isinstance(name, str) and name.partition(".")[0] == _US
 

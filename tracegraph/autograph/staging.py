@@ -10,7 +10,6 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CellType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tracegraph.autograph.state_values import (
     after_iteration,
     as_type,
     common_type,
+    content,
     flags_of,
     flattened,
     in_graph,
@@ -33,6 +33,7 @@ from tracegraph.autograph.state_values import (
     is_number,
     is_same,
     is_undefined,
+    numbers_kept,
     type_of,
     without_flags,
 )
@@ -335,7 +336,7 @@ def run_choice(
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            with _lists_kept(run, is_loop=False):
+            with _lists_kept(run, is_loop=False), numbers_kept(run, names, is_loop=False):
                 run()
             return get_state()
 
@@ -546,8 +547,9 @@ class _StagedLoop:
         that
         grows, to carry it as an array."""
         self._set_state(values)
+        user_body, names = self._options.body or body, self._names
         try:
-            with _lists_kept(self._options.body or body, is_loop=True):
+            with _lists_kept(user_body, is_loop=True), numbers_kept(user_body, names, is_loop=True):
                 body()
         except _ListGrows as growth:
             for number, value in enumerate(values):
@@ -864,17 +866,10 @@ def _is_in_loop(items: Any) -> bool:
 def _held_by(body: Any) -> Iterator[Any]:
     """What the names of a body from outside stand for, and what is in the attributes of that."""
     for cell in getattr(body, "__closure__", None) or ():
-        value = _content(cell)
+        value = content(cell)
         yield value
         if hasattr(value, "__dict__"):
             yield from vars(value).values()
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return without_flags(cell.cell_contents)
-    except ValueError:  # the cell is still empty
-        return None
 
 
 def list_append(items: Any, value: Any) -> Any:

@@ -6,15 +6,18 @@ remain the same objects.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.function_conversion import HOOKS
+from tracegraph.autograph.function_conversion import HOOKS, is_of_us
 from tracegraph.core.shapes import same_shape
+from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.effects.host_calls import fix_of_unknown_rank
@@ -25,7 +28,9 @@ from tracegraph.errors import (
     UnboundError,
     fail,
     kind_of,
+    message,
     shown,
+    warn,
 )
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
@@ -238,3 +243,59 @@ def as_type(leaf: Any, type: TensorType) -> Tensor:
     if is_undefined(leaf):
         return full(0, type)
     return as_tensor(leaf, type.dtype) if is_number(leaf) else as_tensor(leaf)
+
+
+# What bodies have from outside.
+
+
+def content(cell: CellType) -> Any:
+    """What a name of a body from outside stands for; None if it has no value yet."""
+    try:
+        return without_flags(cell.cell_contents)
+    except ValueError:
+        return None
+
+
+@contextlib.contextmanager
+def numbers_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
+    """A context that warns if methods and functions from elsewhere change numbers in objects that a
+    body has from outside: that happens once. The statement's own `names` are its state."""
+    before = [*_numbers_of(body)]
+    yield
+    for path, of, attribute, old in before:
+        new = vars(of).get(attribute, old)
+        if type(new) is type(old) and new != old and path not in names:
+            what, when = (
+                ("the body of a loop", "in each step")
+                if is_loop
+                else ("a branch", "when the branch is taken")
+            )
+            text = message(
+                f"{path} was {old} before {what} was traced, and {new} after that: what a method "
+                f"or a function from elsewhere sets in an object, it sets once, and not {when}",
+                source=here(),
+                fix="set it in the statement itself, or keep it in a tg.Variable",
+            )
+            warn(text)
+
+
+def _numbers_of(body: Any) -> Iterator[tuple[str, Any, str, float]]:
+    """The numbers in the objects that a body has from outside: the path, the object, the attribute
+    and the number."""
+    names = getattr(getattr(body, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
+        yield from _numbers_in(name, content(cell), 2)
+
+
+def _numbers_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any, str, float]]:
+    is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
+    if not depth or not is_object or is_of_us(type(value)):
+        return
+    for attribute, x in vars(value).items():
+        if type(x) in (int, float):
+            yield f"{path}.{attribute}", value, attribute, x
+        else:
+            yield from _numbers_in(f"{path}.{attribute}", x, depth - 1)
+
+
+_NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)

@@ -335,13 +335,13 @@ class _Statements(control_flow.ControlFlowTransformer):
 
     def _get_block_vars(self, node: Any, modified: Any) -> Any:
         """The names that a statement changes; also what the inner functions it calls change."""
-        scopes = [
+        scopes: list[Any] = [
             anno.getanno(node, key, default=None)
             for key in (annos.NodeAnno.BODY_SCOPE, annos.NodeAnno.ORELSE_SCOPE)
         ]
         read = {str(x) for scope in scopes if scope for x in scope.read}
         paths = (x for f in read & self._set_by_calls.keys() for x in self._set_by_calls[f])
-        found = frozenset(map(qual_names.from_str, paths))
+        found: Any = frozenset(map(qual_names.from_str, paths))
         if found:
             own = self.state[control_flow._Function].scope.bound
             bases = frozenset(y for x in found for y in x.support_set if y.is_symbol())
