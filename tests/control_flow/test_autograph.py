@@ -1302,12 +1302,17 @@ class Clock:
     def __init__(self):
         self.inner = types.SimpleNamespace(ticks=0)
         self.seconds = 0.0
+        self.last = None
 
     def tick(self):
         self.inner.ticks += 1
 
     def reset(self):
         self.seconds = 1.5
+
+    def note(self, x):
+        self.seconds = self.seconds + x
+        self.last = x
 
 
 def ticks_of_a_loop(x):
@@ -1325,6 +1330,14 @@ def reset_by_a_branch(x):
     return x
 
 
+def sum_in_an_object(xs):
+    clock, total = Clock(), 0.0
+    for x in xs:
+        clock.note(x)
+        total += x
+    return total
+
+
 def own_number(x):
     clock = Clock()
     for _ in tg.range(3):
@@ -1334,13 +1347,18 @@ def own_number(x):
     return clock.seconds + tg.cast(clock.inner.ticks, tg.float32)
 
 
-def test_a_number_that_a_called_method_changes_is_told():
-    told = r"clock\.inner\.ticks was 0 before the body of a loop was traced, and 1 after"
+def test_what_a_called_method_changes_is_told():
+    told = r"clock\.inner\.ticks changed from 0 to 1 while the body of a loop was traced"
     with pytest.warns(UserWarning, match=told) as caught:
         tg.function(ticks_of_a_loop)(tg.constant(8.0))
     assert here(ticks_of_a_loop, "while") in str(caught[0].message)
-    with pytest.warns(UserWarning, match=r"clock\.seconds was 0\.0 before a branch was traced"):
+    with pytest.warns(
+        UserWarning, match=r"clock\.seconds changed from 0\.0 to 1\.5 while a branch"
+    ):
         tg.function(reset_by_a_branch)(tg.constant(8.0))
+    with pytest.warns(UserWarning, match=r"clock\.seconds became another tensor") as caught:
+        tg.function(sum_in_an_object)(tg.constant([8.0, 2.0]))
+    assert "last" not in str(caught[0].message)
     assert tg.function(own_number)(tg.constant(8.0)).numpy() == 5.0  # without a warning
 
 

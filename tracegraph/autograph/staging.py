@@ -33,7 +33,7 @@ from tracegraph.autograph.state_values import (
     is_number,
     is_same,
     is_undefined,
-    numbers_kept,
+    objects_kept,
     type_of,
     without_flags,
 )
@@ -336,7 +336,7 @@ def run_choice(
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            with _lists_kept(run, is_loop=False), numbers_kept(run, names, is_loop=False):
+            with _lists_kept(run, is_loop=False), objects_kept(run, names, is_loop=False):
                 run()
             return get_state()
 
@@ -549,7 +549,7 @@ class _StagedLoop:
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
         try:
-            with _lists_kept(user_body, is_loop=True), numbers_kept(user_body, names, is_loop=True):
+            with _lists_kept(user_body, is_loop=True), objects_kept(user_body, names, is_loop=True):
                 body()
         except _ListGrows as growth:
             for number, value in enumerate(values):

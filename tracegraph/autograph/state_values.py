@@ -257,45 +257,52 @@ def content(cell: CellType) -> Any:
 
 
 @contextlib.contextmanager
-def numbers_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
-    """A context that warns if methods and functions from elsewhere change numbers in objects that a
-    body has from outside: that happens once. The statement's own `names` are its state."""
-    before = [*_numbers_of(body)]
+def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
+    """A context that warns if methods and functions from elsewhere change numbers and tensors in
+    objects that a body has from outside: that happens once. The statement's own `names` are its
+    state."""
+    before = [*_attributes_of(body)]
     yield
-    for path, of, attribute, old in before:
-        new = vars(of).get(attribute, old)
-        if type(new) is type(old) and new != old and path not in names:
-            what, when = (
-                ("the body of a loop", "in each step")
-                if is_loop
-                else ("a branch", "when the branch is taken")
-            )
-            text = message(
-                f"{path} was {old} before {what} was traced, and {new} after that: what a method "
-                f"or a function from elsewhere sets in an object, it sets once, and not {when}",
-                source=here(),
-                fix="set it in the statement itself, or keep it in a tg.Variable",
-            )
-            warn(text)
+    for path, of, name, old in before:
+        new = vars(of).get(name, old)
+        is_number = type(new) is type(old) and type(new) in _COUNTERS and new != old
+        if path not in names and (is_number or (new is not old and in_graph(new))):
+            _tell_of_change(path, old, new, is_loop)
 
 
-def _numbers_of(body: Any) -> Iterator[tuple[str, Any, str, float]]:
-    """The numbers in the objects that a body has from outside: the path, the object, the attribute
-    and the number."""
+def _tell_of_change(path: str, old: Any, new: Any, is_loop: bool) -> None:
+    what, when = (
+        ("the body of a loop", "in each step") if is_loop else ("a branch", "when it is taken")
+    )
+    change = f"changed from {old} to {new}" if type(new) in _COUNTERS else "became another tensor"
+    text = message(
+        f"{path} {change} while {what} was traced: what a method or a function from elsewhere sets "
+        f"in an object, it sets once, and not {when}",
+        source=here(),
+        fix="set it in the statement itself, or keep it in a tg.Variable",
+    )
+    warn(text)
+
+
+def _attributes_of(body: Any) -> Iterator[tuple[str, Any, str, Any]]:
+    """The numbers and tensors in the objects that a body has from outside: the path, the object,
+    the name of the attribute and its value."""
     names = getattr(getattr(body, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
-        yield from _numbers_in(name, content(cell), 2)
+        yield from _attributes_in(name, content(cell), 2)
 
 
-def _numbers_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any, str, float]]:
+def _attributes_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any, str, Any]]:
     is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
     if not depth or not is_object or is_of_us(type(value)):
         return
-    for attribute, x in vars(value).items():
-        if type(x) in (int, float):
-            yield f"{path}.{attribute}", value, attribute, x
+    for name, x in vars(value).items():
+        is_tensor = type(x) is Tensor and (x.node is None or x.node.builder.is_open)
+        if is_tensor or type(x) in _COUNTERS:
+            yield f"{path}.{name}", value, name, x
         else:
-            yield from _numbers_in(f"{path}.{attribute}", x, depth - 1)
+            yield from _attributes_in(f"{path}.{name}", x, depth - 1)
 
 
+_COUNTERS = (int, float)
 _NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)
