@@ -297,11 +297,15 @@ def _attributes_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any
     if not depth or not is_object or is_of_us(type(value)):
         return
     for name, x in vars(value).items():
-        is_tensor = type(x) is Tensor and (x.node is None or x.node.builder.is_open)
-        if is_tensor or type(x) in _COUNTERS:
+        if type(x) in _COUNTERS or (type(x) is Tensor and _is_in_scope(x)):
             yield f"{path}.{name}", value, name, x
         else:
             yield from _attributes_in(f"{path}.{name}", x, depth - 1)
+
+
+def _is_in_scope(tensor: Tensor) -> bool:
+    builder = None if tensor.node is None else tensor.node.builder
+    return tensor.node is None or (builder is not None and builder.is_open)
 
 
 _COUNTERS = (int, float)
