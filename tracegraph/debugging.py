@@ -379,7 +379,8 @@ def compare(
 
 def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
     """Checks that `f(*args)` gives the same bits in several runs. Each run starts from the same
-    values of the Variables, which are restored afterwards.
+    values of the Variables, which are restored afterwards. Python runs each time, too, unless f is
+    a `tg.function`.
 
     Raises InvalidArgumentError that names the result and, if the function has no effects, the
     first node that differs; ValueError for fewer than 2 `runs`.

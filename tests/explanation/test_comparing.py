@@ -230,6 +230,24 @@ def test_which_result_differs_is_told(f, g, name, fact):
     assert str(result) in str(found)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number", "by"),
+    [(tg.int64, 1 << 62, 1), (tg.uint64, 1 << 63, 1), (tg.int64, -(1 << 62), 1)],
+)
+def test_integers_that_differ_by_less_than_float64_tells_differ(dtype, number, by):
+    x = tg.constant([number, 5], dtype)
+    found = tg.debugging.compare(lambda x: x, lambda x: x + by, x, rtol=0.0, atol=0.0)
+    assert found.results[0].fact.startswith("2 of 2 elements differ")
+    assert found.results[0].largest == 1.0
+    assert tg.debugging.compare(lambda x: x, lambda x: x + by, x, rtol=0.0, atol=1.0).agrees
+
+
+def test_integers_of_opposite_signs_are_as_far_apart_as_they_are():
+    x = tg.constant([(1 << 63) - 1], tg.int64)
+    found = tg.debugging.compare(lambda x: x, lambda x: -x - 1, x)
+    assert found.results[0].largest == 2.0**64
+
+
 def test_results_agree_within_the_tolerances():
     def near(x):
         return x + 5e-5
@@ -331,6 +349,22 @@ def test_what_python_returns_may_differ():
         tg.debugging.check_determinism(network, X, runs=1)
     with pytest.raises(TypeError, match="5 is not a callable object"):
         tg.debugging.check_determinism(5)  # type: ignore[arg-type]
+
+
+def test_python_runs_each_time_in_a_function_that_is_not_decorated():
+    numbers, sizes = iter(range(100)), iter(range(1, 100))
+    bias = tg.Variable(1.0)
+
+    def noisy(x):
+        bias.assign_add(1.0)
+        return x + float(next(numbers))
+
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"run 2 of noisy differs .* result 0"):
+        tg.debugging.check_determinism(noisy, X)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="returns other types than the first"):
+        tg.debugging.check_determinism(lambda x: x[: next(sizes)], X)
+    tg.debugging.check_determinism(lambda x: x + bias + tg.random.normal([8]), X)
+    assert float(bias) == 1.0
 
 
 def test_bits_count_and_not_numbers():
