@@ -225,7 +225,7 @@ class _ProgramArguments:
             self.tensors.append(tensor)
             self.stand_ins.append(stand_in)
         self.is_open = not all(x.type.is_static for x in self.stand_ins)
-        self.is_wide = any(x.type.dtype.name in _WIDE for x in self.stand_ins)
+        self.is_wide = any(x.type.dtype.name in WIDE for x in self.stand_ins)
 
     @functools.cached_property
     def key(self) -> Any:
@@ -297,7 +297,8 @@ def as_before(variable: Variable, is_weak: bool) -> Any:
     return WeakLeaf(variable) if is_weak else variable
 
 
-_WIDE = ("float64", "int64", "uint64", "complex128")
+#: The data types that exist in JAX only with `jax_enable_x64`.
+WIDE = ("float64", "int64", "uint64", "complex128")
 _NUMBERS = (bool, int, float, complex)
 
 
