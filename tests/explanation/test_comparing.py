@@ -392,6 +392,18 @@ def test_what_was_compiled_is_told_by_line():
     (mine,) = (row for row in found.rows if row.name == "sines")
     assert mine.change == "they take f32[2]; f32[3]; f32[4]; f32[5]"
     assert "bucket_sizes" in mine.fix and mine.seconds > 0
+
+    @tg.function
+    def powers(x, count):
+        for _ in range(count):
+            x = x * x
+        return x
+
+    for count in (1, 2):
+        powers(tg.constant(1.0), count)
+    found = tg.debugging.explain_compiles()
+    (row,) = (row for row in found.rows if row.name == "powers")
+    assert (row.change, row.fix) == ("they have 1; 2 nodes", "see f.explain_retraces()")
     loops = [row for row in found.rows if row.name == "top_level" and row.count > 1]
     assert any("@tg.function" in row.fix for row in loops)
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.rows))
