@@ -355,6 +355,19 @@ def _name_in_programs(file: str) -> str:
     return next(x for x in itertools.chain(names, numbered) if _files.setdefault(x, file) == file)
 
 
+def without_folders(name: str) -> str:
+    """The name of an operation as it is in every process: with the bare names of files."""
+
+    def bare(part: str) -> str:
+        match = _LINE_ALONE.fullmatch(part)
+        file = None if match is None else _files.get(match["file"])
+        if match is None or file is None:
+            return part
+        return f"{os.path.basename(file)}:{match['line']}{match['roles']}"
+
+    return "/".join(map(bare, name.split("/")))
+
+
 class OperationPlace(NamedTuple):
     """Whose an operation of XLA is: the file, or its name if another process compiled the program,
     and the line; the roles; the scope."""
