@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.control_passes import locate_numerics as search
-from tracegraph.core.source import Source
+from tracegraph.core.source import Source, sourced
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
@@ -30,10 +30,11 @@ from tracegraph.errors import (
 )
 from tracegraph.execution.execute import input_types
 from tracegraph.functions.function import Function
-from tracegraph.ir.builder import Builder
+from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import Cast
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results
@@ -250,11 +251,26 @@ def _widened(graph: Graph, dtype: DType, done: dict[Graph, Graph]) -> Graph:
             for x in graph.inputs:
                 env[x] = builder.input(_wide(x.type, dtype, done), x.name)
             for node in graph.nodes:
-                op = _wide_op(node.op, dtype, done)
-                outputs = builder.add(op, tuple([env[x] for x in node.inputs]), node.source)
-                env.update(zip(node.outputs, outputs, strict=True))
+                with sourced(node.source):
+                    env.update(zip(node.outputs, _wide_node(node, env, dtype, done), strict=True))
             done[graph] = builder.finish([env[y] for y in graph.outputs])
     return done[graph]
+
+
+def _wide_node(
+    node: Node, env: Mapping[Tensor, Tensor], dtype: DType, done: dict[Graph, Graph]
+) -> Sequence[Tensor]:
+    """The outputs of a node with `dtype` in place of float32. What it does with bits, such as to
+    draw numbers, it does in float32: other bits would be other numbers."""
+    inputs = [env[x] for x in node.inputs]
+    if not node.op.counts_bits:
+        return current().add(_wide_op(node.op, dtype, done), tuple(inputs), node.source)
+    given = [
+        Cast(float32)(new) if x.dtype is float32 else new
+        for x, new in zip(node.inputs, inputs, strict=True)
+    ]
+    made = current().add(node.op, tuple(given), node.source)
+    return [Cast(dtype)(y) if y.dtype is float32 else y for y in made]
 
 
 def _wide_op(op: Op, dtype: DType, done: dict[Graph, Graph]) -> Op:

@@ -343,7 +343,7 @@ def compare(
 
     `f` and `g` are functions of tensors, decorated or not, such as an old and a new version. Or `g`
     is a dtype, as in `compare(f, tg.float64, x)`, which compares f with itself computed in that
-    dtype instead of float32.
+    dtype instead of float32. Random numbers are those of float32 there too.
 
     Results are always compared: what the functions return, by structure, shapes, data types (but
     for those that `g` replaces) and values, and the new values of Variables. A Variable that both

@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import numpy as np
 import pytest
 
@@ -170,6 +171,22 @@ def test_gradients_and_casts_in_another_type():
 
     found = tg.debugging.compare(slope, tg.float64, X, rtol=1e-3, atol=1e-5)
     assert found.agrees and found.compared == found.nodes[0]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x + tg.random.normal([8]),
+        lambda x: tg.nn.dropout(x, 0.5),
+        lambda x: x + tg.random.stateless_gamma([8], [1, 2], 0.5),
+        lambda x: tg.from_jax(lambda x: x + jax.random.normal(jax.random.key(0), (8,)))(x),
+        lambda x: tg.cast(tg.bitcast(x, tg.int32), tg.float32) + x,
+    ],
+)
+def test_random_numbers_and_bits_are_those_of_float32_in_another_type(draw):
+    found = tg.debugging.compare(draw, tg.float64, X)
+    assert found.agrees, found
+    assert tg.debugging.compare(draw, tg.bfloat16, X, rtol=0.02, atol=0.02).agrees
 
 
 def test_many_nodes(monkeypatch):
