@@ -9,6 +9,7 @@ file of ours, which appears whole or not at all, and counts only if its digest i
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import functools
 import hashlib
@@ -61,29 +62,37 @@ _WHILE_COMPILING = {
 _borrowing = threading.RLock()
 
 
+class Origin(enum.Enum):
+    """Where a program is from: this process compiled it, or it was read from disk."""
+
+    COMPILED = "compiled"
+    CACHE = "read from the user's cache"
+    SAVED_MODEL = "read from beside a saved model"
+
+
 def compile_with_cache(
     lowered: Any, options: Mapping[str, Any], kept_in: Path | None = None
-) -> bool:
+) -> Origin:
     """Compiles JAX's `Lowered`, or loads its executable from a folder of programs. JAX keeps the
     result, so the next call does not compile. Does nothing if no folder is set.
 
     A newly compiled program is written to the folder that the user has set, and to `kept_in`.
-    Returns whether the program was loaded from beside a saved model.
+    Returns where the program is from.
     """
     is_set = settings.compilation_cache is not None and not settings.compilation_cache_failed
     cache = settings.compilation_cache / _versions() if is_set else None  # type: ignore[operator]
     written = [folder for folder in (cache, kept_in) if folder is not None]
     if not written and not settings.compiled_folders:
-        return False
+        return Origin.COMPILED
     key = _key(lowered, options)
     kept = {folder: _read_or_give_up(folder / key) for folder in written}
     in_folders = next(filter(None, kept.values()), None)
     found = in_folders or _read_beside_models(key)
     if not written and found is None:
-        return False
+        return Origin.COMPILED
     with _staged(found) as stage:
         if stage is None:
-            return False
+            return Origin.COMPILED
         with _jax_cache_at(stage):
             lowered.compile()
         entries = list(stage.glob(f"*{_ENTRY}"))
@@ -92,7 +101,9 @@ def compile_with_cache(
             if made is not None and (known is None or made.name != known[0]):
                 _write(folder / key, made.name, made.read_bytes(), is_cache=folder == cache)
     # If JAX's own key did not match, it compiled, and wrote an entry beside ours.
-    return in_folders is None and found is not None and len(entries) == 1
+    if found is None or len(entries) != 1:
+        return Origin.COMPILED
+    return Origin.SAVED_MODEL if in_folders is None else Origin.CACHE
 
 
 def _read_beside_models(key: str) -> tuple[str, bytes] | None:

@@ -73,9 +73,9 @@ def _by_line(
     counts: Counter[tuple[TensorType, Source]],
 ) -> Sequence[tuple[TensorType, Source, int]]:
     """Types and lines with the number of their values, the largest values first."""
-    lines: dict[tuple[TensorType, str], tuple[TensorType, Source, int]] = {}
+    lines: dict[tuple[Any, ...], tuple[TensorType, Source, int]] = {}
     for (type, source), count in counts.items():
-        key = type, str(source)
+        key = type, source.file, source.line, source.roles
         known = lines.get(key, (type, source, 0))
         lines[key] = type, source, known[2] + count
     return sorted(lines.values(), key=lambda row: (-_bytes(row[0]), -row[2]))

@@ -58,8 +58,9 @@ def use(path: Path) -> None:
             f"compiled programs of {os.fspath(path)!r} are not used: {reason}. What is called is "
             "compiled anew"
         )
-    elif folder not in settings.compiled_folders:
-        settings.compiled_folders = (*settings.compiled_folders, folder)
+    elif (checked := folder.resolve()) not in settings.compiled_folders:
+        # Others may replace a link on the way, but not what it led to.
+        settings.compiled_folders = (*settings.compiled_folders, checked)
 
 
 def _refusal(whole: Path, folder: Path, target: Mapping[str, str]) -> str | None:

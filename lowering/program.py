@@ -35,7 +35,7 @@ from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, is_of_interrupt, uncollected
 from tracegraph.core.shapes import element_count
-from tracegraph.core.source import place_of_thread
+from tracegraph.core.source import operation_name, place_of_thread
 from tracegraph.core.types import TensorType, token
 from tracegraph.core.worker_thread import is_undisturbed, may_be_left, on_worker_thread
 from tracegraph.errors import (
@@ -170,12 +170,6 @@ def _depth(graph: Graph) -> int:
     return graph.cache["depth"]
 
 
-def _scope(node: Node) -> str:
-    """The name scope, the line and the roles of a node."""
-    scope = node.source.scope
-    return f"{scope}/{node.source}" if scope else str(node.source)
-
-
 def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
     rule = way.rule(node)
     if rule is None:
@@ -183,7 +177,7 @@ def _lower_node(node: Node, env: dict[Tensor, Any], way: Lowering) -> None:
             message(f"{node.op.name}: there is no lowering rule for this op", source=node.source)
         )
     try:
-        with jax.named_scope(_scope(node)):  # so that XLA's own dumps name the user's line
+        with jax.named_scope(operation_name(node.source)):  # so that XLA names the user's line
             results = rule(node.op, *[env[x] for x in node.inputs])
     except (DTypeError, GradientError, LoweringError, ShapeError):
         raise  # our own: it already has its place
@@ -223,14 +217,21 @@ class Memory(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compile:
-    """A program that was compiled, or read from the folder of programs: its graph, the line of its
-    first node, the types of its inputs, its number of nodes, and the time it took."""
+    """A program that was compiled, or read from disk: its graph, the line of its first node, the
+    types of its inputs, its number of nodes, the time it took, and whether it was read: then its
+    operations have the lines of the process that compiled it."""
 
     name: str
     place: str
     types: tuple[TensorType, ...]
     nodes: int
     seconds: float
+    is_read: bool
+
+    @property
+    def module(self) -> str:
+        """The name of XLA's module, without underscores at the end."""
+        return f"jit_{_NUMBER.sub('', self.name)}".rstrip("_")
 
 
 #: The latest programs that this process compiled.
@@ -344,10 +345,12 @@ class Program:
             lowered = jitted.lower(*buffers)
             if folder is None:  # it is about to run
                 agree(self.graph, lowered, buffers, self.mesh)
-            self.is_of_saved_model = disk.compile_with_cache(lowered, self._options, folder)
+            origin = disk.compile_with_cache(lowered, self._options, folder)
+            self.is_of_saved_model = origin is disk.Origin.SAVED_MODEL
             self._compiled = lowered.compile()  # cached, so the next call finds it
         self.compile_seconds = time.perf_counter() - start
-        compiles.append(_compile_of(self.graph, self.compile_seconds))
+        is_read = origin is not disk.Origin.COMPILED
+        compiles.append(_compile_of(self.graph, self.compile_seconds, is_read))
         _note_compiled(self)
 
     def _entry_of(self, jitted: Any) -> Callable[..., Any]:
@@ -631,10 +634,10 @@ class Program:
         return [shape_struct(x.type, None, y) for x, y in zip(self.graph.inputs, shardings)]
 
 
-def _compile_of(graph: Graph, seconds: float) -> Compile:
+def _compile_of(graph: Graph, seconds: float, is_read: bool) -> Compile:
     place = next((str(node.source) for node in graph.nodes if node.source.line), "")
     nodes = sum(len(inner.nodes) for inner in graph.graphs())
-    return Compile(graph.name, place, graph.input_types, nodes, seconds)
+    return Compile(graph.name, place, graph.input_types, nodes, seconds, is_read)
 
 
 #: The programs bound to one device or, by their options, to one platform.

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegraph import nest
 from tracegraph.control_passes import locate_numerics as search
-from tracegraph.core.source import Source
+from tracegraph.core.source import Source, sourced
 from tracegraph.core.types import DType, TensorType, as_dtype, float32
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
@@ -30,10 +30,11 @@ from tracegraph.errors import (
 )
 from tracegraph.execution.execute import input_types
 from tracegraph.functions.function import Function
-from tracegraph.ir.builder import Builder
+from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import Cast
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results
@@ -250,11 +251,26 @@ def _widened(graph: Graph, dtype: DType, done: dict[Graph, Graph]) -> Graph:
             for x in graph.inputs:
                 env[x] = builder.input(_wide(x.type, dtype, done), x.name)
             for node in graph.nodes:
-                op = _wide_op(node.op, dtype, done)
-                outputs = builder.add(op, tuple([env[x] for x in node.inputs]), node.source)
-                env.update(zip(node.outputs, outputs, strict=True))
+                with sourced(node.source):
+                    env.update(zip(node.outputs, _wide_node(node, env, dtype, done), strict=True))
             done[graph] = builder.finish([env[y] for y in graph.outputs])
     return done[graph]
+
+
+def _wide_node(
+    node: Node, env: Mapping[Tensor, Tensor], dtype: DType, done: dict[Graph, Graph]
+) -> Sequence[Tensor]:
+    """The outputs of a node with `dtype` in place of float32. What it does with bits, such as to
+    draw numbers, it does in float32: other bits would be other numbers."""
+    inputs = [env[x] for x in node.inputs]
+    if not node.op.counts_bits:
+        return current().add(_wide_op(node.op, dtype, done), tuple(inputs), node.source)
+    given = [
+        Cast(float32)(new) if x.dtype is float32 else new
+        for x, new in zip(node.inputs, inputs, strict=True)
+    ]
+    made = current().add(node.op, tuple(given), node.source)
+    return [Cast(dtype)(y) if y.dtype is float32 else y for y in made]
 
 
 def _wide_op(op: Op, dtype: DType, done: dict[Graph, Graph]) -> Op:
@@ -502,15 +518,26 @@ def _most_apart(value: np.ndarray, other: np.ndarray, differ: _Differ) -> _Apart
     wrong = differ(value, other)
     if not wrong.any():
         return None
-    with np.errstate(all="ignore"):
-        far = np.abs(np.subtract(_wide_array(value), _wide_array(other)))
+    far = _distance(value, other)
     far = np.where(wrong, np.nan_to_num(far, nan=np.inf, posinf=np.inf), -1.0)
     index = tuple(int(i) for i in np.unravel_index(np.argmax(far), far.shape))
     values = value[index], other[index]
     return _Apart(index, values, int(wrong.sum()), wrong.size, float(far[index]))
 
 
+def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How far apart elements are, as float64: of integers the rounded number of their exact
+    difference, which modular arithmetic of 64 bits has where the larger one comes first."""
+    if x.dtype == y.dtype and x.dtype.kind in "iu":
+        larger, smaller = (choose(x, y).astype(np.uint64) for choose in (np.maximum, np.minimum))
+        return np.subtract(larger, smaller).astype(np.float64)
+    with np.errstate(all="ignore"):
+        return np.abs(np.subtract(_wide_array(x), _wide_array(y)))
+
+
 def _apart(x: np.ndarray, y: np.ndarray, rtol: float, atol: float) -> np.ndarray:
+    if x.dtype == y.dtype and x.dtype.kind in "iu":
+        return _distance(x, y) > atol + rtol * np.abs(_wide_array(y))
     return ~np.isclose(_wide_array(x), _wide_array(y), rtol=rtol, atol=atol, equal_nan=True)
 
 
@@ -539,27 +566,35 @@ def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
         fact = f"check_determinism: {shown(f)} is not a callable object"
         fail(TraceError, fact, fix="give a function, and then its arguments")
     function = f if isinstance(f, Function) else Function(f)
-    concrete = function.get_concrete_function(*args)
-    variables = concrete.variables
+    variables = function.get_concrete_function(*args).variables
     before = [v.read_value() for v in variables]
     results: list[list[np.ndarray]] = []
     try:
         for _ in range(runs):
             for variable, value in zip(variables, before, strict=True):
                 variable.assign(value)
-            results.append(_results_of(function, args, variables))
+            results.append(_results_of(f, args, variables))
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
     for number, again in enumerate(results[1:], 2):
+        types = [[(x.dtype, x.shape) for x in found] for found in (results[0], again)]
+        if types[0] != types[1]:
+            fact = f"run {number} of {function.name} returns other types than the first"
+            fail(InvalidArgumentError, f"check_determinism: {fact}", fix=_FIX)
         for place, (x, y) in enumerate(zip(results[0], again, strict=True)):
             wrong = _bits_apart(x, y)
             if wrong.any():
                 _refuse_difference(function, args, variables, number, place, wrong)
 
 
-def _results_of(function: Any, args: Any, variables: Sequence[Variable]) -> list[np.ndarray]:
-    leaves, _ = nest.flatten_structure(function(*args))
+_FIX = "draw random numbers from tg.random, and return the same from Python"
+
+
+def _results_of(f: Any, args: Any, variables: Sequence[Variable]) -> list[np.ndarray]:
+    """What a call as the user makes it returns, and the values of Variables after it: Python itself
+    runs again in a function that is not decorated."""
+    leaves, _ = nest.flatten_structure(f(*args))
     tensors = [*(x for x in leaves if x is not None), *variables]
     return [np.asarray(as_tensor(x)) for x in tensors]
 
@@ -583,10 +618,10 @@ def _refuse_difference(
         f"check_determinism: run {number} of {function.name} differs from the first in {what}, in "
         f"{wrong.sum():,} of {counted(wrong.size, 'element')}"
     )
-    source, fix = None, "draw random numbers from tg.random, and return the same from Python"
+    source = None
     if not concrete.traced.has_effects:
         run = _graph_of("check_determinism", function, args)
         first = _compared(run, run, _bits_apart).first
         if first is not None:
             fact, source = f"{fact}; the first node that differs is {first.op}", first.source
-    fail(InvalidArgumentError, fact, source=source, fix=fix)
+    fail(InvalidArgumentError, fact, source=source, fix=_FIX)

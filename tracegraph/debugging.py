@@ -343,7 +343,7 @@ def compare(
 
     `f` and `g` are functions of tensors, decorated or not, such as an old and a new version. Or `g`
     is a dtype, as in `compare(f, tg.float64, x)`, which compares f with itself computed in that
-    dtype instead of float32.
+    dtype instead of float32. Random numbers are those of float32 there too.
 
     Results are always compared: what the functions return, by structure, shapes, data types (but
     for those that `g` replaces) and values, and the new values of Variables. A Variable that both
@@ -379,7 +379,8 @@ def compare(
 
 def check_determinism(f: Callable[..., Any], *args: Any, runs: int = 3) -> None:
     """Checks that `f(*args)` gives the same bits in several runs. Each run starts from the same
-    values of the Variables, which are restored afterwards.
+    values of the Variables, which are restored afterwards. Python runs each time, too, unless f is
+    a `tg.function`.
 
     Raises InvalidArgumentError that names the result and, if the function has no effects, the
     first node that differs; ValueError for fewer than 2 `runs`.

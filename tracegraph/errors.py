@@ -304,7 +304,10 @@ def shown(value: Any) -> str:
 
 def kind_of(value: Any) -> str:
     """The type of a value with its article: 'an int'."""
-    name = type(value).__name__
+    return with_article(type(value).__name__)
+
+
+def with_article(name: str) -> str:
     return f"{'an' if name.startswith(_VOWELS) else 'a'} {name}"
 
 

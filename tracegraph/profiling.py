@@ -4,40 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import linecache
 import os
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tracegraph.core.source import Source
+from tracegraph.array.arguments import as_count
+from tracegraph.core.source import places_in
 from tracegraph.eager import backend
 from tracegraph.errors import TraceError, fail, shown
+from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.ir.builder import current, top_level
 from tracegraph.ir.tensor import Graph
 from tracegraph.tracing.name_scopes import dotted
 from tracegraph.views.html import to_html
 from tracegraph.views.output import written
+from tracegraph.views.summary import short_names
 
 #: The line of operations for which XLA names none: copies, and work that belongs to nobody.
 ELSEWHERE = "no line"
+_READ = "  (read from disk, with the lines of when it was compiled)"
 #: Increased when readers of the JSON would have to change.
 VERSION = 1
-
-#: A line with the passes that derived nodes from it, as the lowering writes it among the scopes.
-_PLACE = re.compile(r"^(?P<place>[^/]+:\d+)(?P<roles>( \w+)*)$")
-#: Path components that are not scopes: names of JAX's own functions and of parts of loops.
-_NO_SCOPE = re.compile(r"^(jit\(.*\)|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat)$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
     """The total time of one operation on one line, over all its runs, in seconds.
 
-    `line` is `file:line`, `scope` the name scope, `op` the operation as named in XLA's metadata,
-    such as `dot_general`. `roles` are the passes that derived it from the line, such as `vjp`.
-    `is_backward` says whether it belongs to a gradient, also to one that a user wrote.
+    `line` is `file:line`, with the folders of the file if others of the profile have its name;
+    `scope` is the name scope, `op` the operation as named in XLA's metadata, such as `dot_general`.
+    `roles` are the passes that derived it from the line, such as `vjp`. `is_backward` says whether
+    it belongs to a gradient, also to one that a user wrote.
     """
 
     line: str
@@ -74,7 +74,13 @@ class Profile:
         self._recording = recording
         self._graph = graph
         self.elapsed: float = recording.seconds
-        self.costs = _costs(recording.operations)
+        names = {name for operation in recording.operations for name in operation.shares}
+        #: Whose each name in XLA's metadata is, and the file of each line.
+        self._costs, self._files = _parsed({*names, ""})
+        self.costs = self._costs_of(recording.operations)
+        modules = {operation.module.rstrip("_") for operation in recording.operations}
+        #: Whether a program came from disk, in which are the lines that it was compiled with.
+        self._is_read = any(x.module in modules for x in backend.compiles() if x.is_read)
         self.seconds = sum(cost.seconds for cost in self.costs)
 
     @property
@@ -101,19 +107,22 @@ class Profile:
     def table(self, by: str = "lines", most: int = 20) -> str:
         """A table of the shares of `by`, which is "lines", "scopes" or "ops", most expensive first.
 
-        Raises TraceError (a TypeError) for any other `by`.
+        `most` is how many rows it has. Raises TraceError (a TypeError) for any other `by`,
+        ShapeError (a ValueError) or DTypeError (a TypeError) if `most` is no count.
         """
         if by not in ("lines", "scopes", "ops"):
             fact = f"profile: by is {shown(by)}"
             fail(TraceError, fact, fix='give "lines", "scopes" or "ops"')
+        most = as_count("profile", "most", most)
         shares = getattr(self, by)
-        texts = self._texts() if by == "lines" else {}
         head = f"{self.name}: {_time(self.seconds)} in operations, {_time(self.elapsed)} in all"
-        rows = [head, f"{'share':>7s}{'forward':>11s}{'backward':>11s}  {by[:-1]}"]
+        title = f"{'share':>7s}{'forward':>11s}{'backward':>11s}  {by[:-1]}"
+        rows = [head, _READ, title] if self._is_read else [head, title]
         for share in shares[:most]:
             part = share.seconds / self.seconds if self.seconds else 0.0
             times = f"{_time(share.forward):>11s}{_time(share.backward):>11s}"
-            text = f"{share.name}  {texts.get(share.name, '')}".rstrip() or "(none)"
+            code = self._text(share.name) if by == "lines" else ""
+            text = f"{share.name}  {code}".rstrip() or "(none)"
             rows.append(f"{part:>7.1%}{times}  {text}")
         if len(shares) > most:
             rest = sum(share.seconds for share in shares[most:])
@@ -135,14 +144,17 @@ class Profile:
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The page that `graph.to_html` makes, with expensive nodes coloured.
 
-        Raises TraceError (a TypeError) unless a `tg.function` ran, since nothing else has a graph.
+        Raises TraceError (a TypeError) unless a `tg.function`, or an object that is called by one,
+        ran: nothing else has a graph.
         """
         if self._graph is None:
             fact = f"profile: {self.name} is not a @tg.function, so there is no graph of it"
             fail(TraceError, fact, fix="decorate it with @tg.function, and profile that")
         seconds: dict[str, float] = defaultdict(float)
         for cost in self.costs:
-            seconds[" ".join((cost.line, *cost.roles))] += cost.seconds
+            number = cost.line.rpartition(":")[2]
+            place = f"{self._files.get(cost.line, '')}:{number}"
+            seconds[" ".join((place, *cost.roles))] += cost.seconds
         return to_html(self._graph, path, seconds)
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -155,7 +167,7 @@ class Profile:
         ]
         events = []
         for x in self._recording.operations:
-            cost = _largest(x.shares)
+            cost = self._costs[max(x.shares, key=x.shares.__getitem__, default="")]
             what = f"{' '.join((cost.line, *cost.roles))} {cost.op}" if cost.op else x.name
             arguments = {"instruction": x.name, "program": x.module, "scope": cost.scope}
             times = {
@@ -168,47 +180,42 @@ class Profile:
         data = {"displayTimeUnit": "ms", "traceEvents": [*names, *events]}
         return written("to_trace", json.dumps(data), path)
 
-    def _texts(self) -> Mapping[str, str]:
-        """The source lines that the graph has."""
-        if self._graph is None:
-            return {}
-        nodes = (node for graph in self._graph.graphs() for node in graph.nodes)
-        sources = {_line_of(node.source): node.source for node in nodes}
-        return {line: source.text for line, source in sources.items()}
+    def _costs_of(self, operations: Iterable[Any]) -> tuple[Cost, ...]:
+        seconds: dict[Cost, float] = defaultdict(float)
+        for operation in operations:
+            for name, part in operation.shares.items() or (("", 1.0),):
+                seconds[self._costs[name]] += part * operation.seconds
+        found = (dataclasses.replace(cost, seconds=total) for cost, total in seconds.items())
+        return tuple(sorted(found, key=lambda cost: -cost.seconds))
+
+    def _text(self, line: str) -> str:
+        """The source text of a line: as the graph has it, or as the file that was run has it."""
+        file, number = self._files.get(line, ""), line.rpartition(":")[2]
+        if self._graph is not None:
+            nodes = (node for graph in self._graph.graphs() for node in graph.nodes)
+            for node in nodes:
+                if str(node.source.line) == number and node.source.file == file:
+                    return node.source.text
+        return linecache.getline(file, int(number)).strip() if os.path.isabs(file) else ""
 
 
-def _line_of(source: Source) -> str:
-    return f"{os.path.basename(source.file)}:{source.line}"
-
-
-def _costs(operations: Iterable[Any]) -> tuple[Cost, ...]:
-    seconds: dict[Cost, float] = defaultdict(float)
-    for operation in operations:
-        for name, part in operation.shares.items() or (("", 1.0),):
-            seconds[_cost(name)] += part * operation.seconds
-    found = (dataclasses.replace(cost, seconds=total) for cost, total in seconds.items())
-    return tuple(sorted(found, key=lambda cost: -cost.seconds))
-
-
-def _largest(shares: Mapping[str, float]) -> Cost:
-    return _cost(max(shares, key=shares.__getitem__, default=""))
-
-
-def _cost(name: str) -> Cost:
-    """Parses the name of an operation in XLA's metadata: scopes followed by a line, the same again
-    for each called function, and finally the operation."""
-    *parts, op = name.partition(";")[0].split("/")
-    line, roles, scope, is_backward = ELSEWHERE, (), "", False
-    before: list[str] = []
-    for part in parts:
-        match = _PLACE.match(part)
-        if match is None:
-            before = [] if _NO_SCOPE.match(part) else [*before, part]
+def _parsed(names: Iterable[str]) -> tuple[dict[str, Cost], dict[str, str]]:
+    """Whose operations with these names in XLA's metadata are; and the file of each line."""
+    places = {name: places_in(name.partition(";")[0].rpartition("/")[0]) for name in names}
+    short = short_names({found[-1].file for found in places.values() if found})
+    costs: dict[str, Cost] = {}
+    files: dict[str, str] = {}
+    for name, found in places.items():
+        op = name.partition(";")[0].rpartition("/")[2]
+        if not found:
+            costs[name] = Cost(ELSEWHERE, "", op, (), 0.0)
             continue
-        line, roles = match["place"], tuple(match["roles"].split())
-        is_backward |= "vjp" in roles  # a gradient may call a function that a user wrote for it
-        scope, before = dotted("/".join(before)), []
-    return Cost(line, scope, op, roles, 0.0, is_backward)
+        last = found[-1]
+        line = f"{short[last.file]}:{last.line}"
+        files[line] = last.file
+        is_backward = any("vjp" in place.roles for place in found)  # a gradient may call anything
+        costs[name] = Cost(line, dotted(last.scope), op, last.roles, 0.0, is_backward)
+    return costs, files
 
 
 def _shares(costs: Iterable[Cost], key: Callable[[Cost], str]) -> tuple[Share, ...]:
@@ -256,7 +263,14 @@ def profile(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
         top_level().evaluate()  # type: ignore[attr-defined]
         return results
 
-    run()
     recording = backend.recorded(run)
-    graph = f.graph(*args, **kwargs) if isinstance(f, Function) else None
-    return Profile(getattr(f, "name", None) or getattr(f, "__name__", str(f)), recording, graph)
+    name: str = getattr(f, "name", "") or getattr(f, "__name__", str(f))
+    return Profile(name, recording, _graph_of(f, args, kwargs))
+
+
+def _graph_of(f: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None:
+    """The graph that a call runs, if `f` is a `tg.function` or an object that is called by one."""
+    called = f if isinstance(f, (Function, ConcreteFunction)) else f.__call__  # type: ignore[operator]
+    if isinstance(called, ConcreteFunction):
+        return called.graph
+    return called.graph(*args, **kwargs) if isinstance(called, Function) else None

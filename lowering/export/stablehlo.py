@@ -18,7 +18,7 @@ from lowering.device import x64
 from lowering.export.assumed import open_sizes
 from lowering.program import graph_function, shape_struct
 from tracegraph.core.shapes import Dim
-from tracegraph.core.source import here
+from tracegraph.core.source import here, without_folders
 from tracegraph.core.types import TensorType
 from tracegraph.errors import LoweringError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Graph
@@ -96,7 +96,7 @@ def _rename(operation: ir.Operation) -> ir.WalkResult:
 
 def _named(place: ir.Location) -> ir.Location:
     name = _NAME.match(str(place))
-    return ir.Location.name(name[1]) if name else ir.Location.unknown()
+    return ir.Location.name(without_folders(name[1])) if name else ir.Location.unknown()
 
 
 def _check_platforms(platforms: Sequence[str]) -> None:

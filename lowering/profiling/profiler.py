@@ -44,18 +44,20 @@ class Recording:
 
 
 def recorded(run: Callable[[], Any]) -> Recording:
-    """Records what XLA does while `run` runs, and until all arrays have their values.
+    """Calls `run` twice, and records what XLA does during the second call, until all arrays have
+    their values.
 
     Raises LoweringError if a profiler is already running.
     """
+    held = run()  # a dropped result is not waited for
+    wait_for_all()  # nothing that started earlier is part of it
     with tempfile.TemporaryDirectory(prefix="tracegraph-", ignore_cleanup_errors=True) as folder:
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        wait_for_all()  # work started earlier is not part of it
         _start(folder, options)
         try:
             begin = time.perf_counter()
-            held = run()  # a dropped result is not waited for
+            held = run()
             wait_for_all()
             seconds = time.perf_counter() - begin
             del held

@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import numpy as np
 import pytest
 
@@ -172,6 +173,22 @@ def test_gradients_and_casts_in_another_type():
     assert found.agrees and found.compared == found.nodes[0]
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: x + tg.random.normal([8]),
+        lambda x: tg.nn.dropout(x, 0.5),
+        lambda x: x + tg.random.stateless_gamma([8], [1, 2], 0.5),
+        lambda x: tg.from_jax(lambda x: x + jax.random.normal(jax.random.key(0), (8,)))(x),
+        lambda x: tg.cast(tg.bitcast(x, tg.int32), tg.float32) + x,
+    ],
+)
+def test_random_numbers_and_bits_are_those_of_float32_in_another_type(draw):
+    found = tg.debugging.compare(draw, tg.float64, X)
+    assert found.agrees, found
+    assert tg.debugging.compare(draw, tg.bfloat16, X, rtol=0.02, atol=0.02).agrees
+
+
 def test_many_nodes(monkeypatch):
     monkeypatch.setattr(locate_numerics, "_LONGEST", 20)
 
@@ -228,6 +245,24 @@ def test_which_result_differs_is_told(f, g, name, fact):
     assert not found.agrees and result.name == name
     assert fact in result.fact
     assert str(result) in str(found)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "by"),
+    [(tg.int64, 1 << 62, 1), (tg.uint64, 1 << 63, 1), (tg.int64, -(1 << 62), 1)],
+)
+def test_integers_that_differ_by_less_than_float64_tells_differ(dtype, number, by):
+    x = tg.constant([number, 5], dtype)
+    found = tg.debugging.compare(lambda x: x, lambda x: x + by, x, rtol=0.0, atol=0.0)
+    assert found.results[0].fact.startswith("2 of 2 elements differ")
+    assert found.results[0].largest == 1.0
+    assert tg.debugging.compare(lambda x: x, lambda x: x + by, x, rtol=0.0, atol=1.0).agrees
+
+
+def test_integers_of_opposite_signs_are_as_far_apart_as_they_are():
+    x = tg.constant([(1 << 63) - 1], tg.int64)
+    found = tg.debugging.compare(lambda x: x, lambda x: -x - 1, x)
+    assert found.results[0].largest == 2.0**64
 
 
 def test_results_agree_within_the_tolerances():
@@ -333,6 +368,22 @@ def test_what_python_returns_may_differ():
         tg.debugging.check_determinism(5)  # type: ignore[arg-type]
 
 
+def test_python_runs_each_time_in_a_function_that_is_not_decorated():
+    numbers, sizes = iter(range(100)), iter(range(1, 100))
+    bias = tg.Variable(1.0)
+
+    def noisy(x):
+        bias.assign_add(1.0)
+        return x + float(next(numbers))
+
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"run 2 of noisy differs .* result 0"):
+        tg.debugging.check_determinism(noisy, X)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="returns other types than the first"):
+        tg.debugging.check_determinism(lambda x: x[: next(sizes)], X)
+    tg.debugging.check_determinism(lambda x: x + bias + tg.random.normal([8]), X)
+    assert float(bias) == 1.0
+
+
 def test_bits_count_and_not_numbers():
     zeros = iter([0.0, -0.0, 0.0])
     spec = tg.TensorSpec([], tg.float32)
@@ -358,6 +409,18 @@ def test_what_was_compiled_is_told_by_line():
     (mine,) = (row for row in found.rows if row.name == "sines")
     assert mine.change == "they take f32[2]; f32[3]; f32[4]; f32[5]"
     assert "bucket_sizes" in mine.fix and mine.seconds > 0
+
+    @tg.function
+    def powers(x, count):
+        for _ in range(count):
+            x = x * x
+        return x
+
+    for count in (1, 2):
+        powers(tg.constant(1.0), count)
+    found = tg.debugging.explain_compiles()
+    (row,) = (row for row in found.rows if row.name == "powers")
+    assert (row.change, row.fix) == ("they have 1; 2 nodes", "see f.explain_retraces()")
     loops = [row for row in found.rows if row.name == "top_level" and row.count > 1]
     assert any("@tg.function" in row.fix for row in loops)
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.rows))

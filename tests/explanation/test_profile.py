@@ -3,6 +3,8 @@
 import gc
 import inspect
 import json
+import subprocess
+import sys
 import time
 
 import jax
@@ -165,6 +167,88 @@ def test_functions_of_one_name_are_told_apart():
     assert place.startswith("test_profile.py:")
 
 
+MODEL = """
+import tracegraph as tg
+
+def computed(x):
+    return tg.{op}(x)
+"""
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    computed = []
+    for folder, op in (("sorting", "sort"), ("adding", "abs")):
+        file = tmp_path / folder / "model.py"
+        file.parent.mkdir()
+        file.write_text(MODEL.format(op=op))
+        names = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        computed.append(names["computed"])
+    profile = tg.profile(tg.function(lambda x: [f(x) for f in computed]), tg.constant(X))
+    first, second = profile.lines[:2]
+    assert (first.name, second.name) == ("sorting/model.py:5", "adding/model.py:5")
+    assert first.seconds > 2 * second.seconds
+    assert str(profile).splitlines()[2].endswith("sorting/model.py:5  return tg.sort(x)")
+    page = profile.to_html()
+    data = json.loads(page.split('type="application/json" id="data">')[1].split("</script>")[0])
+    found = {code: s for (_, _, _, code, *_), s in zip(data["places"], data["seconds"])}
+    assert found["return tg.sort(x)"] == pytest.approx(first.seconds)
+    assert found["return tg.abs(x)"] == pytest.approx(second.seconds)
+
+
+@tg.function
+def in_scopes(x):
+    for scope in ("body", "while", "a.py:3", "a.py:3'", "jit(f)", "branch_1_fun/remat"):
+        with tg.name_scope(scope):
+            x = tg.sort(x * -1.0)
+    return x
+
+
+def test_scopes_may_be_called_as_jax_calls_its_parts_or_as_lines():
+    profile = tg.profile(in_scopes, tg.constant(X))
+    names = {"body", "while", "a.py:3", "a.py:3'", "jit(f)", "branch_1_fun.remat"}
+    assert {share.name for share in profile.scopes} == names
+    assert {cost.line.split(":")[0] for cost in profile.costs} == {"test_profile.py"}
+
+
+def test_the_time_of_a_call_is_that_of_one():
+    """The result of the first call, which is dropped, is waited for before the second."""
+    f = tg.function(lambda x: tg.sort(tg.tile(x, [4, 1])))
+    profiles = [tg.profile(f, tg.constant(X)) for _ in range(3)]
+    assert min(found.elapsed / found.seconds for found in profiles) < 1.5
+
+
+class Sorter(tg.Module):
+    @tg.function
+    def __call__(self, x):
+        return tg.sort(x)
+
+
+def test_what_a_tg_function_is_called_by_has_a_page():
+    for f in (Sorter(), sorts.get_concrete_function(tg.TensorSpec([400, 400]))):
+        profile = tg.profile(f, tg.constant(X))
+        assert '"seconds":' in profile.to_html()
+        assert "tg.sort(" in str(profile)
+
+
+READ_FROM_DISK = """
+import sys
+import tracegraph as tg
+tg.config.set_compilation_cache(sys.argv[1])
+f = tg.function(lambda x: tg.sort(x))
+print(tg.profile(f, tg.ones([100, 100])))
+"""
+
+
+def test_lines_of_programs_from_disk_are_those_of_when_they_were_compiled(tmp_path):
+    script = tmp_path / "script.py"
+    for text, is_read in ((READ_FROM_DISK, False), ("# moved\n" + READ_FROM_DISK, True)):
+        script.write_text(text)
+        run = [sys.executable, str(script), str(tmp_path / "cache")]
+        printed = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+        assert ("(read from disk, with the lines of when it was compiled)" in printed) == is_read
+
+
 def test_json_and_trace(tmp_path, of_sorts):
     profile = of_sorts
     data = json.loads(profile.to_json(tmp_path / "profile.json"))
@@ -192,8 +276,11 @@ def test_wrong_uses():
         tg.profile(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a function is being traced, which runs nothing"):
         tg.function(lambda x: tg.profile(sorts, x) and x)(tg.constant(X))
+    profile = tg.profile(sorts, tg.constant(X))
     with pytest.raises(TypeError, match="by is 'files'"):
-        tg.profile(sorts, tg.constant(X)).table("files")
+        profile.table("files")
+    with pytest.raises(TypeError, match="most is an integer"):
+        profile.table(most="all")
 
 
 def test_one_profile_at_a_time(tmp_path):

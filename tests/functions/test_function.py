@@ -686,6 +686,18 @@ def test_explain_retraces_tells_long_structures_apart():
     assert "(99 leaves)" in change
 
 
+def test_explain_retraces_tells_objects_apart():
+    class Options:
+        pass
+
+    f = tg.function(lambda x, options: x)
+    options = [Options(), Options()]
+    for other in options:
+        f(1.0, other)
+    (retrace,) = f.explain_retraces().retraces
+    assert retrace.changes == ("argument 'options' was an Options and is now another",)
+
+
 def test_explain_retraces_tells_variables_apart():
     v, w = tg.Variable(1.0), tg.Variable(1.0)
     found = retraces_of(lambda a, b: a + b, (v, w), (v, v))

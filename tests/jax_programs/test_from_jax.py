@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import re
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -556,6 +557,48 @@ def test_settings_by_position_and_lists_as_static_arguments_are_refused():
         tg.from_jax(lambda x, axes: x, static_argnums=1)(tg.ones([2]), [1])
     with pytest.raises(tg.errors.TraceError, match="is not a function"):
         tg.from_jax(3)
+
+
+WEIGHT = tg.Variable([2.0, 3.0], name="weight")
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda x: x * jnp.asarray(WEIGHT), "reads"),
+        (lambda x: x * WEIGHT.numpy(), "reads"),
+        (lambda x: x * float(WEIGHT[0]), "reads"),
+        (lambda x: x * (WEIGHT + 1.0).numpy(), "reads"),
+        (lambda x: (WEIGHT.assign([0.0, 0.0]), x)[1], "assigns"),
+    ],
+)
+def test_a_variable_that_tracing_would_fix_is_refused(fn, what):
+    """What it reads would stay as it is now, whatever is assigned later."""
+    match = rf"{what} the Variable 'weight' .*\n  at .*\n  fix: pass the Variable as an argument"
+    with pytest.raises(tg.errors.TraceError, match=match):
+        tg.from_jax(fn)(tg.ones([2]))
+    np.testing.assert_array_equal(WEIGHT, [2.0, 3.0])
+    passed = tg.from_jax(lambda x, w: x * w)(tg.ones([2]), WEIGHT)  # as the fix says
+    np.testing.assert_array_equal(passed, [2.0, 3.0])
+
+
+def test_a_signal_handler_uses_variables_while_jax_traces():
+    seen, count = [], tg.Variable(1)
+
+    def handle(number, frame):
+        seen.append(count.numpy())
+        count.assign_add(1)
+
+    def fn(x):
+        signal.raise_signal(signal.SIGUSR1)
+        return x
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        tg.from_jax(fn)(tg.ones([2]))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [1] and int(count) == 2
 
 
 def test_an_unknown_rank_is_traced_for_each_rank():

@@ -176,6 +176,34 @@ def test_mutable_is_what_flax_takes():
         converted(x, mutable=1.5)
 
 
+def test_leaves_of_any_kind_and_name_become_variables():
+    nn = flax()
+
+    class Odd(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            key = self.variable("draws", "key", lambda: jax.random.key(3))
+            slash = self.variable("draws", "a/b", lambda: jnp.zeros(()))
+            nested = self.variable("draws", "a", lambda: {"b": jnp.ones(())})
+            now, key.value = jax.random.split(key.value)
+            slash.value, nested.value = slash.value + 1, {"b": nested.value["b"] * 2}
+            kernel = nn.with_partitioning(nn.initializers.ones, ("x", "y"))
+            return nn.Dense(2, kernel_init=kernel, name="layer")(x) * jax.random.uniform(now)
+
+    module, x = Odd(), normal(5, 3)
+    variables = module.init(jax.random.key(0), x)
+    converted = tg.Module.from_flax(module, variables)
+    assert [v.base_name for v in converted.trainable_variables] == ["layer/bias", "layer/kernel"]
+    for _ in range(2):
+        wanted, after = module.apply(variables, x, mutable=["draws"])
+        variables |= after
+        np.testing.assert_allclose(converted(x, mutable=["draws"]), wanted, 1e-5)
+    states = converted.parameters
+    assert float(states["draws/a/b"]) == float(variables["draws"]["a"]["b"])
+    assert float(states["draws/a/b_1"]) == float(variables["draws"]["a/b"])
+    np.testing.assert_array_equal(states["draws/key"], jax.random.key_data(after["draws"]["key"]))
+
+
 def test_a_module_of_flax_trains_is_saved_and_loaded(tmp_path):
     optax = pytest.importorskip("optax")
     module, variables = normalised(flax())
@@ -454,6 +482,18 @@ def test_what_is_no_module_is_refused():
         tg.Module.from_flax({}, {})
     with pytest.raises(tg.errors.TraceError, match="from_equinox: an int is no such module"):
         tg.Module.from_equinox(3)
+    with pytest.raises(tg.errors.TraceError, match="from_equinox: a PjitFunction is no such"):
+        tg.Module.from_equinox(jnp.sin)
+
+
+def test_a_class_of_modules_is_refused():
+    linen, eqx = flax(), pytest.importorskip("equinox")
+    with pytest.raises(tg.errors.TraceError, match=r"Dense is a class.*\n.*\n  fix: .*: Dense\("):
+        tg.Module.from_flax(linen.Dense, {})
+    with pytest.raises(tg.errors.TraceError, match="Linear is a class of modules"):
+        tg.Module.from_flax(pytest.importorskip("flax.nnx").Linear)
+    with pytest.raises(tg.errors.TraceError, match="Linear is a class of modules"):
+        tg.Module.from_equinox(eqx.nn.Linear)
 
 
 def test_a_collection_without_variables_is_refused():

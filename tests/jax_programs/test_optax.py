@@ -187,6 +187,25 @@ def test_the_state_is_named_after_fields_and_variables():
     assert len(optimizer.variables) == 6
 
 
+def test_a_variable_may_be_called_like_a_field_or_a_number():
+    variables = [tg.Variable([1.0], name=name) for name in ("count", "mu", "0")]
+    optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    optimizer.build(variables)
+    assert [x.base_name for x in optimizer.optax_state.values()] == [
+        *("count", "0_mu", "count_mu", "mu_mu", "0_nu", "count_nu", "mu_nu")
+    ]
+
+
+def test_keys_of_a_state_may_have_slashes():
+    halving = optax.GradientTransformation(
+        lambda p: {"a/b": jnp.zeros(()), "a": {"b": jnp.ones(())}},
+        lambda g, s, p=None: (g, {"a/b": s["a/b"] + 1, "a": {"b": s["a"]["b"] * 5}}),
+    )
+    optimizer = tg.optimizers.from_optax(halving)
+    optimizer.apply_gradients([(tg.constant([1.0]), tg.Variable([1.0]))])
+    assert {k: float(v) for k, v in optimizer.optax_state.items()} == {"a/b": 5.0, "a/b_1": 1.0}
+
+
 def test_variables_of_colliding_names_are_all_updated():
     variables = [tg.Variable([n], name=k) for n, k in ((1.0, "k"), (2.0, "k"), (3.0, "k_1"))]
     optimizer = tg.optimizers.from_optax(optax.sgd(0.5, momentum=0.9))
@@ -232,11 +251,25 @@ def test_a_state_that_jax_makes_of_numbers_widens_nothing():
         lambda p: jax.tree.map(jnp.zeros_like, p),
         lambda g, s, p=None: (g, jax.tree.map(jnp.add, s, g)),
     )
-    v = tg.Variable([1.0], tg.bfloat16, name="v")
+    v = tg.Variable([1.0], dtype=tg.bfloat16, name="v")
     optimizer = tg.optimizers.from_optax(optax.chain(halving, wide))
     for _ in range(2):
         optimizer.apply_gradients([(tg.constant([1.0], tg.bfloat16), v)])
-    assert float(v[0]) == 2.0 and float(optimizer.optax_state["1/v"][0]) == 1.0
+    assert v.dtype is tg.bfloat16 and float(v[0]) == 2.0
+    assert float(optimizer.optax_state["1/v"][0]) == 1.0
+
+
+def test_complex_numbers_of_128_bits():
+    start, gradient = np.array([1 + 2j, -3j]), np.array([0.5 - 1j, 2.0])
+    v = tg.Variable(start, name="v")
+    optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    optimizer.apply_gradients([(tg.constant(gradient), v)])
+    with jax.enable_x64(True):
+        p = {"v": jnp.asarray(start)}
+        updates, _ = optax.adam(0.1).update({"v": jnp.asarray(gradient)}, optax.adam(0.1).init(p))
+        wanted = optax.apply_updates(p, updates)["v"]
+    assert v.dtype is tg.complex128
+    np.testing.assert_allclose(v, wanted, 1e-15)
 
 
 class Model(tg.Module):
@@ -346,6 +379,16 @@ def test_a_variable_that_is_given_twice_is_refused():
     optimizer = tg.optimizers.from_optax(optax.sgd(0.1))
     with pytest.raises(tg.errors.SignatureError, match="variable v:0 was given 2 times in one"):
         optimizer.apply_gradients([(tg.constant([1.0]), v)] * 2)
+
+
+def test_what_a_transformation_does_not_take_is_named():
+    v = tg.Variable([1.0], name="v")
+    plain = optax.GradientTransformation(lambda p: (), lambda g, s, p=None: (g, s))
+    with pytest.raises(tg.errors.SignatureError, match="transformation takes no 'value'"):
+        tg.optimizers.from_optax(plain).apply_gradients([(tg.ones([1]), v)], value=1.0)
+    wrapped = tg.optimizers.from_optax(optax.with_extra_args_support(plain))  # as the fix says
+    wrapped.apply_gradients([(tg.ones([1]), v)], value=1.0)
+    assert v.numpy() == [2.0]
 
 
 def test_what_a_transformation_takes_besides_is_named():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import stat
 import warnings
 
@@ -194,6 +195,19 @@ def test_a_folder_that_others_can_write_to_is_not_trusted(saved, hits, mode, pla
 def test_a_folder_in_which_nobody_replaces_what_is_not_theirs_may_stand_around(saved, hits):
     saved.parent.chmod(0o1777)  # as that of /tmp
     assert precompiled.untrusted(saved / "compiled") is None
+
+
+def test_a_link_that_leads_elsewhere_after_loading_is_not_followed(saved, hits, tmp_path):
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(saved)
+    loaded = tg.saved_model.load(link, compiled=True)
+    shutil.copytree(saved, other)
+    for path in programs(other):
+        path.write_bytes(b"of somebody else")
+    link.unlink()
+    link.symlink_to(other)
+    np.testing.assert_allclose(loaded(X), expected(), rtol=1e-6, atol=1e-6)
+    assert hits.count == 1
 
 
 def test_a_folder_of_another_user_is_not_trusted(saved, hits, monkeypatch):

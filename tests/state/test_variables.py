@@ -113,6 +113,11 @@ def test_variables_are_trainable_by_default_integers_too():
     assert tg.Variable(1).trainable is True
 
 
+def test_a_dtype_in_the_place_of_trainable_is_refused():
+    with pytest.raises(tg.errors.DTypeError, match="trainable is True or False, and it was given"):
+        tg.Variable([1.0], tg.float64)  # type: ignore[arg-type]
+
+
 def test_trainable_cannot_be_changed():
     with pytest.raises(AttributeError):
         tg.Variable(1.0).trainable = False

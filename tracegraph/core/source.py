@@ -14,12 +14,13 @@ import importlib.util
 import itertools
 import linecache
 import os
+import re
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def _folders(*names: str) -> tuple[str, ...]:
@@ -322,3 +323,75 @@ def unsourced() -> Iterator[None]:
     """A context that captures places anew, as when a pass calls the user's code."""
     with sourced(None):  # type: ignore[arg-type]
         yield
+
+
+# Lines and scopes in the names of XLA's operations.
+
+#: What JAX calls its own functions, and the parts of its loops and branches.
+_OF_JAX = r"jit\(.*\)|while|body|cond|closed_call|branch_\d+_fun|checkpoint|remat"
+_LINE = r"(?P<file>[^/]+):(?P<line>\d+)(?P<roles>(?: \w+)*)"
+#: A scope of the user's that reads like one of these, and one that is marked to tell them apart.
+_AMBIGUOUS = re.compile(f"(?:{_OF_JAX}|{_LINE})'*")
+_MARKED = re.compile(f"(?:{_OF_JAX}|{_LINE})'+")
+_OF_JAX_ALONE, _LINE_ALONE = re.compile(_OF_JAX), re.compile(_LINE)
+#: The files by their names in programs, in which a slash would separate scopes.
+_files: dict[str, str] = {}
+
+
+def operation_name(source: Source) -> str:
+    """The scope, the line and the roles of a node, as the names of XLA's operations have them:
+    `encoder/dense/mlp.py:6 vjp`. Files of one name in several folders have different names."""
+    scopes = source.scope.split("/") if source.scope else []
+    marked = [f"{x}'" if _AMBIGUOUS.fullmatch(x) else x for x in scopes]
+    place = f"{_name_in_programs(source.file)}:{source.line}"
+    return "/".join([*marked, " ".join((place, *source.roles))])
+
+
+def _name_in_programs(file: str) -> str:
+    """The name of a file without its folders, or with as many as no other file had until now."""
+    parts = file.replace("\\", "/").split("/")
+    names = (".".join(parts[-depth:]) for depth in range(1, len(parts) + 1))
+    numbered = (f"{parts[-1]}_{count}" for count in itertools.count(2))
+    return next(x for x in itertools.chain(names, numbered) if _files.setdefault(x, file) == file)
+
+
+def without_folders(name: str) -> str:
+    """The name of an operation as it is in every process: with the bare names of files."""
+
+    def bare(part: str) -> str:
+        match = _LINE_ALONE.fullmatch(part)
+        file = None if match is None else _files.get(match["file"])
+        if match is None or file is None:
+            return part
+        return f"{os.path.basename(file)}:{match['line']}{match['roles']}"
+
+    return "/".join(map(bare, name.split("/")))
+
+
+class OperationPlace(NamedTuple):
+    """Whose an operation of XLA is: the file, or its name if another process compiled the program,
+    and the line; the roles; the scope."""
+
+    file: str
+    line: int
+    roles: tuple[str, ...]
+    scope: str
+
+
+def places_in(name: str) -> list[OperationPlace]:
+    """The places in the name of an operation of XLA: of a call and what it calls, outermost
+    first."""
+    found: list[OperationPlace] = []
+    scopes: list[str] = []
+    for part in name.split("/"):
+        match = _LINE_ALONE.fullmatch(part)
+        if match is not None:
+            file, roles = _files.get(match["file"], match["file"]), match["roles"].split()
+            place = file, int(match["line"]), tuple(roles), "/".join(scopes)
+            found.append(OperationPlace(*place))
+            scopes = []
+        elif _OF_JAX_ALONE.fullmatch(part):
+            scopes = []
+        else:
+            scopes.append(part[:-1] if _MARKED.fullmatch(part) else part)
+    return found

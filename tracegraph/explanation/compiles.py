@@ -14,6 +14,7 @@ from tracegraph.errors import counted
 _TOP_LEVEL = "top_level"
 #: Up to this many differing values, a text shows all.
 _SHOWN = 4
+_TRACES = "see f.explain_retraces()"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,14 +78,14 @@ def _change(name: str, found: Sequence[Any]) -> tuple[str, str]:
     is_loop = name == _TOP_LEVEL
     if len(set(counts)) > 1:
         fix = "decorate what the loop repeats with @tg.function, or ask for values in one place"
-        return f"they have {_several(counts)} nodes", fix if is_loop else ""
+        return f"they have {_several(counts)} nodes", fix if is_loop else _TRACES
     if len(set(types)) > 1:
         fix = "pad to few sizes" if is_loop else "pad to few sizes, as with bucket_sizes"
         return f"they take {_several(types)}", fix
     if is_loop:
         fix = "decorate what the loop repeats with @tg.function"
         return "other values are held, or other numbers are part of the program", fix
-    return "they are of several traces, or of gradients", "see f.explain_retraces()"
+    return "they are of several traces, or of gradients", _TRACES
 
 
 def _several(values: Sequence[Any]) -> str:

@@ -255,6 +255,9 @@ class Op(metaclass=_Interning):
     takes_zero_cotangents: ClassVar[bool] = False
     #: Whether the transpose of the vjp may read the cotangents without depending on them.
     transpose_reads_cotangents: ClassVar[bool] = False
+    #: Whether the outputs depend on how many bits the inputs or outputs have, so that in another
+    #: data type they are other numbers, and not the same ones rounded otherwise.
+    counts_bits: ClassVar[bool] = False
     #: Whether the op can be narrowed to some of its outputs, by `pruned`.
     can_prune: ClassVar[bool] = False
 

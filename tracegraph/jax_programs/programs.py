@@ -14,10 +14,10 @@ from jax import core, export
 
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call, appended
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import Stack, is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import Dim, ShapeVariable
-from tracegraph.core.source import Source, here, is_ours, sourced
+from tracegraph.core.source import Source, frame_at, here, is_ours, sourced
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import (
     DTypeError,
@@ -30,7 +30,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
-from tracegraph.ir.builder import at_top_level
+from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.op import attribute_key
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.jax_programs import (
@@ -117,7 +117,8 @@ def from_jax(
     bits, fn is traced with `jax_enable_x64`.
 
     Raises TraceError for an argument that is not an array, for a primitive without a counterpart
-    (naming it and its line), and if fn needs a concrete value while it is traced; DTypeError for
+    (naming it and its line), if fn needs a concrete value while it is traced, and if it reads or
+    assigns a Variable that is no argument; DTypeError for
     dtypes that tensors do not support; SignatureError for static arguments that fn does not take,
     and for arrays as static arguments.
 
@@ -225,7 +226,7 @@ class _ProgramArguments:
             self.tensors.append(tensor)
             self.stand_ins.append(stand_in)
         self.is_open = not all(x.type.is_static for x in self.stand_ins)
-        self.is_wide = any(x.type.dtype.name in _WIDE for x in self.stand_ins)
+        self.is_wide = any(x.type.dtype.name in WIDE for x in self.stand_ins)
 
     @functools.cached_property
     def key(self) -> Any:
@@ -297,7 +298,8 @@ def as_before(variable: Variable, is_weak: bool) -> Any:
     return WeakLeaf(variable) if is_weak else variable
 
 
-_WIDE = ("float64", "int64", "uint64", "complex128")
+#: The data types that exist in JAX only with `jax_enable_x64`.
+WIDE = ("float64", "int64", "uint64", "complex128")
 _NUMBERS = (bool, int, float, complex)
 
 
@@ -434,6 +436,56 @@ def _check_results(name: str, results: Any) -> None:
             )
 
 
+class _StateGuard:
+    """A recorder, in the place of a tape, that refuses uses of Variables while JAX traces: the
+    program would have the value of that moment for ever."""
+
+    #: Whether numbers that come from Python are of interest.
+    has_left = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._stack, self._builder = Stack(frame_at(1)), current()
+        self._builder.recorders.append(self)
+
+    def __exit__(self, *exception: object) -> None:
+        self._builder.recorders.remove(self)
+
+    def access(self, variable: Variable) -> None:
+        self._refuse("reads", variable.base_name)
+
+    def leave(self, tensor: Tensor, how: str) -> None:
+        has_value = any(getattr(tensor, x, None) is not None for x in ("node", "buffer", "host"))
+        if not has_value:  # it stands for a Variable
+            self._refuse("reads", tensor.name)
+
+    def assign(self, handle: Tensor, assignment: Any) -> None:
+        self._refuse("assigns", handle.name)
+
+    def _refuse(self, what: str, name: str | None) -> None:
+        if not self._stack.is_interrupted_by(frame_at(1)):  # a signal handler may do so
+            fail(
+                TraceError,
+                f"{self._name}: a function of JAX {what} the Variable {name!r} while it is traced, "
+                "which happens once",
+                fix="pass the Variable as an argument, and assign what the function returns",
+            )
+
+    def record(self, node: Any) -> None:
+        """Sees a node that Python adds."""
+
+    def depends_on(self, tensors: Sequence[Tensor]) -> bool:
+        return False
+
+    def decide(self, outcome: bool) -> None:
+        """Sees a value that Python decides by."""
+
+    def arrive(self, tensor: Tensor) -> None:
+        """Sees a value that comes from NumPy."""
+
+
 def _check_no_leaks(name: str, closed: Any) -> None:
     """Raises TraceError for a tracer that leaked from another JAX trace."""
     if any(isinstance(value, core.Tracer) for value in closed.consts):
@@ -447,7 +499,8 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
     """What JAX traces, and the results with their structure. Raises TraceError where the function
     asks for a value."""
     try:
-        return jax.make_jaxpr(flat, return_shape=True)(*call.abstract())
+        with _StateGuard(call.name):
+            return jax.make_jaxpr(flat, return_shape=True)(*call.abstract())
     except (jax.errors.UnexpectedTracerError, jax.errors.ConcretizationTypeError) as error:
         _refuse(
             TraceError,

@@ -882,6 +882,7 @@ class Bitcast(Discrete):
     dtype: DType
     kinds = frozenset(["integer", "floating"])
     flops = no_flops
+    counts_bits = True
 
     def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (None,)

@@ -21,6 +21,8 @@ from tracegraph.ops.elementwise import EXP, FLOATING, MUL, Elementwise, Factors,
 class FromKey(Op, abstract=True):
     """Numbers made from a key."""
 
+    counts_bits = True
+
     def made(self) -> TensorType:
         """What one key makes."""
         raise NotImplementedError
@@ -98,6 +100,8 @@ class FromParameters(Op, abstract=True):
     """Numbers made from a key, one for each element of the parameters of a distribution, whose
     axes begin with the batch axes of the key. At a fixed key whole numbers move in steps, so they
     have no derivative."""
+
+    counts_bits = True
 
     @rule
     def infer(self, key: TensorType, *parameters: TensorType) -> TensorType:

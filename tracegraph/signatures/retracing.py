@@ -13,7 +13,7 @@ from typing import Any
 from tracegraph import nest
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType
-from tracegraph.errors import ShapeError, TraceError, shown, warn
+from tracegraph.errors import ShapeError, TraceError, shown, warn, with_article
 from tracegraph.ops.layout import parsed_mesh, placement_around
 from tracegraph.signatures.signature import ObjectKey, Request, VariableKey
 from tracegraph.tracing.trace import innermost_trace
@@ -380,5 +380,5 @@ def _text(key: Any, leaf: Any) -> str:
     if isinstance(key, VariableKey):
         return f"Variable {key.alias + 1} of the call, {key.type}"
     if isinstance(key, ObjectKey):
-        return f"another {key.text}"
+        return with_article(key.text)
     return shown(leaf)

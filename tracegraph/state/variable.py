@@ -54,6 +54,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Reference, Tensor, host_tensor
 from tracegraph.operands.conversion import as_tensor, is_divided
+from tracegraph.operands.flags import as_flag
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.shape import EnsureShape
@@ -141,7 +142,8 @@ class Variable(Slot, TensorMethods):
       default the memory kind of a NamedSharding given as `layout`.
 
     Raises ValueError without an initial value, and if a traced function creates a Variable on a
-    call other than its first or from one of its arguments.
+    call other than its first or from one of its arguments; DTypeError (a TypeError) if `trainable`
+    is no bool.
 
     >>> v = tg.Variable([1.0, 2.0], name="v")
     >>> v.assign_add([1.0, 1.0]).numpy()
@@ -185,8 +187,8 @@ class Variable(Slot, TensorMethods):
         if trace is not None and not trace.may_create:
             refuse_creation(trace)
         wanted = None if dtype is None else as_dtype(dtype)
+        is_trainable = True if trainable is None else as_flag("Variable", "trainable", trainable)
         value = self._initial(initial_value, wanted)
-        is_trainable = True if trainable is None else bool(trainable)
         self._begin(_declared(value.type, shape), scoped_name(name or _NO_NAME), is_trainable)
         self.constraint = constraint
         self.synchronization = synchronization or VariableSynchronization.AUTO

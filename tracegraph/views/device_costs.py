@@ -32,7 +32,7 @@ _CALLED = re.compile(
     r"\b(?:body|condition|to_apply|calls)=%?([^\s,})]+)|branch_computations=\{(.*?)\}"
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_PLACE = re.compile(r"[^\s/():\"]+:\d+(?: (?:vjp|jvp|pfor))*")
+_PLACE = re.compile(r"[^\s/():\"]+:\d+(?: (?:vjp|jvp|pfor))*(?=/)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 
 

@@ -13,7 +13,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -92,7 +92,8 @@ def to_html(
     Without JavaScript the page is the text of the graph.
 
     `seconds` says how long each line took, such as `{"mlp.py:6 vjp": 0.001}`, as `tg.profile`
-    measures it. Slow nodes are coloured, and the panel shows the times.
+    measures it; a file may have its whole path. Slow nodes are coloured, and the panel shows the
+    times.
     """
     page = _page(outline(graph), graph_text(graph, locations=True), seconds)
     return written("to_html", page, path)
@@ -176,8 +177,10 @@ class _Tables:
             "graphs": graphs,
         }
         if seconds:
+            files = list(self.files)
             self.module["seconds"] = [
-                seconds.get(" ".join((f"{row[0]}:{row[1]}", *row[2])), 0) for row in self.place_rows
+                _seconds_of((files[file], short), " ".join((str(line), *roles)), seconds)
+                for short, line, roles, _, file, _ in self.place_rows
             ]
 
     def graph(self, graph: GraphOutline) -> dict[str, Any]:
@@ -228,6 +231,11 @@ class _Tables:
     def op(self, node: NodeOutline) -> int:
         rows = tuple((name, _cut(text)) for name, text in node.attributes)
         return self.ops.setdefault((node.op, rows), len(self.ops))
+
+
+def _seconds_of(files: Sequence[str], rest: str, seconds: Mapping[str, float]) -> float:
+    """How long a line took, which is known by the whole path of its file or by the name of it."""
+    return next((seconds[x] for x in (f"{file}:{rest}" for file in files) if x in seconds), 0)
 
 
 def _cut(text: str) -> str:

@@ -12,8 +12,7 @@ import numpy as np
 from tracegraph.errors import SignatureError, TraceError, fail, kind_of, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.builder import at_top_level
-from tracegraph.jax_programs.equations import is_key
-from tracegraph.jax_programs.libraries.optimizer import word_of
+from tracegraph.jax_programs.libraries.optimizer import is_key_leaf, paths_of, word_of
 from tracegraph.jax_programs.programs import as_before, from_jax, is_weakly_typed
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.state.module import Module
@@ -64,7 +63,8 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     `module(x)`.
 
     - `variables`: the result of `module.init(key, x)`: collections, of which "params" is trainable.
-      They become Variables with the same values, named after their paths, such as `hidden/kernel`.
+      They become Variables with the same values, named after their paths, such as `hidden/kernel`;
+      a random-number key becomes its two uint32.
 
     A call takes the arguments of the module, and those of `apply`: `rngs={"dropout": key}`, with
     keys as arrays of uint32, `method=`, and `mutable=["batch_stats"]`, with which the Variables of
@@ -74,7 +74,8 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     For nnx, everything that a call changes, such as averages and counts, is assigned, and `Param`s
     are trainable. The module trains or not as last set by `module.train()` or `module.eval()`.
 
-    Raises TraceError for anything but a flax module, and for a linen module without variables.
+    Raises TraceError for anything but a flax module, such as a class of modules, and for a linen
+    module without variables.
 
     >>> import jax, flax.linen as nn
     >>> dense = nn.Dense(2)
@@ -82,21 +83,23 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     >>> m(tg.ones([4, 3])).shape, [v.name for v in m.variables]
     (TensorShape([4, 2]), ['bias:0', 'kernel:0'])
     """
-    if _is_nnx(module) and variables is None:
+    if _is_nnx(module) and variables is None and not _is_class(module):
         return _from_nnx(module)
-    if variables is None or not callable(getattr(module, "apply", None)):
+    if variables is None or not callable(getattr(module, "apply", None)) or _is_class(module):
         _refuse("from_flax", module, "give a module of flax.linen, and its variables")
-    pairs, structure = jax.tree_util.tree_flatten_with_path(variables)
-    paths = ["/".join(map(word_of, path)) for path, _ in pairs]
-    known = {path.split("/")[0] for path in paths}
+    leaves, kinds = _by_path(variables)
+    structure = jax.tree_util.tree_structure(variables)
+    known = {path.split("/")[0] for path in leaves}
 
-    def run(leaves: Any, *args: Any, mutable: Any = (), **kwargs: Any) -> Any:
+    def run(given: Any, *args: Any, mutable: Any = (), **kwargs: Any) -> Any:
         names = _collections(mutable, known)
-        values = jax.tree_util.tree_unflatten(structure, leaves)
+        pairs = zip(given, kinds, strict=True)
+        every = [x if kind is None else jax.random.wrap_key_data(x, impl=kind) for x, kind in pairs]
+        values = jax.tree_util.tree_unflatten(structure, every)
         if not names:
             return module.apply(values, *args, **kwargs), {}
         result, after = module.apply(values, *args, mutable=names, **kwargs)
-        changed = _by_path(after)
+        changed, _ = _by_path(after)
         missing = sorted({path.split("/")[0] for path in changed} - known)
         if missing:
             fail(
@@ -107,7 +110,6 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
         return result, changed
 
     run.__name__ = type(module).__name__
-    leaves = dict(zip(paths, (leaf for _, leaf in pairs), strict=True))
     return JaxModule(run, leaves, _of_collection)
 
 
@@ -178,7 +180,7 @@ def from_equinox(module: Any) -> JaxModule:
     Its arrays become Variables, named after their paths, such as `layers/0/weight`; floating-point
     ones are trainable. Pass random-number keys as arrays of uint32.
 
-    Raises TraceError for an object that is not callable.
+    Raises TraceError for an object that is not callable, and for a class or function.
 
     >>> import jax, equinox as eqx
     >>> m = tg.Module.from_equinox(eqx.nn.Linear(3, 2, key=jax.random.key(0)))
@@ -186,9 +188,9 @@ def from_equinox(module: Any) -> JaxModule:
     (TensorShape([2]), ['bias:0', 'weight:0'])
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(module)
-    if not callable(module) or not pairs:
+    if not callable(module) or not pairs or jax.tree_util.treedef_is_leaf(structure):
         _refuse("from_equinox", module, "give a module of equinox that has parameters")
-    paths = ["/".join(map(word_of, path)) for path, _ in pairs]
+    paths = paths_of(pairs)
     leaves = [leaf for _, leaf in pairs]
     places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
 
@@ -203,13 +205,30 @@ def from_equinox(module: Any) -> JaxModule:
 
 
 def _is_array(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and not is_key(leaf)
+    return hasattr(leaf, "dtype") and not is_key_leaf(leaf)
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
+def _by_path(tree: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The leaves of collections of flax.linen by their paths, with the data of keys in the place of
+    these; and for each leaf the generator of its keys. What flax puts around a parameter, such as
+    `nn.Partitioned`, is not a part of its path."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {"/".join(map(word_of, path)): leaf for path, leaf in pairs}
+    kinds = [jax.random.key_impl(leaf) if is_key_leaf(leaf) else None for _, leaf in pairs]
+    data = [jax.random.key_data(leaf) if is_key_leaf(leaf) else leaf for _, leaf in pairs]
+    paths = paths_of((steps[:-1] if _is_box(steps[-1:]) else steps, leaf) for steps, leaf in pairs)
+    return dict(zip(paths, data, strict=True)), kinds
+
+
+def _is_box(steps: Any) -> bool:
+    return steps == (jax.tree_util.GetAttrKey("value"),)
+
+
+def _is_class(module: Any) -> bool:
+    return isinstance(module, type)
 
 
 def _refuse(name: str, module: Any, fix: str) -> NoReturn:
+    if _is_class(module):
+        fact = f"{name}: {module.__name__} is a class of modules"
+        fail(TraceError, fact, fix=f"give a module of this class: {module.__name__}(...)")
     fail(TraceError, f"{name}: {kind_of(module)} is no such module", fix=fix)

@@ -19,7 +19,7 @@ from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import is_key
-from tracegraph.jax_programs.programs import as_before, from_jax, is_weakly_typed
+from tracegraph.jax_programs.programs import WIDE, as_before, from_jax, is_weakly_typed
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.optimizers.base import connected_pairs, pairs_of, recorded_loss, state
 from tracegraph.optimizers.rows import dense
@@ -140,17 +140,16 @@ class OptaxOptimizer(Module):
     def _make_state(self, variables: Sequence[Variable]) -> None:
         """Creates the Variables of the state, and the function that takes a step."""
         names = [*self._references.values()]
-        wide = any(v.dtype.size == 8 for v in variables)
+        wide = any(v.dtype.name in WIDE for v in variables)
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
             values = [jnp.asarray(v.numpy()) for v in variables]
             made = self._transformation.init(dict(zip(names, values, strict=True)))
         pairs, structure = jax.tree_util.tree_flatten_with_path(made)
-        kinds = [jax.random.key_impl(leaf) if _is_key(leaf) else None for _, leaf in pairs]
+        kinds = [jax.random.key_impl(leaf) if is_key_leaf(leaf) else None for _, leaf in pairs]
         self._weak = [is_weakly_typed(leaf) for _, leaf in pairs]
-        for path, leaf in pairs:
-            words = [word_of(step) for step in path]
-            data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
-            self.optax_state["/".join(words)] = state(np.asarray(data), _slot_name(words, names))
+        for path, (steps, leaf) in zip(paths_of(pairs), pairs, strict=True):
+            data = jax.random.key_data(leaf) if is_key_leaf(leaf) else leaf
+            self.optax_state[path] = state(np.asarray(data), _slot_name(steps, names))
         self._step = from_jax(_step_of(self._transformation, structure, kinds))
 
 
@@ -185,7 +184,7 @@ def _step_of(transformation: Any, structure: Any, kinds: Sequence[Any]) -> Calla
                 f"returns {found}",
                 fix="use a transformation whose state keeps its structure",
             )
-        data = [leaf if not _is_key(leaf) else jax.random.key_data(leaf) for leaf in new]
+        data = [leaf if not is_key_leaf(leaf) else jax.random.key_data(leaf) for leaf in new]
         return {k: _applied(parameters[k], updates[k]) for k in parameters}, data
 
     step.__name__ = "optax_step"
@@ -197,6 +196,14 @@ def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, e
     try:
         return transformation.update(gradients, state, parameters, **extra)
     except TypeError as error:
+        unknown = _UNKNOWN.search(str(error))
+        if unknown and unknown[1] in extra:
+            fail(
+                SignatureError,
+                f"the transformation takes no {unknown[1]!r}: {error}",
+                fix="leave it out, or give optax.with_extra_args_support(transformation)",
+                cause=error,
+            )
         if is_of_interrupt(error) or not _MISSING.search(str(error)):
             raise
         fail(
@@ -218,6 +225,8 @@ def _updated(transformation: Any, gradients: Any, state: Any, parameters: Any, e
 
 #: What Python says of a function that is called without an argument that it must have.
 _MISSING = re.compile(r"missing \d+ required .*argument")
+#: What it says of an argument by name that a function does not have.
+_UNKNOWN = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 def _check_updates(updates: Any, parameters: Any) -> None:
@@ -256,14 +265,19 @@ def _applied(parameter: Any, update: Any) -> Any:
     return jnp.asarray(parameter + update).astype(parameter.dtype)
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key_leaf(leaf: Any) -> bool:
+    """Whether a leaf of a pytree is an array of random-number keys."""
     return hasattr(leaf, "dtype") and is_key(leaf)
 
 
 def _unique_names(variables: Sequence[Variable]) -> list[str]:
-    """A name for each variable: its own, with a number where an earlier one has the same. No name
-    with a number is one that another variable has of its own."""
-    own = [variable.base_name or "variable" for variable in variables]
+    """A name for each variable: its own, with a number where an earlier one has the same."""
+    return _numbered([variable.base_name or "variable" for variable in variables])
+
+
+def _numbered(own: Sequence[str]) -> list[str]:
+    """The names, with a number where an earlier one is the same. No name with a number is one that
+    another has of its own."""
     reserved, taken = {*own}, set[str]()
     names = []
     for name in own:
@@ -275,6 +289,12 @@ def _unique_names(variables: Sequence[Variable]) -> list[str]:
     return names
 
 
+def paths_of(pairs: Iterable[tuple[Any, Any]]) -> list[str]:
+    """A path for each leaf of a pytree with its steps, such as `mu/kernel`, each only once: a key
+    may have a slash, too."""
+    return _numbered(["/".join(map(word_of, steps)) for steps, _ in pairs])
+
+
 def word_of(step: Any) -> str:
     """A component of a path through a pytree, as a word."""
     for attribute in ("name", "key", "idx"):
@@ -283,9 +303,12 @@ def word_of(step: Any) -> str:
     return str(step)
 
 
-def _slot_name(words: Sequence[str], names: Sequence[str]) -> str:
-    """The name of a Variable of the state: from the variable it is kept for and its field."""
-    fields = [word for word in words if word not in names and not word.isdigit()]
-    owner = next((word for word in reversed(words) if word in names), None)
+def _slot_name(steps: Sequence[Any], names: Sequence[str]) -> str:
+    """The name of a Variable of the state: from the variable it is kept for, which is a key of a
+    dict, and its field."""
+    is_key_of_dict = [isinstance(step, jax.tree_util.DictKey) for step in steps]
+    words = [word_of(step) for step in steps]
+    owned = [i for i, word in enumerate(words) if is_key_of_dict[i] and word in names]
+    fields = [x for i, x in enumerate(words) if i not in owned and not x.isdigit()]
     field = fields[-1] if fields else "state"
-    return f"{owner}_{field}" if owner else field
+    return f"{words[owned[-1]]}_{field}" if owned else field
