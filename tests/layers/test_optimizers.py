@@ -1117,6 +1117,11 @@ def test_an_optimizer_shows_its_settings_its_steps_and_whose_state_it_has():
     assert repr(tg.optimizers.SGD(slower, momentum=0.9)) == (
         "<SGD(learning_rate=slower, momentum=0.9): 0 steps, state of 0 variables>"
     )
+    decay = tg.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.5])
+    assert repr(decay) == "<PiecewiseConstantDecay(boundaries=[10], values=[1.0, 0.5])>"
+    assert repr(tg.optimizers.SGD(decay)).startswith(
+        "<SGD(learning_rate=PiecewiseConstantDecay(boundaries=[10], values=[1.0, 0.5])): 0 steps"
+    )
     shown = []
     tg.function(lambda: shown.append(repr(optimizer)))()
     assert shown == ["<Adam(learning_rate=a Variable, beta_1=0.8): state of 1 variable>"]

@@ -48,7 +48,7 @@ from tracegraph.optimizers.rows import (
 from tracegraph.optimizers.shared import DEFAULTS, Shared, takes_shared
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.deferred import announce
-from tracegraph.state.module import Module, in_scope, settings_text
+from tracegraph.state.module import Module, WithSettings, in_scope, settings_text
 from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
@@ -177,6 +177,8 @@ class Optimizer(Module):
         rate = self._learning_rate
         if isinstance(rate, Variable):
             return "a Variable" if current_trace() is not None else f"{float(rate.numpy()):.6g}"
+        if isinstance(rate, WithSettings):
+            return settings_text(rate)
         return getattr(rate, "__name__", type(rate).__name__)
 
     # A schedule gives a Tensor, which a checker may take for a Variable: only a rate that is a
