@@ -511,6 +511,16 @@ def test_a_layer_of_the_users_own_shows_its_settings():
     assert repr(layer) == f"<Scaled(factor=2.0, parts=[1, 2]): {names}, 3 more>"
 
 
+def test_a_module_shows_its_variables_by_their_paths():
+    class Line(tg.Module):
+        def __init__(self, degree):
+            super().__init__()
+            self.degree, self.parts = degree, {"slope": tg.Variable([1.0, 2.0])}
+
+    assert repr(Line(3)) == "<Line(degree=3): parts.slope f32[2]>"
+    assert repr(tg.Module()) == "<Module>"
+
+
 def test_a_layer_shows_the_initializers_and_the_like_that_are_not_the_defaults():
     """They have settings too, and a repr of their own."""
     layer = tg.layers.Dense(

@@ -185,6 +185,22 @@ class Module:
         """The attributes in the order in which variables are listed."""
         return sorted(vars(self).items())
 
+    def __repr__(self) -> str:
+        """The class, its settings that differ from the defaults, and its variables:
+        `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
+        names = opened("tracegraph.state.user_names").names_in(self)
+        rows = [
+            f"{names.get(id(v), v.base_name) if v.is_unnamed else v.base_name} {v.tensor_type}"
+            for v in self.variables
+        ]
+        more = [f"{len(rows) - MOST_SHOWN} more"] if len(rows) > MOST_SHOWN else []
+        listed = ", ".join([*rows[:MOST_SHOWN], *more])
+        return f"<{settings_text(self)}{': ' if rows else ''}{listed}>"
+
+
+#: How many variables, or layers at each end, a `repr` lists.
+MOST_SHOWN = 6
+
 
 class WithSettings:
     """The base class of initializers, schedules and the like, which show their settings: a
