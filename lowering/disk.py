@@ -218,7 +218,12 @@ def _read(path: Path) -> tuple[str, bytes] | None:
 
 
 def _read_or_give_up(path: Path) -> tuple[str, bytes] | None:
+    """The entry of a cache. Others may write to its folder, but not in the name of this user, so
+    the owner of the file tells whose program it is."""
     try:
+        with contextlib.suppress(FileNotFoundError):
+            if not _is_ours_alone(path.lstat()):
+                raise PermissionError(errno.EPERM, "another user can write to it", os.fspath(path))
         return _read(path)
     except OSError as error:
         _give_up(error)

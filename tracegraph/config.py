@@ -65,9 +65,9 @@ def set_compilation_cache(path: str | os.PathLike[str] | None) -> None:
 
     A stored program is reused only for the same program, versions, flags and device, and only if
     its bytes are unchanged; otherwise it is recompiled. Several processes may share the folder. If
-    it cannot be written or read, a UserWarning says so and it is not used. It grows without bound;
-    delete its contents at any time. Programs are machine code: use a folder that only people you
-    trust can write to.
+    it cannot be written or read, or another user made the program there, a UserWarning says so and
+    it is not used, since programs are machine code. It grows without bound; delete its contents at
+    any time.
 
     Raises TraceError (a TypeError) if `path` is not a path.
 

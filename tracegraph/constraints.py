@@ -14,13 +14,14 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, clip_by_value, divide, maximum, multiply
 from tracegraph.math.reduction import reduce_euclidean_norm
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.module import WithSettings
 from tracegraph.typing import Axis, TensorLike
 
 #: Added to norms before dividing by them.
 _EPSILON = 1e-7
 
 
-class Constraint:
+class Constraint(WithSettings):
     """A function of a weight that returns its replacement."""
 
     def __init__(self) -> None:

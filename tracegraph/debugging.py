@@ -425,6 +425,9 @@ class GraphDump:
             refused(error, fact, "name a directory that can be made and written to")
         pass_observers.observers.append(self._write)
 
+    def __repr__(self) -> str:
+        return f"<GraphDump to {str(self.directory)!r}>"
+
     def stop(self) -> None:
         """Stops writing: later graphs are not written."""
         if self._write in pass_observers.observers:

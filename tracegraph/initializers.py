@@ -24,13 +24,14 @@ from tracegraph.linalg.parts import diag_part
 from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.elementwise.unary import sign
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
+from tracegraph.state.module import WithSettings
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
 #: The standard deviation of a standard normal distribution truncated at two.
 _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
-class Initializer:
+class Initializer(WithSettings):
     """A function of a shape and a dtype, by default float32, that returns a tensor."""
 
     def __init__(self) -> None:

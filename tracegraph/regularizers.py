@@ -16,10 +16,11 @@ from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.module import WithSettings
 from tracegraph.typing import TensorLike
 
 
-class Regularizer:
+class Regularizer(WithSettings):
     """A function from a tensor to a scalar, which is added to the loss."""
 
     def __init__(self) -> None:

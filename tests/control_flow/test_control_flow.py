@@ -1467,6 +1467,9 @@ def test_results_of_python_functions_of_unknown_rank_name_the_repair():
         lambda x: repeat(sin, x, 3),
         lambda x: tg.map_fn(sin, tg.stack([x, x])),
         lambda x: tg.scan(lambda s, y: sin(s), tg.stack([x, x])),
+        lambda x: repeat(lambda x: tg.cast(sin(x) == x, tg.float64), x, 3),
+        lambda x: repeat(lambda x: tg.transpose(sin(x)), x, 3),
+        lambda x: repeat(lambda x: tg.add_n([sin(x), x]), x, 3),
     ]
     for form in forms:
         with pytest.raises(
@@ -1474,6 +1477,21 @@ def test_results_of_python_functions_of_unknown_rank_name_the_repair():
         ) as caught:
             tg.function(form)(f64(0.5))
         assert "test_control_flow.py" in str(caught.value)
+
+
+def test_ensure_shape_declares_what_a_python_function_returns():
+    def twice(function):
+        def step(x):
+            y = tg.numpy_function(function, [x], tg.float64)
+            return x + tg.reduce_sum(tg.ensure_shape(y, [None, 2]), 0)
+
+        return tg.function(lambda x: repeat(step, x, 2))
+
+    x = np.array([[0.3, 0.5], [0.7, 0.9]])
+    first = x + np.sin(x).sum(0)
+    np.testing.assert_allclose(twice(np.sin)(x).numpy(), first + np.sin(first).sum(0))
+    with pytest.raises(InvalidArgumentError, match=r"returned the shape \(4,\) and Tout says"):
+        twice(np.ravel)(x)
 
 
 @pytest.mark.parametrize("holds", [True, False])

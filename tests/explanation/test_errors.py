@@ -1714,7 +1714,7 @@ def cotangent(call, type, operand):
     set=bad_source(lambda t, y, v: t.gradient(y, {1.0}), "a set: {1.0}"),
     module=bad_source(
         lambda t, y, v: t.gradient(y, tg.Module()),
-        "a Module: <tracegraph.state.module.Module object>",
+        "a Module: <Module>",
     ),
     target_number=bad_target(lambda t, y, v: t.gradient(3.0, v), "a float: 3.0"),
     target_none=bad_target(lambda t, y, v: t.gradient(None, v), "a NoneType: None"),

@@ -221,6 +221,22 @@ def test_an_entry_that_cannot_be_read_is_a_warning(folder):
         run()
 
 
+def test_an_entry_that_another_user_can_write_is_not_run(folder, hits):
+    """It is machine code."""
+    first = run()
+    (path,) = files(folder)
+    path.chmod(0o666)
+    with pytest.warns(UserWarning, match="another user can write to it"):
+        assert run().tobytes() == first.tobytes()
+    if os.getuid() == 0:
+        path.chmod(0o644)
+        os.chown(path, 12345, 12345)
+        tg.config.set_compilation_cache(folder)  # anew
+        with pytest.warns(UserWarning, match="another user can write to it"):
+            run()
+    assert hits.count == 0
+
+
 def test_settings_of_jax_stay_as_they_are(folder, tmp_path):
     before = dict(jax.config.values)
     run()

@@ -2652,6 +2652,28 @@ def test_two_open_ranks_trace_together():
     np.testing.assert_allclose(tape.gradient(z, y).numpy(), np.sin(np.ones((2, 3))), rtol=1e-6)
 
 
+def test_an_open_rank_is_not_taken_for_one_that_does_not_fit():
+    """`==` was False for every value of open rank, and `ensure_shape` did not check it."""
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    specs = [tg.TensorSpec(None), tg.TensorSpec([3, 2])]
+    f = tg.function(lambda x, y: (x == y, x != y), input_signature=specs)
+    for one in [x, x[:1], x[0], x[0, 0], np.zeros(3, np.float32)]:
+        fits = one.shape != (3,)
+        equal = one == x if fits else np.False_
+        for found, wanted in zip(f(one, x), [equal, ~equal], strict=True):
+            np.testing.assert_array_equal(found.numpy(), wanted)
+
+    def changed(x):
+        x.set_shape([None, None])
+        return tg.reduce_sum(tg.ensure_shape(x, [None, 2]))
+
+    ensured = tg.function(changed, input_signature=[tg.TensorSpec(None)])
+    assert ensured(x).numpy() == 15.0
+    for wrong in [x.T, x[0]]:
+        with pytest.raises(tg.errors.ShapeError, match="does not have the shape"):
+            ensured(wrong)
+
+
 @pytest.mark.parametrize(
     "call",
     [

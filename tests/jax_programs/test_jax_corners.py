@@ -163,6 +163,14 @@ def test_results_that_are_no_arrays_are_refused(result, words):
     assert words in str(caught.value) and "fix: return arrays and numbers" in str(caught.value)
 
 
+@pytest.mark.parametrize("makes", [lambda x: (i for i in [x]), lambda x: [map(abs, [x])]])
+def test_iterators_are_refused_by_our_error_alone(makes):
+    """JAX warns of them. Warnings are errors here."""
+    for call in (lambda: tg.from_jax(makes)(1.0), lambda: tg.from_jax(abs)(makes(1.0))):
+        with pytest.raises(tg.errors.TraceError, match=r"of JAX is a (generator|map)"):
+            call()
+
+
 def test_results_that_jax_takes_are_taken():
     assert float(tg.from_jax(lambda x: (x, 2, np.float32(3), np.ones(1), None))(1.0)[3]) == 1.0
 

@@ -509,7 +509,36 @@ def test_a_layer_of_the_users_own_shows_its_settings():
     layer = Scaled(2.0, parts=[1, 2])
     layer(tg.ones([1]))
     names = ", ".join(f"scale{i} f32[]" for i in range(6))
-    assert repr(layer) == f"<Scaled(factor=2.0): {names}, 3 more>"
+    assert repr(layer) == f"<Scaled(factor=2.0, parts=[1, 2]): {names}, 3 more>"
+
+
+def test_a_module_shows_its_variables_by_their_paths():
+    class Line(tg.Module):
+        def __init__(self, degree):
+            super().__init__()
+            self.degree, self.parts = degree, {"slope": tg.Variable([1.0, 2.0])}
+
+    assert repr(Line(3)) == "<Line(degree=3): parts.slope f32[2]>"
+    assert repr(tg.Module()) == "<Module>"
+
+
+def test_a_layer_shows_the_initializers_and_the_like_that_are_not_the_defaults():
+    """They have settings too, and a repr of their own."""
+    layer = tg.layers.Dense(
+        3,
+        kernel_initializer=tg.initializers.HeNormal(seed=1),
+        bias_initializer="zeros",
+        kernel_regularizer=tg.regularizers.L2(0.1),
+        kernel_constraint=tg.constraints.MaxNorm(3, axis=[0, 1]),
+    )
+    assert repr(layer) == (
+        "<Dense(units=3, kernel_initializer=HeNormal(seed=1), kernel_regularizer=L2(l2=0.1), "
+        "kernel_constraint=MaxNorm(max_value=3, axis=(0, 1))), not built>"
+    )
+    named = tg.layers.Dense(2, kernel_initializer="glorot_uniform", bias_initializer="ones")
+    assert repr(named) == "<Dense(units=2, bias_initializer=Ones), not built>"
+    losses = [tg.losses.Huber(2.0, reduction="sum"), tg.losses.MeanSquaredError()]
+    assert [*map(repr, losses)] == ["<Huber(delta=2.0, reduction='sum')>", "<MeanSquaredError>"]
 
 
 def test_a_sequential_lists_its_layers():

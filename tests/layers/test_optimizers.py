@@ -1099,6 +1099,22 @@ def test_gradients_adapt_to_the_variable():
     assert v.numpy().tolist() == wide.numpy().tolist() == [0.5, 1.5]
 
 
+def test_a_variable_of_open_size_has_slots_of_open_size():
+    variables = [tg.Variable([1.0, 2.0], shape=[None]), tg.Variable([1.0, 2.0])]
+    optimizers = [tg.optimizers.Adam(0.1), tg.optimizers.Adam(0.1)]
+
+    @tg.function
+    def step():
+        for v, optimizer in zip(variables, optimizers):
+            optimizer.apply_gradients([(v * v, v)])
+
+    step()
+    step()
+    assert variables[0].numpy().tolist() == variables[1].numpy().tolist()
+    slots = [v for v in optimizers[0].variables if v.shape.rank == 1]
+    assert len(slots) == 2 and not any(v.shape.is_fully_defined() for v in slots)
+
+
 # What a prompt shows.
 
 
@@ -1117,6 +1133,11 @@ def test_an_optimizer_shows_its_settings_its_steps_and_whose_state_it_has():
 
     assert repr(tg.optimizers.SGD(slower, momentum=0.9)) == (
         "<SGD(learning_rate=slower, momentum=0.9): 0 steps, state of 0 variables>"
+    )
+    decay = tg.optimizers.schedules.PiecewiseConstantDecay([10], [1.0, 0.5])
+    assert repr(decay) == "<PiecewiseConstantDecay(boundaries=[10], values=[1.0, 0.5])>"
+    assert repr(tg.optimizers.SGD(decay)).startswith(
+        "<SGD(learning_rate=PiecewiseConstantDecay(boundaries=[10], values=[1.0, 0.5])): 0 steps"
     )
     shown = []
     tg.function(lambda: shown.append(repr(optimizer)))()

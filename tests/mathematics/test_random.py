@@ -159,6 +159,12 @@ def test_large_and_negative_seeds():
 # ---------------------------------------------------------------- generators
 
 
+def test_a_generator_shows_its_state():
+    generator, shown = tg.random.Generator.from_state([1, 2]), []
+    tg.function(lambda: shown.append(repr(generator)))()
+    assert [*shown, repr(generator)] == ["<Generator>", "<Generator: state [1 2]>"]
+
+
 def test_generator_from_a_seed():
     one, other = (tg.random.Generator.from_seed(4) for _ in range(2))
     assert same(one.normal([3]), other.normal([3]))

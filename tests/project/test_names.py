@@ -355,6 +355,17 @@ def test_completion_shows_what_a_module_is_for():
     assert {"Any", "NoReturn", "fail", "here"}.isdisjoint(dir(tg.layers) + dir(tg))
 
 
+def test_no_object_is_shown_by_its_address():
+    modules = [
+        value for name in dir(tg) if isinstance(value := getattr(tg, name), types.ModuleType)
+    ]
+    public = [getattr(m, name) for m in [tg, tg.optimizers.schedules, *modules] for name in dir(m)]
+    classes = {x for x in public if isinstance(x, type) and not issubclass(x, BaseException)}
+    plain = {x for x in classes if x.__repr__ is object.__repr__}
+    # Names of constants, and what is only entered or used to decorate.
+    assert plain == {tg.image.ResizeMethod, tg.RegisterGradient, tg.init_scope}
+
+
 def test_views_of_graphs_are_told_of_functions():
     f = tg.function(lambda x: x)
     with pytest.raises(

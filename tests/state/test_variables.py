@@ -717,15 +717,18 @@ def test_copies_are_independent(duplicate):
 
 @pytest.mark.parametrize("shape", [[None, 3], tg.TensorShape(None)], ids=["size", "rank"])
 def test_open_sizes_of_variables_are_their_own(shape):
-    # Whatever name a user gives to the size of an argument.
+    # Whatever name a user gives to the size of an argument, and whatever else a Variable is like.
     v = tg.Variable(np.ones((2, 3), np.float32), shape=shape)
+    w, other = copy.deepcopy(v), tg.Variable(v, shape=v.shape)
+    w.assign(np.ones((5, 3), np.float32))
+    other.assign(np.ones((1, 3), np.float32))
     type = tg.function(lambda: tg.reduce_sum(v)).get_concrete_function().graph.inputs[0].type
     (number,) = re.findall(r"(\d+)(?:,3)?\]", str(type))
     f = tg.function(
-        lambda x: [tg.reduce_sum(v), tg.reduce_sum(x)],
+        lambda x: [tg.reduce_sum(part) for part in (v, w, other, x)],
         input_signature=[tg.TensorSpec([f"v{number}"])],
     )
-    assert list(map(float, f(tg.ones([4])))) == [6.0, 4.0]
+    assert list(map(float, f(tg.ones([4])))) == [6.0, 15.0, 3.0, 4.0]
     text = f.get_concrete_function().graph.as_text()
     assert tg.Graph.from_text(text).as_text() == text
     assert repr(v).startswith(f"<tg.Variable 'Variable:0' shape={tg.TensorShape(shape)} ")
@@ -1041,6 +1044,17 @@ def test_layer_lists_its_variables_in_the_order_of_creation():
     model.dense(tg.zeros([1, 3]))
     assert [v.name for v in model.dense.trainable_variables] == ["kernel", "bias"]
     assert [v.name for v in model.trainable_variables] == ["kernel", "bias"]
+
+
+def test_deepcopy_of_a_concrete_function_has_its_own_variables():
+    line = tg.Module()
+    line.v = tg.Variable([1.0, 2.0], shape=[None])
+    line.f = tg.function(lambda x: line.v * x).get_concrete_function(tg.TensorSpec([]))
+    line.f(tg.constant(1.0))  # a compiled program cannot be copied
+    other = copy.deepcopy(line)
+    other.v.assign([3.0, 4.0, 5.0])
+    two = tg.function(lambda x: [line.f(x), other.f(x)])(tg.constant(2.0))
+    assert [y.numpy().tolist() for y in two] == [[2.0, 4.0], [6.0, 8.0, 10.0]]
 
 
 def test_deepcopy_of_a_module():

@@ -37,9 +37,9 @@ from tracegraph.math.product import matmul, vector_product
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
-    can_broadcast,
     cast_to,
     elementwise_operands,
+    may_broadcast,
     require_rank,
 )
 from tracegraph.ops import elementwise as ops
@@ -124,7 +124,7 @@ def _by_elements(op: Binary, name: str, otherwise: bool) -> Binary:
         if type(x) is Tensor and type(y) is Tensor and x.type is y.type:
             return op(x, y)
         x, y = as_operands(name, x, y)
-        if not can_broadcast(x.type.shape, y.type.shape):
+        if not may_broadcast(x.type.shape, y.type.shape):
             return as_tensor(otherwise)
         return op(*elementwise_operands(name, x, y))
 

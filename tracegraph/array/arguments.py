@@ -20,7 +20,7 @@ from tracegraph.core.shapes import (
 )
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
-from tracegraph.core.types import int32, int64
+from tracegraph.core.types import int32, int64, rank_fix
 from tracegraph.errors import (
     DTypeError,
     Mismatch,
@@ -60,10 +60,7 @@ def sizes_of(op: str, x: Tensor) -> tuple[Size, ...]:
     shape = x.type.shape
     if isinstance(shape, ShapeVariable):
         # A live function that catches this Mismatch retraces with the rank.
-        mismatch = Mismatch(
-            f"the rank of {x.type} must be known",
-            fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
-        )
+        mismatch = Mismatch(f"the rank of {x.type} must be known", fix=rank_fix(x.type))
         refuse_mismatch(op, mismatch, x)
     return shape
 

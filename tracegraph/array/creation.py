@@ -19,6 +19,7 @@ from tracegraph.array.arguments import (
     known_int,
     rank_of,
     refuse,
+    sizes_of,
 )
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size, size_of_value
 from tracegraph.autograph.iteration import makers as iteration_makers, steps_of_tensor_range
@@ -28,6 +29,7 @@ from tracegraph.core.source import user_frame
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, float32, float64, int32, int64
 from tracegraph.eager.pending import device_buffer
+from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import (
     DTypeError,
     ElementCountError,
@@ -648,9 +650,11 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
         )
     if wanted.variable is not None:
         return x
-    if own.variable is not None:  # checked by every run; a size that stays open has no name
-        sizes = tuple(wanted)
-        return with_sizes(x, sizes) if all(type(size) is int for size in sizes) else x
+    if own.variable is not None and all(type(size) is int for size in wanted):
+        return with_sizes(x, tuple(wanted))  # checked by every run
+    if own.variable is not None and declare_result(x, wanted):
+        return x
+    own = shape_of(sizes_of("ensure_shape", x))
     sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
     return with_sizes(x, sizes)
 

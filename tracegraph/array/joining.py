@@ -23,7 +23,7 @@ from tracegraph.array.creation import ensure_shape
 from tracegraph.array.runtime_sizes import is_open, runtime_size, with_runtime_sizes
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import same_shape, same_size
-from tracegraph.core.types import DType, TensorType, as_dtype, float32, int32, int64
+from tracegraph.core.types import DType, TensorType, as_dtype, float32, int32, int64, rank_fix
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import (
     as_tensor,
@@ -302,7 +302,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
                 f"the shapes differ: {first.type} and {x.type}",
                 first,
                 x,
-                fix="give all tensors one shape; + broadcasts",
+                fix=rank_fix(first.type, x.type) or "give all tensors one shape; + broadcasts",
             )
         total = ADD(total, cast_to(x, wide))
     return cast_to(total, first.dtype)

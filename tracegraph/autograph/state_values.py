@@ -18,9 +18,8 @@ from tracegraph import nest
 from tracegraph.autograph.function_conversion import HOOKS, is_of_us
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.source import here
-from tracegraph.core.types import TensorType, type_of_array
+from tracegraph.core.types import TensorType, rank_fix, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
-from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -212,7 +211,7 @@ def common_type(one: Any, other: Any, place: StatePlace) -> TensorType:
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
     if same_shape(first.shape, second.shape) is None:
-        place.refuse(UnfitState, one, other, fix_of_unknown_rank(first, second) or place.fix)
+        place.refuse(UnfitState, one, other, rank_fix(first, second) or place.fix)
     return first
 
 
@@ -234,7 +233,7 @@ def _adapted(number: Any, type: TensorType, place: StatePlace, one: Any, other: 
         fix = f"convert one: tg.cast(…, tg.{wider}), or tg.constant(…, tg.{name})"
         place.refuse(DTypeError, one, other, fix)
     if type.shape != ():
-        place.refuse(UnfitState, one, other, fix_of_unknown_rank(type) or place.fix)
+        place.refuse(UnfitState, one, other, rank_fix(type) or place.fix)
     return type
 
 

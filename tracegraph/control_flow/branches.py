@@ -21,10 +21,9 @@ from tracegraph.control_flow.regions import (
 )
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.source import here
-from tracegraph.core.types import bool_, int32
+from tracegraph.core.types import bool_, int32, rank_fix
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.effects.checks_and_prints import check
-from tracegraph.effects.host_calls import fix_of_unknown_rank
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -334,8 +333,7 @@ def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_valu
                 ShapeError,
                 f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",
                 source=here(),
-                fix=fix_of_unknown_rank(x, y)
-                or "let both have the same shape: tg.broadcast_to(x, shape)",
+                fix=rank_fix(x, y) or "let both have the same shape: tg.broadcast_to(x, shape)",
             )
 
 

@@ -26,8 +26,7 @@ from tracegraph.control_flow.regions import (
 )
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
-from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32
-from tracegraph.effects.host_calls import fix_of_unknown_rank
+from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32, rank_fix
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -845,7 +844,7 @@ class _ScanLoop:
         shared = SharedValues([region], here())
         count = len(types)
         for type in region.result_types[count:]:
-            if fix := fix_of_unknown_rank(type):
+            if fix := rank_fix(type):
                 fact = f"{self.name}: a step returns {type}, whose rank is not known, to be stacked"
                 fail(ShapeError, fact, source=here(), fix=fix)
         with Builder(self.name) as builder:
@@ -980,7 +979,7 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "step",
             source=here(),
             operands=[operand_text(value)],
-            fix=fix_of_unknown_rank(value.type)
+            fix=rank_fix(value.type)
             or "keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
             "returns",
         )

@@ -220,10 +220,19 @@ class ShapeVariable:
     def __hash__(self) -> int:
         return hash(("ShapeVariable", self.name))
 
+    def rank_fix(self, dtype: str = "float32") -> str:
+        """How to give the rank: of an argument, or of what a Python function returns."""
+        if not self.name.startswith("?"):
+            return "give the rank in the TensorSpec, such as tg.TensorSpec([None, None])"
+        return (
+            "declare the shape that the Python function returns: y.set_shape([…]), or "
+            f"Tout=tg.TensorSpec(shape, tg.{dtype})"
+        )
+
     def _unknown(self) -> Any:
         raise UnfitShape(
             f"the rank of a tensor of shape *{self.name} is not known while tracing",
-            fix="give the rank in the TensorSpec, such as tg.TensorSpec([None, None])",
+            fix=self.rank_fix(),
         )
 
     def __len__(self) -> int:

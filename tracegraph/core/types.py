@@ -310,6 +310,14 @@ class TensorType:
 TOKEN = TensorType(token)
 
 
+def rank_fix(*types: TensorType) -> str:
+    """How to give the rank of the first of these types that has none; otherwise empty."""
+    for x in types:
+        if isinstance(x.shape, ShapeVariable):
+            return x.shape.rank_fix(x.dtype.name)
+    return ""
+
+
 @functools.cache
 def _numpy_dtype(numpy_dtype: np.dtype) -> DType:
     return as_dtype(numpy_dtype)

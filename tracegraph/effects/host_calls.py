@@ -275,21 +275,9 @@ def declare_result(x: Tensor, shape: TensorShape) -> bool:
     return not current().is_top_level and _declared(x, shape, None)
 
 
-def fix_of_unknown_rank(*types: TensorType) -> str:
-    """How to declare the shape of what a Python function returned, where one of these types has
-    no known rank for it; otherwise empty."""
-    unknown = [x for x in types if str(x.shape).startswith("*?")]
-    if not unknown:
-        return ""
-    return (
-        "declare the shape that the Python function returns: y.set_shape([…]), or "
-        f"Tout=tg.TensorSpec(shape, tg.{unknown[0].dtype.name})"
-    )
-
-
 def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
     node, builder = x.node, current()
-    if node is None or node.builder is not builder:
+    if node is None or node.builder is not builder or not isinstance(node.op, (Cast, HostCall)):
         return False
     behind = builder.nodes[builder.nodes.index(node) + 1 :]
     if any(x is used for other in behind if other is not user for used in other.inputs):
@@ -301,8 +289,8 @@ def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
         x.type = operand.type.with_dtype(x.dtype)
         return True
     op = node.op
-    declaring = getattr(op.function, "declaring", None) if isinstance(op, HostCall) else None
-    if declaring is None or not isinstance(op, HostCall):
+    declaring = getattr(op.function, "declaring", None)
+    if declaring is None:
         return False
     place = next(i for i, y in enumerate(node.outputs[1:]) if y is x)
     spec = TensorSpec(shape, x.dtype)
@@ -313,4 +301,4 @@ def _declared(x: Tensor, shape: TensorShape, user: Node | None) -> bool:
     return True
 
 
-__all__ = ["HostFunction", "declare_result", "declared_type", "fix_of_unknown_rank", "host_call"]
+__all__ = ["HostFunction", "declare_result", "declared_type", "host_call"]

@@ -143,17 +143,20 @@ class Execution:
     @functools.cached_property
     def program(self) -> Any:
         """The whole graph compiled as one program."""
+        donated = self._donated()
         if self.rolled is not None:
-            places = self.rolled.assigned if COUNTS_ARE_TRUSTED else ()
-            donated = [self.traced.argument_count + i for i in places]
             return self._made(self.rolled.graph, donated)
-        donated = [self.traced.argument_count + i for i in self.traced.assigned]
-        # A run that may never end can be abandoned, so it gets no buffers to overwrite.
-        if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
-            donated = []
         if not donated and self._budget is None:
             return program_of(self.graph)
         return self._made(_pruned(self.graph), donated)
+
+    def _donated(self) -> list[int]:
+        """The inputs whose buffers the program may overwrite."""
+        # A run that may never end can be abandoned, so it gets none.
+        if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
+            return []
+        places = (self.traced if self.rolled is None else self.rolled).assigned
+        return [self.traced.argument_count + i for i in places]
 
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
         """The program of a graph, within the memory budget."""

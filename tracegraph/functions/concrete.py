@@ -28,7 +28,7 @@ from tracegraph.execution.run_options import PLAIN, RunOptions
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import ASSIGNED, DEVICE_COSTS, NOTES, Graph, Tensor, get_type
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.specialise import bind_sizes, renamed
 from tracegraph.signatures.results import Results
 from tracegraph.signatures.signature import (
     ObjectKey,
@@ -121,6 +121,17 @@ class ConcreteFunction:
             types, names = traced.graph.input_types, self._input_names()
             recompiling = opened("tracegraph.execution.recompiling").Recompiling
             self._recompiling = recompiling(self.name, types, names, buckets is not None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConcreteFunction:
+        """The same trace with the copies of its Variables, as a copied method has its own."""
+        given = self.traced.variables
+        variables = tuple(v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in given)
+        sizes = bind_sizes([v.tensor_type for v in given], [v.tensor_type for v in variables])
+        graph = renamed(self.graph, sizes, {}) if sizes else self.graph
+        traced = dataclasses.replace(self.traced, graph=graph, variables=variables)
+        new = type(self)(self.request, traced, self.results, self._stand_ins, self.run_options)
+        memo[id(self)] = new
+        return new
 
     # Properties.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 import jax
@@ -304,7 +304,8 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def _is_leaf(x: Any) -> bool:
-    return hasattr(x, "__tracegraph_tensor__")
+    # JAX warns of an iterator that it takes for a leaf, unless it is told that it is one.
+    return hasattr(x, "__tracegraph_tensor__") or isinstance(x, Iterator)
 
 
 def _is_setting(value: Any) -> bool:
@@ -315,7 +316,7 @@ def _is_setting(value: Any) -> bool:
 
 def _setting_key(value: Any) -> Any:
     """Equal for settings that share a trace: a list of them would not be hashable."""
-    leaves, structure = jax.tree_util.tree_flatten(value)
+    leaves, structure = jax.tree_util.tree_flatten(value, is_leaf=_is_leaf)
     return structure, tuple((type(leaf), attribute_key(leaf)) for leaf in leaves)
 
 
@@ -422,7 +423,7 @@ def _constant(value: Any) -> Tensor | None:
 
 def _check_results(name: str, results: Any) -> None:
     """Raises TraceError for a result that is not an array."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(results)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(results, is_leaf=_is_leaf)[0]:
         try:
             jax.typeof(leaf)
         except TypeError as error:

@@ -361,18 +361,9 @@ class Layer(Module):
         return list(vars(self).items())
 
     def __repr__(self) -> str:
-        """The class, its settings that differ from the defaults, and its variables:
-        `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
-        head = settings_text(self)
-        if not self.built:
-            return f"<{head}, not built>"
-        rows = [f"{v.base_name} {v.tensor_type}" for v in self.variables]
-        more = [f"{len(rows) - MOST_SHOWN} more"] if len(rows) > MOST_SHOWN else []
-        return f"<{head}{': ' if rows else ''}{', '.join([*rows[:MOST_SHOWN], *more])}>"
-
-
-#: How many variables, or layers at each end, a `repr` lists.
-MOST_SHOWN = 6
+        """As that of any Module, but a layer may have no variables yet: `<Dense(units=3), not
+        built>`."""
+        return super().__repr__() if self.built else f"<{settings_text(self)}, not built>"
 
 
 class _Nesting(threading.local):

@@ -12,9 +12,9 @@ from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, counted, fail, fail_absent, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.base import MOST_SHOWN, Layer, parameter_count, takes, tree_shape
+from tracegraph.layers.base import Layer, parameter_count, takes, tree_shape
 from tracegraph.state.deferred import announce
-from tracegraph.state.module import Module, settings_text
+from tracegraph.state.module import MOST_SHOWN, Module, settings_text
 from tracegraph.typing import DTypeLike, Nest, ShapeLike
 
 

@@ -13,12 +13,13 @@ from tracegraph.losses import functions
 from tracegraph.losses.weighting import as_reduction, floating, reduced
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.state.module import WithSettings
 from tracegraph.typing import DTypeLike, TensorLike
 
 _MEAN = "sum_over_batch_size"
 
 
-class Loss:
+class Loss(WithSettings):
     """The base class: reduces the weighted results of `call` to one number.
 
     - `reduction`: "sum_over_batch_size", the mean, also called "mean"; "sum";
@@ -54,10 +55,6 @@ class Loss:
                 f"{type(self).__name__}: dtype is {self.dtype.name}",
                 fix="use a floating one, such as tg.float32",
             )
-
-    def __repr__(self) -> str:
-        settings = [f"{key}={value!r}" for key, value in vars(self).items() if value is not None]
-        return f"<{type(self).__name__}: {', '.join(settings)}>"
 
     def _number(self, what: str, value: float, **bounds: float) -> float:
         return as_number(type(self).__name__, what, value, **bounds)

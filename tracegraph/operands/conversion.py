@@ -24,6 +24,7 @@ from tracegraph.core.types import (
     float64,
     int32,
     int64,
+    rank_fix,
     type_of_array,
 )
 from tracegraph.errors import (
@@ -541,15 +542,17 @@ def broadcast_shape(op: str, *tensors: Tensor) -> Shape:
                 ShapeError,
                 f"{op}: the shapes do not broadcast: " + " and ".join(str(t.type) for t in tensors),
                 operands=map(operand_text, tensors),
-                fix="reshape one of them: axes are matched from the last, and 1 is repeated",
+                fix=rank_fix(*[t.type for t in tensors])
+                or "reshape one of them: axes are matched from the last, and 1 is repeated",
             )
         shape = found
     return shape
 
 
-def can_broadcast(x: Shape, y: Shape) -> bool:
-    """Whether two shapes broadcast by NumPy's rule."""
-    return broadcast_two(x, y) is not None
+def may_broadcast(x: Shape, y: Shape) -> bool:
+    """Whether two shapes may broadcast by NumPy's rule, which nobody knows if a rank is unknown."""
+    is_open = isinstance(x, ShapeVariable) or isinstance(y, ShapeVariable)
+    return is_open or broadcast_two(x, y) is not None
 
 
 def broadcast_two(x: Shape, y: Shape) -> Shape | None:

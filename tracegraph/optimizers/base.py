@@ -48,11 +48,11 @@ from tracegraph.optimizers.rows import (
 from tracegraph.optimizers.shared import DEFAULTS, Shared, takes_shared
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.deferred import announce
-from tracegraph.state.module import Module, in_scope, settings_text
+from tracegraph.state.module import Module, WithSettings, in_scope, settings_text
 from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
-from tracegraph.typing import LayoutLike, Rate, TensorLike
+from tracegraph.typing import LayoutLike, Rate, ShapeLike, TensorLike
 
 #: What users give as a gradient.
 Given: TypeAlias = TensorLike | IndexedSlices | None
@@ -177,6 +177,8 @@ class Optimizer(Module):
         rate = self._learning_rate
         if isinstance(rate, Variable):
             return "a Variable" if current_trace() is not None else f"{float(rate.numpy()):.6g}"
+        if isinstance(rate, WithSettings):
+            return settings_text(rate)
         return getattr(rate, "__name__", type(rate).__name__)
 
     # A schedule gives a Tensor, which a checker may take for a Variable: only a rate that is a
@@ -232,11 +234,14 @@ class Optimizer(Module):
 
     def _new_slot(self, name: str, variable: Variable) -> Variable:
         axes = self.slot_axes(name, variable)
-        shape = [variable.shape[axis] for axis in axes]
-        value = fill(shape, as_tensor(self.initial_slot(name), variable.dtype))
+        is_open = not variable.tensor_type.is_static
+        sizes = variable.read_value().shape if is_open else variable.shape
+        start = as_tensor(self.initial_slot(name), variable.dtype)
+        value = fill([sizes[axis] for axis in axes], start)
         layout = variable.declared_layout
         own = None if layout is None else layout.of_axes(axes)
-        slot = state(value, f"{variable.base_name}_{name}", layout=own)
+        shape = [variable.shape[axis] for axis in axes] if is_open else None
+        slot = state(value, f"{variable.base_name}_{name}", layout=own, shape=shape)
         variable.share_layouts(slot, axes)
         return slot
 
@@ -635,10 +640,14 @@ def _as(dtype: DType, value: Any) -> Tensor:
 
 
 def state(
-    value: Any, name: str, dtype: DType | None = None, layout: LayoutLike | None = None
+    value: Any,
+    name: str,
+    dtype: DType | None = None,
+    layout: LayoutLike | None = None,
+    shape: ShapeLike | None = None,
 ) -> Variable:
     """Creates a variable for the optimizer's state, named as in Keras."""
-    variable = Variable(value, trainable=False, name=name, dtype=dtype, layout=layout)
+    variable = Variable(value, False, name=name, dtype=dtype, layout=layout, shape=shape)
     variable.has_plain_name = True
     return variable
 

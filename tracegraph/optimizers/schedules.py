@@ -23,10 +23,11 @@ from tracegraph.math.elementwise.arithmetic import (
 from tracegraph.math.elementwise.logic import less, less_equal
 from tracegraph.math.elementwise.unary import ceil, cos, floor, log
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.state.module import WithSettings
 from tracegraph.typing import TensorLike
 
 
-class LearningRateSchedule:
+class LearningRateSchedule(WithSettings):
     """The base class: a function from the step, an integer of shape (), to a learning rate. An
     optimizer with a schedule as `learning_rate` calls it with `iterations`.
 

@@ -31,7 +31,7 @@ from tracegraph.random.draws import (
 )
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.trace import init_scope
+from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 _MASK = 0xFFFFFFFF
@@ -97,6 +97,12 @@ class Generator(Module):
     def from_state(cls, state: TensorLike, alg: str | int | None = None) -> Generator:
         """Creates a generator that continues from the state of another."""
         return cls(state=state)
+
+    def __repr__(self) -> str:
+        """The state, if it has a value: `<Generator: state [0 1]>`."""
+        if current_trace() is not None:
+            return "<Generator>"
+        return f"<Generator: state {self._state_variable.numpy()}>"
 
     @property
     def state(self) -> Variable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from keyword import iskeyword
@@ -95,21 +94,6 @@ class SavedFunction(Function):
         )
 
 
-class SavedConcreteFunction(ConcreteFunction):
-    """A loaded trace."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SavedConcreteFunction:
-        """The same trace with the copies of its Variables, as a copied method has its own."""
-        variables = tuple(
-            v if id(v) in self._stand_ins else copy.deepcopy(v, memo) for v in self.traced.variables
-        )
-        traced = dataclasses.replace(self.traced, variables=variables)
-        parts = self.request, traced, self.results, self._stand_ins
-        new = SavedConcreteFunction(*parts, self.run_options)
-        memo[id(self)] = new
-        return new
-
-
 class _SavedBody(Body):
     """The body of a function without source: only the saved traces exist."""
 
@@ -162,6 +146,11 @@ class SignatureFunction(ConcreteFunction):
         self.output_names = tuple(outputs)
         #: The path of the signature as StableHLO, if it was also saved as a program.
         self.program = program
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SignatureFunction:
+        names = self.input_names, self.output_names
+        concrete = copy.deepcopy(self.concrete, memo)
+        return SignatureFunction(self.name, concrete, *names, self.program)
 
     @property
     def keywords(self) -> list[str]:

@@ -22,12 +22,7 @@ from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.flags import as_flag
-from tracegraph.saved_model.loaded_functions import (
-    SavedConcreteFunction,
-    SavedFunction,
-    SignatureFunction,
-    variables_of,
-)
+from tracegraph.saved_model.loaded_functions import SavedFunction, SignatureFunction, variables_of
 from tracegraph.saved_model.loaded_modules import (
     LoadedModule,
     attribute_problem,
@@ -367,7 +362,7 @@ class Loader:
         check_inputs(entry, traced, request)
         check_outputs(entry, traced, packed)
         options = function.run_options.of_trace(traced)
-        return SavedConcreteFunction(request, traced, packed.results, stand_ins, options)
+        return ConcreteFunction(request, traced, packed.results, stand_ins, options)
 
     def _traced_variable(
         self, entry: Entry, given: Mapping[int, Variable], stand_ins: dict[int, StandIn]

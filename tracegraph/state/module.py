@@ -6,7 +6,7 @@ import collections
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, MappingView
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
@@ -185,35 +185,75 @@ class Module:
         """The attributes in the order in which variables are listed."""
         return sorted(vars(self).items())
 
+    def __repr__(self) -> str:
+        """The class, its settings that differ from the defaults, and its variables:
+        `<Dense(units=3): kernel f32[4,3], bias f32[3]>`."""
+        names = opened("tracegraph.state.user_names").names_in(self)
+        rows = [
+            f"{names.get(id(v), v.base_name) if v.is_unnamed else v.base_name} {v.tensor_type}"
+            for v in self.variables
+        ]
+        more = [f"{len(rows) - MOST_SHOWN} more"] if len(rows) > MOST_SHOWN else []
+        listed = ", ".join([*rows[:MOST_SHOWN], *more])
+        return f"<{settings_text(self)}{': ' if rows else ''}{listed}>"
 
-def settings_text(module: Module, *first: str) -> str:
+
+#: How many variables, or layers at each end, a `repr` lists.
+MOST_SHOWN = 6
+
+
+class WithSettings:
+    """The base class of initializers, schedules and the like, which show their settings: a
+    `repr` such as `<HeNormal(seed=1)>`."""
+
+    def __repr__(self) -> str:
+        return f"<{settings_text(self)}>"
+
+
+def settings_text(owner: Any, *first: str) -> str:
     """The class with the `__init__` arguments worth showing in a `repr`, such as `Dense(units=3)`:
-    plain values and named functions that are stored under their own names and differ from the
-    defaults."""
-    parameters = inspect.signature(type(module).__init__).parameters.values()
-    given = ((p, _setting(vars(module).get(p.name))) for p in [*parameters][1:])
-    named = [] if module.is_unnamed else [f"name={module.name!r}"]
-    shown = [
+    plain values, named functions and objects with settings that are stored under their own names
+    and differ from the defaults."""
+    parameters = [*inspect.signature(type(owner).__init__).parameters.values()][1:]
+    if isinstance(owner, Module):
+        first = (*first, *_settings(owner, [p for p in parameters if p.name != "name"]))
+        rows = [*first, *([] if owner.is_unnamed else [f"name={owner.name!r}"])]
+    else:
+        rows = [*first, *_settings(owner, parameters)]
+    return f"{type(owner).__name__}({', '.join(rows)})" if rows else type(owner).__name__
+
+
+def _settings(owner: Any, parameters: Iterable[inspect.Parameter]) -> list[str]:
+    given = [(p, vars(owner)[p.name]) for p in parameters if p.name in vars(owner)]
+    texts = [(p, value, _setting(value)) for p, value in given]
+    return [
         f"{p.name}={text}"
-        for p, text in given
-        if p.name != "name" and text and text.lower() not in _texts(p.default, vars(module)[p.name])
+        for p, value, text in texts
+        if text and _plain(text) not in (*_texts(p.default, value), _plain(type(owner).__name__))
     ]
-    rows = ", ".join([*first, *shown, *named])
-    return f"{type(module).__name__}({rows})" if rows else type(module).__name__
 
 
 def _texts(default: Any, value: Any) -> list[str]:
     """The texts of a default setting, which may be one number for all axes."""
     several = (default,) * len(value) if isinstance(value, tuple) else default
-    return [(_setting(x) or "").lower() for x in (default, several)]
+    return [_plain(_setting(x) or "") for x in (default, several)]
+
+
+def _plain(text: str) -> str:
+    """The text of a setting, the same for a class or a function and for its name in Keras."""
+    return re.sub("[_'<>]", "", text).lower()
 
 
 def _setting(value: Any) -> str | None:
     """A setting as Python source; None if it has no short form."""
+    if isinstance(value, WithSettings):
+        return settings_text(value)
     if isinstance(value, DType):
         return value.name
     if isinstance(value, (bool, int, float, str, tuple)):
         return repr(value)
+    if isinstance(value, list) and all(isinstance(x, (int, float)) for x in value):
+        return shown(value)
     return getattr(value, "__name__", None) if callable(value) else None
 
 

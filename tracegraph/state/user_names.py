@@ -60,6 +60,11 @@ class Paths:
         return self._given.get(id(thing)) or self._found.get(id(thing))
 
 
+def names_in(module: Module) -> dict[int, str]:
+    """The dotted paths from a module to its parts, by their `id`."""
+    return {key: dotted(path) for key, path in _walked(iter([("", module)])).items()}
+
+
 def _roots(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """The values that a function's code names, and those of the functions it names in turn: its
     `self`, enclosed variables, globals."""

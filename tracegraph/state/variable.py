@@ -871,7 +871,9 @@ def _declared(type: TensorType, shape: Any) -> TensorType:
     names = names_of_sizes()
     if isinstance(shape, ShapeVariable) or (isinstance(shape, TensorShape) and shape.rank is None):
         return TensorType(type.dtype, ShapeVariable(next(names)))
-    sizes = tuple(Dim.named(next(names)) if size is None else size for size in tuple(shape))
+    # An open size of a trace or of another Variable is not the size of this one.
+    is_open = [size is None or isinstance(size, Dim) for size in tuple(shape)]
+    sizes = tuple(Dim.named(next(names)) if o else x for o, x in zip(is_open, tuple(shape)))
     declared = TensorType(type.dtype, sizes)
     if same_shape(declared.shape, type.shape) is None:
         fail(

@@ -103,6 +103,11 @@ class CheckpointManager:
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
 
+    def __repr__(self) -> str:
+        """The directory, and the checkpoints in it: `<CheckpointManager of 'kept': ckpt-2>`."""
+        names = ", ".join(self._state.names()) or "no checkpoints"
+        return f"<CheckpointManager of {self._directory!r}: {names}>"
+
     @property
     def checkpoint(self) -> Checkpoint:
         """The Checkpoint that is saved."""
