@@ -16,6 +16,7 @@ from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.random.draws import drawn_dtype
 from tracegraph.typing import DTypeLike, Nest, ShapeLike
 
 #: The limit of `selu` at minus infinity.
@@ -204,7 +205,8 @@ class AlphaDropout(Layer):
         sizes = sizes_of("AlphaDropout", x)
         given = sizes if self.noise_shape is None else self.noise_shape
         shape = [own if size is None else size for size, own in zip(given, sizes)]
-        is_kept = greater_equal(random.uniform(shape, dtype=x.dtype, seed=self.seed), self.rate)
+        u = random.uniform(shape, dtype=drawn_dtype(x.dtype), seed=self.seed)
+        is_kept = greater_equal(u, self.rate)
         scale = ((1 - self.rate) * (1 + self.rate * _LEAST**2)) ** -0.5
         return add(multiply(where(is_kept, x, _LEAST), scale), -scale * _LEAST * self.rate)
 

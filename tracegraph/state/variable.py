@@ -129,7 +129,8 @@ class Variable(Slot, TensorMethods):
 
     - `initial_value`: a tensor, array, number or list, or a function without arguments that
       returns one; Python numbers become float32 and int32.
-    - `trainable`: whether tapes watch it automatically when it is read; True by default.
+    - `trainable`: whether tapes watch it automatically when it is read; True by default, but False
+      with `synchronization` ON_READ.
     - `dtype`: the dtype to convert the initial value to.
     - `shape`: a shape with None for sizes that later assignments may change.
     - `constraint`: a function that optimizers apply to the value after an update.
@@ -140,8 +141,8 @@ class Variable(Slot, TensorMethods):
       host memory. Programs copy the value to the device, and copy assigned values back. By
       default the memory kind of a NamedSharding given as `layout`.
 
-    Raises ValueError without an initial value, and if a traced function creates a Variable on a
-    call other than its first or from one of its arguments.
+    Raises ValueError without an initial value, for a constraint that is not a function, and if a
+    traced function creates a Variable on a call other than its first or from one of its arguments.
 
     >>> v = tg.Variable([1.0, 2.0], name="v")
     >>> v.assign_add([1.0, 1.0]).numpy()
@@ -186,9 +187,10 @@ class Variable(Slot, TensorMethods):
             refuse_creation(trace)
         wanted = None if dtype is None else as_dtype(dtype)
         value = self._initial(initial_value, wanted)
-        is_trainable = True if trainable is None else bool(trainable)
-        self._begin(_declared(value.type, shape), scoped_name(name or _NO_NAME), is_trainable)
-        self.constraint = constraint
+        if trainable is None:
+            trainable = synchronization is not VariableSynchronization.ON_READ
+        self._begin(_declared(value.type, shape), scoped_name(name or _NO_NAME), bool(trainable))
+        self.constraint = _checked_constraint(constraint)
         self.synchronization = synchronization or VariableSynchronization.AUTO
         self.aggregation = aggregation or VariableAggregation.NONE
         self._layout = _layout_for(value, layout)
@@ -804,6 +806,14 @@ def _memory_kind_in(layout: Any) -> str | None:
     """The memory kind that a JAX sharding names; None for device memory."""
     kind = getattr(layout, "memory_kind", None)
     return None if kind == "device" else kind
+
+
+def _checked_constraint(constraint: Any) -> Callable[[Tensor], Any] | None:
+    """A function, or None. Raises SignatureError for anything else."""
+    if constraint is not None and not callable(constraint):
+        fact = f"tg.Variable: the constraint is {shown(constraint)}, not a function"
+        fail(SignatureError, fact, fix="give a function of the value, such as tg.nn.relu")
+    return constraint
 
 
 def _checked_kind(kind: Any) -> str:
