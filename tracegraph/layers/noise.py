@@ -42,8 +42,9 @@ class Dropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
@@ -73,8 +74,9 @@ class SpatialDropout1D(Dropout):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(rate, None, seed, name, dtype)
+        super().__init__(rate, None, seed, name, dtype, trainable)
         self.data_format: str | None = None
 
     def _noise_shape(self, x: Tensor) -> Any:
@@ -104,8 +106,9 @@ class SpatialDropout2D(SpatialDropout1D):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(rate, seed, name, dtype)
+        super().__init__(rate, seed, name, dtype, trainable)
         is_channels_first(type(self).__name__, data_format)
         self.data_format = data_format
 
@@ -133,8 +136,9 @@ class GaussianNoise(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
         self.seed = seed
 
@@ -160,8 +164,9 @@ class GaussianDropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
         self.seed = seed
 
@@ -193,8 +198,9 @@ class AlphaDropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
@@ -227,8 +233,9 @@ class ActivityRegularization(Layer):
         l2: float = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.activity_regularizer = regularizers.L1L2(l1, l2)
         self.l1, self.l2 = l1, l2
 
