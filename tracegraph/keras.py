@@ -22,12 +22,22 @@ from tracegraph import (
     regularizers as regularizers,
 )
 from tracegraph.api.absent import publish
+from tracegraph.initializers import Initializer as Initializer
 from tracegraph.layers import Input as Input, Layer as Layer, Sequential as Sequential
+from tracegraph.losses import Loss as Loss
+from tracegraph.metrics import Metric as Metric
+from tracegraph.optimizers import Optimizer as Optimizer
+from tracegraph.regularizers import Regularizer as Regularizer
 from tracegraph.state.variable import Variable as Variable
 
 __all__ = [
+    "Initializer",
     "Input",
     "Layer",
+    "Loss",
+    "Metric",
+    "Optimizer",
+    "Regularizer",
     "Sequential",
     "Variable",
     "activations",

@@ -240,5 +240,8 @@ def test_keras_is_the_same_modules():
         assert getattr(tg.keras, name) is getattr(tg, name)
         assert importlib.import_module(f"tracegraph.keras.{name}") is getattr(tg, name)
     assert tg.keras.Sequential is tg.layers.Sequential
+    assert tg.keras.Loss is tg.losses.Loss
+    for name in ("Initializer", "Metric", "Optimizer", "Regularizer"):
+        assert getattr(tg.keras, name) is getattr(getattr(tg, f"{name.lower()}s"), name)
     with pytest.raises(AttributeError, match=r"fix: use tg\.keras\.Sequential"):
         _ = tg.keras.Model

@@ -1,6 +1,7 @@
 """Layers and initial values: arithmetic against NumPy, variables, building, training."""
 
 import copy
+import inspect
 
 import numpy as np
 import pytest
@@ -555,6 +556,31 @@ def test_a_sequential_lists_its_layers():
     )
     long = repr(tg.layers.Sequential([tg.layers.Flatten()] * 100)).split("\n")
     assert len(long) == 14 and long[7] == "  ... 88 more" and long[8].startswith("  94: ")
+
+
+def test_every_layer_takes_trainable():
+    kinds = [getattr(tg.layers, name) for name in dir(tg.layers)]
+    kinds = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, tg.layers.Layer)]
+    assert len(kinds) > 80
+    for kind in kinds:
+        assert "trainable" in inspect.signature(kind).parameters, kind
+    made = [
+        (tg.layers.Dense(3, trainable=False), [1, 2]),
+        (tg.layers.Conv1D(3, 1, trainable=False), [1, 2, 2]),
+        (tg.layers.DepthwiseConv1D(1, trainable=False), [1, 2, 2]),
+        (tg.layers.Embedding(3, 4, trainable=False), [1, 2]),
+        (tg.layers.LayerNormalization(trainable=False), [1, 2]),
+        (tg.layers.GRU(2, trainable=False), [1, 2, 2]),
+        (tg.layers.ConvLSTM1D(2, 1, trainable=False), [1, 2, 2, 2]),
+        (tg.layers.Bidirectional(tg.layers.LSTM(2), trainable=False), [1, 2, 2]),
+        (tg.layers.Sequential([tg.layers.Dense(3)], trainable=False), [1, 2]),
+        (tg.layers.PReLU(trainable=False), [1, 2]),
+    ]
+    for layer, shape in made:
+        layer.build(shape)
+        assert not layer.trainable and layer.trainable_variables == [] != layer.variables, layer
+    assert tg.layers.SpatialDropout2D(0.1, trainable=False).trainable is False
+    assert tg.layers.ZeroPadding1D(1, trainable=False).trainable is False
 
 
 def test_a_frozen_layer_lists_nothing_to_train_and_is_thawed_again():

@@ -87,6 +87,55 @@ def test_categorical_has_the_probabilities():
         np.testing.assert_allclose(np.bincount(row, minlength=3) / 6000, expected, atol=0.03)
 
 
+@pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16])
+def test_numbers_of_16_bits_have_the_tails_of_their_distribution(dtype):
+    """Made from uniform numbers of 16 bits, normal ones would end at 3.5 or 2.9 deviations, a class
+    of bfloat16 with the probability 0.001 would come up every 200,000th time, and the smallest
+    parts of a mask would be 1 / 128."""
+    tg.random.set_seed(1)
+    count = 100_000
+    logits = tg.constant(np.log([[0.97, 0.029, 0.001]]), dtype)
+    x, cut, classes, kept = tg.function(
+        lambda: (
+            tg.random.normal([count], dtype=dtype),
+            tg.random.truncated_normal([count], 3.0, 2.0, dtype),
+            tg.random.categorical(logits, count),
+            tg.nn.dropout(tg.ones([count], dtype), 0.004),
+        )
+    )()
+    assert x.dtype == cut.dtype == kept.dtype == dtype
+    assert x.numpy().astype(float).max() > 3.6
+    assert abs(cut.numpy().astype(float).mean() - 3) < 0.02
+    assert 60 < (classes.numpy() == 2).sum() < 140
+    assert 320 < (kept.numpy() == 0).sum() < 480
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"), [(tg.float32, 1e8), (tg.float64, 1e6), (tg.float32, 3e9)]
+)
+def test_poisson_numbers_of_large_rates(dtype, rate):
+    """JAX's have a variance that is 46 % too large at 1e8, and end at 2 ** 31."""
+    tg.random.set_seed(1)
+    count = 100_000
+    x = tg.random.poisson([count], tg.constant([rate], dtype), dtype).numpy()[:, 0].astype(float)
+    assert abs(x.mean() - rate) < 6 * (rate / count) ** 0.5
+    assert abs(x.var() / rate - 1) < 0.02
+    assert (x == np.round(x)).all()
+    assert tg.random.poisson([], tg.constant(np.inf, dtype), dtype).numpy() == np.inf
+
+
+@pytest.mark.parametrize("dtype", [tg.float16, tg.float32])
+def test_gamma_numbers_are_positive(dtype):
+    """Of those with the shape 0.001 most round to 0, whose logarithm is infinite."""
+    alpha = tg.constant(0.001, dtype)
+    with tg.GradientTape() as tape:
+        tape.watch(alpha)
+        x = tg.random.gamma([100], alpha, dtype=dtype)
+        total = tg.reduce_sum(tg.math.log(x))
+    assert x.numpy().min() == np.finfo(dtype.as_numpy_dtype).tiny
+    assert np.isfinite([total.numpy(), tape.gradient(total, alpha).numpy()]).all()
+
+
 # ---------------------------------------------------------------- seeds
 
 

@@ -1267,6 +1267,17 @@ def test_where_a_variable_is_and_how_its_replicas_are_kept():
     assert summed.aggregation is tg.VariableAggregation.SUM
 
 
+def test_on_read_means_not_trainable_unless_asked():
+    on_read = tg.VariableSynchronization.ON_READ
+    assert not tg.Variable(1.0, synchronization=on_read).trainable
+    assert tg.Variable(1.0, trainable=True, synchronization=on_read).trainable
+
+
+def test_a_constraint_is_a_function():
+    with pytest.raises(ValueError, match="the constraint is 0, not a function"):
+        tg.Variable(1.0, constraint=0)
+
+
 # ---------------------------------------------------------------- what is kept of Variables
 
 

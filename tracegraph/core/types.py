@@ -133,6 +133,11 @@ class DType:
         return self._limits().max
 
     @property
+    def tiny(self) -> float:
+        """The smallest positive number of full precision of a floating type."""
+        return float(self._limits().tiny)
+
+    @property
     def limits(self) -> tuple[Any, Any]:
         """The range of intensities in images of this type, as in TensorFlow: 0 to 1 for floating
         types, 0 to the largest value for others."""

@@ -38,8 +38,9 @@ class Activation(Layer):
         activation: ActivationLike,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.activation = activation_of(activation)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -62,8 +63,9 @@ class ReLU(Layer):
         threshold: float = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         if max_value is not None:
             as_number("ReLU", "max_value", max_value, low=0)
         self.max_value = max_value
@@ -86,8 +88,9 @@ class LeakyReLU(Layer):
         negative_slope: float = 0.3,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.negative_slope = as_number("LeakyReLU", "negative_slope", negative_slope, low=0)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -114,8 +117,9 @@ class PReLU(Layer):
         shared_axes: int | Sequence[int] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self._describe("alpha", alpha_initializer, alpha_regularizer, alpha_constraint)
         axes = () if shared_axes is None else as_sizes("PReLU", "shared_axes", shared_axes)
         self.shared_axes = axes
@@ -144,8 +148,9 @@ class ELU(Layer):
         alpha: float = 1.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.alpha = as_number("ELU", "alpha", alpha)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -166,8 +171,9 @@ class Softmax(Layer):
         axis: int | Sequence[int] = -1,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.axis = as_sizes("Softmax", "axis", axis)
 
     def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:

@@ -446,8 +446,9 @@ class Affine(Layer):
         activity_regularizer: RegularizerLike,
         name: str | None,
         dtype: DTypeLike,
+        trainable: bool,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.activation = activation_of(activation)
         self.use_bias = as_flag(type(self).__name__, "use_bias", use_bias)
         self.activity_regularizer = regularizers.get(activity_regularizer)

@@ -56,8 +56,9 @@ class Dense(Affine):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
         self.units = positive("Dense", "units", units)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -99,8 +100,9 @@ class EinsumDense(Layer):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.equation = equation
         self._letters = _letters(equation)
         sizes = output_shape if isinstance(output_shape, (list, tuple)) else [output_shape]
@@ -187,8 +189,9 @@ class Embedding(Layer):
         weights: TensorLike | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.input_dim = positive("Embedding", "input_dim", input_dim)
         self.output_dim = positive("Embedding", "output_dim", output_dim)
         self.mask_zero = as_flag("Embedding", "mask_zero", mask_zero)
@@ -231,8 +234,9 @@ class Lambda(Layer):
         arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         if not callable(function):
             refuse_kind("Lambda", "function is a function of tensors", function, fix="give one")
         self.function, self.arguments = function, dict(arguments or {})
@@ -269,8 +273,9 @@ class Rescaling(Layer):
         offset: TensorLike = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         for factor in (scale, offset):
             as_tensor(factor)  # raises here if it is not a number
         self.scale, self.offset = scale, offset

@@ -139,8 +139,9 @@ class Concatenate(_Merge):
         axis: int = -1,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.axis = as_size("Concatenate", "axis", axis)
 
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
@@ -169,8 +170,9 @@ class Dot(_Merge):
         normalize: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         numbers = as_sizes("Dot", "axes", axes)
         self.axes = numbers * 2 if len(numbers) == 1 else numbers
         if len(self.axes) != 2:

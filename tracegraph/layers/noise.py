@@ -16,6 +16,7 @@ from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.random.draws import drawn_dtype
 from tracegraph.typing import DTypeLike, Nest, ShapeLike
 
 #: The limit of `selu` at minus infinity.
@@ -41,8 +42,9 @@ class Dropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
@@ -72,8 +74,9 @@ class SpatialDropout1D(Dropout):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(rate, None, seed, name, dtype)
+        super().__init__(rate, None, seed, name, dtype, trainable)
         self.data_format: str | None = None
 
     def _noise_shape(self, x: Tensor) -> Any:
@@ -103,8 +106,9 @@ class SpatialDropout2D(SpatialDropout1D):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(rate, seed, name, dtype)
+        super().__init__(rate, seed, name, dtype, trainable)
         is_channels_first(type(self).__name__, data_format)
         self.data_format = data_format
 
@@ -132,8 +136,9 @@ class GaussianNoise(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
         self.seed = seed
 
@@ -159,8 +164,9 @@ class GaussianDropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
         self.seed = seed
 
@@ -192,8 +198,9 @@ class AlphaDropout(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
         self.noise_shape, self.seed = noise_shape, seed
 
@@ -204,7 +211,8 @@ class AlphaDropout(Layer):
         sizes = sizes_of("AlphaDropout", x)
         given = sizes if self.noise_shape is None else self.noise_shape
         shape = [own if size is None else size for size, own in zip(given, sizes)]
-        is_kept = greater_equal(random.uniform(shape, dtype=x.dtype, seed=self.seed), self.rate)
+        u = random.uniform(shape, dtype=drawn_dtype(x.dtype), seed=self.seed)
+        is_kept = greater_equal(u, self.rate)
         scale = ((1 - self.rate) * (1 + self.rate * _LEAST**2)) ** -0.5
         return add(multiply(where(is_kept, x, _LEAST), scale), -scale * _LEAST * self.rate)
 
@@ -225,8 +233,9 @@ class ActivityRegularization(Layer):
         l2: float = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.activity_regularizer = regularizers.L1L2(l1, l2)
         self.l1, self.l2 = l1, l2
 

@@ -33,10 +33,11 @@ class Sequential(Layer):
         self,
         layers: Iterable[Layer | Callable[[Tensor], Any] | TensorSpec] = (),
         name: str | None = None,
+        trainable: bool = True,
     ) -> None:
         if callable(name):
             refuse_kind("Sequential", "layers are one list", name, fix=_LAYERS)
-        super().__init__(name)
+        super().__init__(name, trainable=trainable)
         self.layers: list[Any] = []
         self._input: TensorSpec | None = None
         #: The shape of each layer's output at the first call.

@@ -35,8 +35,9 @@ class Flatten(Layer):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         is_channels_first("Flatten", data_format)
         self.data_format = data_format
 
@@ -66,8 +67,9 @@ class Reshape(Layer):
         target_shape: Sequence[int],
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.target_shape = as_sizes("Reshape", "target_shape", target_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -94,8 +96,9 @@ class Permute(Layer):
         dims: Sequence[int],
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.dims = as_sizes("Permute", "dims", dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
             fix = "name each axis once, and begin with 1: (2, 1)"
@@ -112,8 +115,10 @@ class RepeatVector(Layer):
     TensorShape([5, 3, 2])
     """
 
-    def __init__(self, n: int, name: str | None = None, dtype: DTypeLike = float32) -> None:
-        super().__init__(name, dtype)
+    def __init__(
+        self, n: int, name: str | None = None, dtype: DTypeLike = float32, trainable: bool = True
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
         self.n = positive("RepeatVector", "n", n)
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -162,8 +167,9 @@ class ZeroPadding1D(_Margins):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.padding: Any
         self._describe_margins("padding", padding, data_format)
 
@@ -216,8 +222,9 @@ class Cropping2D(_Margins):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.cropping: Any
         self._describe_margins("cropping", cropping, data_format)
 
@@ -247,8 +254,9 @@ class Cropping1D(Cropping2D):
         cropping: Window | Sequence[Sequence[int]] = (1, 1),
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(cropping, None, name, dtype)
+        super().__init__(cropping, None, name, dtype, trainable)
 
 
 class Cropping3D(Cropping2D):
@@ -266,8 +274,9 @@ class Cropping3D(Cropping2D):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(cropping, data_format, name, dtype)
+        super().__init__(cropping, data_format, name, dtype, trainable)
 
 
 #: "nearest" repeats; the others are methods of `tg.image.resize`.
@@ -295,8 +304,9 @@ class UpSampling2D(Layer):
         interpolation: str = "nearest",
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self.size = window(op, "size", size, self.rank)
         self._first = 2 if is_channels_first(op, data_format) else 1
@@ -333,8 +343,9 @@ class UpSampling1D(UpSampling2D):
         size: int = 2,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(size, name=name, dtype=dtype)
+        super().__init__(size, name=name, dtype=dtype, trainable=trainable)
 
 
 class UpSampling3D(UpSampling2D):
@@ -352,5 +363,6 @@ class UpSampling3D(UpSampling2D):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(size, data_format, name=name, dtype=dtype)
+        super().__init__(size, data_format, name=name, dtype=dtype, trainable=trainable)

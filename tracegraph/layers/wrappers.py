@@ -25,8 +25,14 @@ class TimeDistributed(Layer):
     TensorShape([2, 5, 3])
     """
 
-    def __init__(self, layer: Layer, name: str | None = None, dtype: DTypeLike = float32) -> None:
-        super().__init__(name, dtype)
+    def __init__(
+        self,
+        layer: Layer,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
         if not isinstance(layer, Layer):
             fix = "give one such as tg.layers.Dense(3)"
             refuse_kind("TimeDistributed", "it takes a layer", layer, fix=fix)

@@ -51,6 +51,7 @@ from tracegraph.ops.elementwise import ADD, LESS, MUL, SELECT
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Reshape
 from tracegraph.random.distributions import uniform
+from tracegraph.random.draws import drawn_dtype
 from tracegraph.tracing.index_checks import check_range
 from tracegraph.typing import Axis, ShapeLike, TensorLike
 
@@ -380,7 +381,7 @@ def dropped(
         refuse(op, f"the operand is {x.type}", x, fix="convert it: tg.cast(x, tg.float32)")
     sizes = sizes_of(op, x)
     noise = sizes if noise_shape is None else _noise_sizes(op, noise_shape, x)
-    is_kept = draw(noise, x.dtype) >= rate  # type: ignore[operator]
+    is_kept = draw(noise, drawn_dtype(x.dtype)) >= rate  # type: ignore[operator]
     if broadcast_shape(op, x, is_kept) != sizes:
         refuse(op, f"a noise_shape {shown(noise_shape)} for {x.type}", x, fix=_NOISE)
     scaled = multiply(x, 1 / (1 - rate))  # type: ignore[operator]

@@ -39,10 +39,19 @@ def floating_dtype(op: str, dtype: Any) -> DType:
     return kind
 
 
+def drawn_dtype(kind: DType) -> DType:
+    """The dtype in which numbers of `kind` are drawn where more is made of them.
+
+    There are 1,024 uniform numbers of float16, and 128 of bfloat16: too few for the tails of a
+    distribution, and for a probability.
+    """
+    return float32 if kind.size == 2 else kind
+
+
 def draw_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
     kind = floating_dtype("normal", dtype)
-    n = ops.RandomNormal(as_shape("normal", shape), kind)(key)
-    return _moved(n, mean, stddev)
+    n = ops.RandomNormal(as_shape("normal", shape), drawn_dtype(kind))(key)
+    return _moved(cast_to(n, kind), mean, stddev)
 
 
 def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
@@ -65,7 +74,9 @@ def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor
 
 def draw_gamma(key: Tensor, sizes: Any, alpha: Tensor, beta: Tensor) -> Tensor:
     wide_alpha, wide_beta = (broadcast_to(x, sizes) for x in (alpha, beta))
-    return divide(ops.RandomGamma()(key, wide_alpha), wide_beta)
+    numbers = divide(ops.RandomGamma()(key, wide_alpha), wide_beta)
+    # Those of a small alpha round to 0, which has no logarithm.
+    return maximum(numbers, numbers.dtype.tiny)
 
 
 def draw_poisson(key: Tensor, op: str, shape: Any, lam: Any, dtype: Any, is_whole: bool) -> Tensor:
@@ -117,10 +128,10 @@ def _check_at_hand(op: str, what: str, x: Tensor, is_right: Any, wanted: str) ->
 
 def draw_truncated_normal(key: Tensor, shape: Any, mean: Any, stddev: Any, dtype: Any) -> Tensor:
     kind = floating_dtype("truncated_normal", dtype)
-    u = ops.RandomUniform(as_shape("truncated_normal", shape), kind)(key)
+    u = ops.RandomUniform(as_shape("truncated_normal", shape), drawn_dtype(kind))(key)
     bound = math.erf(2 / math.sqrt(2))
     n = multiply(erfinv(subtract(multiply(u, 2 * bound), bound)), math.sqrt(2))
-    return _moved(maximum(minimum(n, 2.0), -2.0), mean, stddev)
+    return _moved(cast_to(maximum(minimum(n, 2.0), -2.0), kind), mean, stddev)
 
 
 def draw_uniform(
@@ -187,6 +198,7 @@ def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> 
         refuse("categorical", f"the logits are {x.type}", x, fix="give [batch, classes]")
     rows, classes = x.type.shape
     count = as_count("categorical", "num_samples", num_samples)
+    x = cast_to(x, drawn_dtype(x.dtype))
     u = ops.RandomUniform((rows, count, classes), x.dtype)(key)
     # The largest of logits plus Gumbel noise is distributed like softmax.
     gumbel = negative(log(negative(log(u))))

@@ -605,6 +605,10 @@ class InputSignature:
                 source=place,
                 fix="give one spec for each argument",
             )
+        rest = positional[len(self.specs) :]
+        #: The first parameter that a call must give and no spec declares. It is told at a call: a
+        #: method has its `self` until then.
+        self._undeclared = next((p.name for p in rest if p.default is p.empty), None)
         for parameter in parameters:
             if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
                 fail(
@@ -619,6 +623,11 @@ class InputSignature:
         """The canonical request of a call, its leaves converted to the specs."""
         args, kwargs = self._signature.bind(args, kwargs)
         given, rest = args[: len(self.specs)], args[len(self.specs) :]
+        if self._undeclared is not None:
+            self._refuse(
+                f"{self._undeclared!r} has neither a spec nor a default value",
+                fix=f"give a spec for {self._undeclared}, or write {self._undeclared}=...",
+            )
         leaves = self._leaves(given)
         rows = zip(leaves, self.leaves, self._names, strict=True)
         converted = [self._convert(leaf, spec, name) for leaf, spec, name in rows]

@@ -130,7 +130,8 @@ class Variable(Slot, TensorMethods):
 
     - `initial_value`: a tensor, array, number or list, or a function without arguments that
       returns one; Python numbers become float32 and int32.
-    - `trainable`: whether tapes watch it automatically when it is read; True by default.
+    - `trainable`: whether tapes watch it automatically when it is read; True by default, but False
+      with `synchronization` ON_READ.
     - `dtype`: the dtype to convert the initial value to.
     - `shape`: a shape with None for sizes that later assignments may change.
     - `constraint`: a function that optimizers apply to the value after an update.
@@ -141,9 +142,9 @@ class Variable(Slot, TensorMethods):
       host memory. Programs copy the value to the device, and copy assigned values back. By
       default the memory kind of a NamedSharding given as `layout`.
 
-    Raises ValueError without an initial value, and if a traced function creates a Variable on a
-    call other than its first or from one of its arguments; DTypeError (a TypeError) if `trainable`
-    is no bool.
+    Raises ValueError without an initial value, for a constraint that is not a function, and if a
+    traced function creates a Variable on a call other than its first or from one of its arguments;
+    DTypeError (a TypeError) if `trainable` is no bool.
 
     >>> v = tg.Variable([1.0, 2.0], name="v")
     >>> v.assign_add([1.0, 1.0]).numpy()
@@ -187,10 +188,13 @@ class Variable(Slot, TensorMethods):
         if trace is not None and not trace.may_create:
             refuse_creation(trace)
         wanted = None if dtype is None else as_dtype(dtype)
-        is_trainable = True if trainable is None else as_flag("Variable", "trainable", trainable)
         value = self._initial(initial_value, wanted)
+        if trainable is None:
+            is_trainable = synchronization is not VariableSynchronization.ON_READ
+        else:
+            is_trainable = as_flag("Variable", "trainable", trainable)
         self._begin(_declared(value.type, shape), scoped_name(name or _NO_NAME), is_trainable)
-        self.constraint = constraint
+        self.constraint = _checked_constraint(constraint)
         self.synchronization = synchronization or VariableSynchronization.AUTO
         self.aggregation = aggregation or VariableAggregation.NONE
         self._layout = _layout_for(value, layout)
@@ -806,6 +810,14 @@ def _memory_kind_in(layout: Any) -> str | None:
     """The memory kind that a JAX sharding names; None for device memory."""
     kind = getattr(layout, "memory_kind", None)
     return None if kind == "device" else kind
+
+
+def _checked_constraint(constraint: Any) -> Callable[[Tensor], Any] | None:
+    """A function, or None. Raises SignatureError for anything else."""
+    if constraint is not None and not callable(constraint):
+        fact = f"tg.Variable: the constraint is {shown(constraint)}, not a function"
+        fail(SignatureError, fact, fix="give a function of the value, such as tg.nn.relu")
+    return constraint
 
 
 def _checked_kind(kind: Any) -> str:

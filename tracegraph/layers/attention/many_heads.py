@@ -139,8 +139,9 @@ class MultiHeadAttention(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = "MultiHeadAttention"
         self.num_heads = positive(op, "num_heads", num_heads)
         self.key_dim = positive(op, "key_dim", key_dim)

@@ -50,8 +50,9 @@ class Attention(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self.use_scale = as_flag(op, "use_scale", use_scale)
         self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
@@ -148,8 +149,9 @@ class AdditiveAttention(Attention):
         dropout: float = 0.0,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype)
+        super().__init__(use_scale, dropout=dropout, name=name, dtype=dtype, trainable=trainable)
 
     def build(self, input_shape: Any) -> None:
         if self.use_scale:

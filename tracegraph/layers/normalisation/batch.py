@@ -93,8 +93,9 @@ class BatchNormalization(ScaledNormalization):
         synchronized: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         as_flag("BatchNormalization", "synchronized", synchronized)
         self.renorm = as_flag("BatchNormalization", "renorm", renorm)
         self.renorm_clipping = _clipping(renorm_clipping)

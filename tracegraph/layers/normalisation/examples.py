@@ -54,8 +54,9 @@ class LayerNormalization(ScaledNormalization):
         gamma_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.axis = as_sizes("LayerNormalization", "axis", axis)
         beta = beta_initializer, beta_regularizer, beta_constraint
         gamma = gamma_initializer, gamma_regularizer, gamma_constraint
@@ -114,8 +115,9 @@ class GroupNormalization(ScaledNormalization):
         gamma_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.groups = as_size("GroupNormalization", "groups", groups)
         self.axis = as_size("GroupNormalization", "axis", axis)
         beta = beta_initializer, beta_regularizer, beta_constraint
@@ -165,8 +167,9 @@ class RMSNormalization(Layer):
         epsilon: float = 1e-6,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.axis = as_sizes("RMSNormalization", "axis", axis)
         self.epsilon = as_number("RMSNormalization", "epsilon", epsilon, low=0)
 
@@ -195,8 +198,9 @@ class UnitNormalization(Layer):
         axis: int | Sequence[int] = -1,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.axis = as_sizes("UnitNormalization", "axis", axis)
 
     def call(self, inputs: Tensor) -> Tensor:

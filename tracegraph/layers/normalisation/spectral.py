@@ -46,8 +46,9 @@ class SpectralNormalization(Layer):
         power_iterations: int = 1,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         if not isinstance(layer, Layer):
             fix = "give one such as tg.layers.Dense(3)"
             refuse_kind("SpectralNormalization", "it takes a layer", layer, fix=fix)

@@ -47,6 +47,7 @@ class Bidirectional(Layer, Generic[Outputs]):
         backward_layer: RNN[Tensor] | None = ...,
         name: str | None = ...,
         dtype: DTypeLike = ...,
+        trainable: bool = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -57,6 +58,7 @@ class Bidirectional(Layer, Generic[Outputs]):
         backward_layer: RNN[Outputs] | None = ...,
         name: str | None = ...,
         dtype: DTypeLike = ...,
+        trainable: bool = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -66,8 +68,9 @@ class Bidirectional(Layer, Generic[Outputs]):
         backward_layer: RNN[Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         for part in (layer, layer if backward_layer is None else backward_layer):
             if not isinstance(part, RNN):
                 fix = "give a recurrent layer, such as tg.layers.LSTM(8)"

@@ -58,8 +58,9 @@ class Cell(Layer):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self.units = positive(op, "units", units)
         self.activation = activation_of(activation) or as_tensor
@@ -218,6 +219,7 @@ class LSTMCell(Cell):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         super().__init__(
             units,
@@ -226,7 +228,7 @@ class LSTMCell(Cell):
             *(kernel_initializer, recurrent_initializer, bias_initializer),
             *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
             *(kernel_constraint, recurrent_constraint, bias_constraint),
-            *(dropout, recurrent_dropout, seed, name, dtype),
+            *(dropout, recurrent_dropout, seed, name, dtype, trainable),
         )
         self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
         self.unit_forget_bias = as_flag("LSTMCell", "unit_forget_bias", unit_forget_bias)
@@ -295,6 +297,7 @@ class GRUCell(Cell):
         seed: int | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         super().__init__(
             units,
@@ -303,7 +306,7 @@ class GRUCell(Cell):
             *(kernel_initializer, recurrent_initializer, bias_initializer),
             *(kernel_regularizer, recurrent_regularizer, bias_regularizer),
             *(kernel_constraint, recurrent_constraint, bias_constraint),
-            *(dropout, recurrent_dropout, seed, name, dtype),
+            *(dropout, recurrent_dropout, seed, name, dtype, trainable),
         )
         self.recurrent_activation = activation_of(recurrent_activation) or as_tensor
         self.reset_after = as_flag("GRUCell", "reset_after", reset_after)
@@ -347,9 +350,13 @@ class StackedRNNCells(Layer):
     """
 
     def __init__(
-        self, cells: Sequence[Any], name: str | None = None, dtype: DTypeLike = float32
+        self,
+        cells: Sequence[Any],
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         self.cells = [*as_list("StackedRNNCells", "cells", cells)]
         if not self.cells:
             fact = "StackedRNNCells: there are no cells"

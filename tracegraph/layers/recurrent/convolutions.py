@@ -170,6 +170,7 @@ class ConvLSTM1D(OwnRNN[Outputs]):
         stateful: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         self._begin(given(locals()))
 

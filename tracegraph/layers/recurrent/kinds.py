@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         seed: int | None
         name: str | None
         dtype: DTypeLike
+        trainable: bool
 
     class _CellSettings(RecurrentSettings, total=False):
         unroll: bool
@@ -120,6 +121,7 @@ class SimpleRNN(OwnRNN[Outputs]):
         zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         self._begin(given(locals()))
 
@@ -197,6 +199,7 @@ class LSTM(OwnRNN[Outputs]):
         zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         self._begin(given(locals()))
 
@@ -273,5 +276,6 @@ class GRU(OwnRNN[Outputs]):
         zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
         self._begin(given(locals()))

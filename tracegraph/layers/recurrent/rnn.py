@@ -98,6 +98,7 @@ class RNN(Layer, Generic[Outputs]):
         zero_output_for_mask: bool = ...,
         name: str | None = ...,
         dtype: DTypeLike = ...,
+        trainable: bool = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -112,6 +113,7 @@ class RNN(Layer, Generic[Outputs]):
         zero_output_for_mask: bool = ...,
         name: str | None = ...,
         dtype: DTypeLike = ...,
+        trainable: bool = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -125,6 +127,7 @@ class RNN(Layer, Generic[Outputs]):
         zero_output_for_mask: bool = ...,
         name: str | None = ...,
         dtype: DTypeLike = ...,
+        trainable: bool = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -137,8 +140,9 @@ class RNN(Layer, Generic[Outputs]):
         zero_output_for_mask: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         cell = StackedRNNCells(cell, dtype=dtype) if isinstance(cell, (list, tuple)) else cell
         op = type(self).__name__
         check_cell(op, cell)
@@ -317,12 +321,12 @@ class OwnRNN(RNN[Outputs]):
     def _begin(self, arguments: Mapping[str, Any]) -> None:
         """Splits the arguments of `__init__` into the cell's and the layer's own."""
         own = dict(arguments)
-        dtype, name = own.pop("dtype"), own.pop("name")
+        dtype, name, trainable = (own.pop(key) for key in ("dtype", "name", "trainable"))
         activity = own.pop("activity_regularizer")
         own.pop("use_cudnn", None)  # there is only one implementation
         along = {way: own.pop(way) for way in _WAYS if way in own}
         cell = self.cell_type(**own, dtype=dtype)
-        RNN.__init__(self, cell, **along, name=name, dtype=dtype)
+        RNN.__init__(self, cell, **along, name=name, dtype=dtype, trainable=trainable)
         self.activity_regularizer = regularizers.get(activity)
         self.units = cell.units
 

@@ -122,8 +122,9 @@ class Conv2D(_Windowed):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
         self.filters = positive(type(self).__name__, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         self.groups = positive(type(self).__name__, "groups", groups)
@@ -212,8 +213,9 @@ class Conv2DTranspose(_Windowed):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
         op = type(self).__name__
         self.filters = positive(op, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
@@ -317,8 +319,9 @@ class DepthwiseConv2D(_Windowed):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         count = positive(type(self).__name__, "depth_multiplier", depth_multiplier)
         self.depth_multiplier = count
@@ -393,8 +396,9 @@ class SeparableConv2D(_Windowed):
         bias_constraint: ConstraintLike = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(activation, use_bias, activity_regularizer, name, dtype)
+        super().__init__(activation, use_bias, activity_regularizer, name, dtype, trainable)
         self.filters = positive(type(self).__name__, "filters", filters)
         self._set_windows(kernel_size, strides, padding, data_format, dilation_rate)
         count = positive(type(self).__name__, "depth_multiplier", depth_multiplier)

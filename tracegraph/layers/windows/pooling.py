@@ -37,8 +37,9 @@ class _Pooling(Layer):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self.pool_size = window(op, "pool_size", pool_size, self.rank)
         is_given = strides is not None
@@ -136,8 +137,9 @@ class _AdaptivePooling(Layer):
         data_format: str | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self.output_size = window(op, "output_size", output_size, self.rank)
         self._first = 2 if is_channels_first(op, data_format) else 1
@@ -270,8 +272,9 @@ class _GlobalPooling(Layer):
         keepdims: bool = False,
         name: str | None = None,
         dtype: DTypeLike = float32,
+        trainable: bool = True,
     ) -> None:
-        super().__init__(name, dtype)
+        super().__init__(name, dtype, trainable=trainable)
         op = type(self).__name__
         self._axes = [*range(2, self.rank + 2)]
         if not is_channels_first(op, data_format):
