@@ -467,6 +467,7 @@ def second(f):
     return pulled(lambda x, n: tg.reduce_sum(pulled(f)(x, n) ** 2))
 
 
+@pytest.mark.sweep
 def test_a_branch_may_compute_a_size_that_its_results_do_not_have(tmp_path):
     x = VECTORS[0]
     f = tg.function(left_early, input_signature=[SPEC, tg.TensorSpec([], tg.int32)])

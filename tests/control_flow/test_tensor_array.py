@@ -405,6 +405,7 @@ def test_one_function_for_every_size():
     assert f.experimental_get_tracing_count() <= 2
 
 
+@pytest.mark.sweep
 def test_it_grows_again_and_again_by_what_the_run_says():
     def appended(n):
         xs = []

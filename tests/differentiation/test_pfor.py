@@ -187,6 +187,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_loops_of_open_length_around_calls(name):

@@ -248,6 +248,7 @@ def test_slices_of_open_size_are_joined():
         near(open_slope(x), jax.grad(value)(x))
 
 
+@pytest.mark.sweep
 def test_slices_of_open_size_that_may_overlap():
     @tg.function(input_signature=[tg.TensorSpec([None, 7])])
     def slope(x):

@@ -580,6 +580,7 @@ def test_a_tridiagonal_matrix_has_three_colours():
     assert (found.forward, found.reverse) == (0, 3)
 
 
+@pytest.mark.sweep
 def test_an_arrowhead_has_few_colours_by_rows_and_columns_together():
     rows, columns, shape = arrowhead(10_000)
     found = colour(rows, columns, shape)
@@ -592,6 +593,7 @@ def test_an_arrowhead_has_few_colours_by_rows_and_columns_together():
     assert_recovers_sparse(found, rows, columns, shape)
 
 
+@pytest.mark.sweep
 def test_a_brusselator_has_few_colours():
     rows, columns, shape = brusselator(100)
     found = colour(rows, columns, shape)

@@ -182,6 +182,7 @@ def test_complex_gradients_are_those_of_tensorflow():
     close(program.call(z=np.complex64(1 + 2j))["gradient_z"], 2 - 4j)
 
 
+@pytest.mark.sweep
 def test_a_scan_of_rows_of_open_size_and_its_gradient():
     def mixed(x, w):
         return tg.reduce_sum(tg.scan(lambda s, row: tg.tanh(w * s + row), x, x[0]))
@@ -500,6 +501,7 @@ def test_sizes_that_are_taken_to_be_equal(name, gradient):
         program.call(x=x, y=np.concatenate([y, y]), **seed)
 
 
+@pytest.mark.sweep
 def test_an_equality_that_is_assumed_goes_with_what_is_stated():
     specs = tg.TensorSpec(["rows"]), tg.TensorSpec(["columns"])
     f = lambda x, y: tg.split(x + y, 2)[0]  # noqa: E731

@@ -396,6 +396,7 @@ def test_primitives_without_a_counterpart_are_refused_by_name(name, fn):
         tg.from_jax(fn)(tg.ones([3]))
 
 
+@pytest.mark.sweep
 def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
     def draw(key, a):
         return jax.random.beta(key, a, 2.0), jax.random.dirichlet(key, jnp.stack([a, a + 1.0]))

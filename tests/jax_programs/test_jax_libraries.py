@@ -503,6 +503,7 @@ def test_a_collection_without_variables_is_refused():
         converted(normal(5, 3), train=True, mutable=["batch_stats"])
 
 
+@pytest.mark.sweep
 def test_a_linear_solve_of_lineax_in_forward_mode(monkeypatch):
     """Its primitive has a rule for forward mode, and checks its results, which hides that they are
     linear in the right-hand side. The graph keeps that rule, also as text."""

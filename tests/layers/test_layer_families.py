@@ -628,6 +628,7 @@ def many_layers():
     )
 
 
+@pytest.mark.sweep
 def test_a_model_with_many_layers_is_saved_and_loaded(tmp_path):
     class Model(tg.Module):
         def __init__(self):

@@ -384,6 +384,7 @@ def test_tapes_do_not_go_back_to_earlier_calls():
         close(one, other)
 
 
+@pytest.mark.sweep
 def test_stacks_images_and_both_directions_keep_their_states():
     x, images = sample(2, 3, 4), sample(2, 3, 5, 1)
     for layer, inputs, count in (

@@ -248,6 +248,7 @@ for use in (
 """
 
 
+@pytest.mark.sweep
 def test_scipy_computes_with_tensors():
     """SciPy asks its arguments for their namespace if the variable is set when it is imported."""
     command, variables = [sys.executable, "-c", SCIPY], {**os.environ, "SCIPY_ARRAY_API": "1"}

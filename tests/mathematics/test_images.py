@@ -207,6 +207,7 @@ def test_crop_and_resize(run, method, size):
             close(found[k, :, :, c], np.where(outside, -3, wanted), 2e-5)
 
 
+@pytest.mark.sweep
 def test_derivatives_by_boxes():
     boxes = np.array([[0.12, 0.23, 0.87, 0.71], [0.83, 0.91, 0.13, 0.07]], np.float32)
     image = tg.constant(IMAGES)

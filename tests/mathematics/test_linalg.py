@@ -454,6 +454,7 @@ def test_equal_singular_values():
 @pytest.mark.parametrize(
     "modes", [["reverse"], pytest.param(["reverse", "forward"], marks=pytest.mark.sweep)]
 )
+@pytest.mark.sweep
 def test_functions_of_matrices_with_equal_eigenvalues(modes):
     both = tg.function(lambda a: (tg.linalg.expm(a), tg.linalg.sqrtm(a)))
     diagonal, defective = [[2.0, 0.0], [0.0, 2.0]], [[2.0, 1.0], [0.0, 2.0]]
@@ -462,6 +463,7 @@ def test_functions_of_matrices_with_equal_eigenvalues(modes):
     check_gradients(tg.function(tg.linalg.sqrtm), tg.constant(defective), modes=modes)
 
 
+@pytest.mark.sweep
 def test_the_pseudo_inverse_of_a_matrix_without_full_rank():
     """Along matrices of the same rank, which is all that the derivative is for."""
     u, v = sample(3, 1), sample(1, 2)

@@ -164,6 +164,7 @@ def test_ctc_loss_is_the_sum_over_all_alignments(run, blank, time_major):
     close(found, slopes)
 
 
+@pytest.mark.sweep
 def test_second_derivatives_of_ctc_loss():
     logits = sample(3, 1, 3)
 
