@@ -1765,6 +1765,8 @@ def test_dtypes_of_numbers_that_a_graph_computes():
     assert tg.function(lambda: [int("17", base=8), float("2.5"), len("abc"), sum([1, 2])])() == [
         *(15, 2.5, 3, 3)
     ]
+    f = tg.function(lambda x: [len([x, x]), bool([x]), max([x]), sum([x, x], 1.0)])
+    assert f(tg.constant(0.0)) == [2, True, 0.0, 1.0]
 
 
 def test_a_function_of_python_has_derivatives():

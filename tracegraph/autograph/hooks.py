@@ -388,11 +388,12 @@ def _print(*values: Any, **options: Any) -> None:
         print(*values, **options)
 
 
-def _by_graph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of Python that the graph computes if it is given a value of one."""
+def _by_graph(function: Callable[..., Any], of_items: bool = False) -> Callable[..., Any]:
+    """A function of Python that the graph computes if it is given a value of one, or, `of_items`, a
+    list with one."""
 
     def computed(*args: Any, **options: Any) -> Any:
-        is_list = len(args) == 1 and isinstance(args[0], (list, tuple))
+        is_list = of_items and bool(args) and isinstance(args[0], (list, tuple))
         if any(map(_is_counted_by_graph, args[0] if is_list else args)):
             functions = opened("tracegraph.autograph.python_functions")  # few programs need them
             return functions.computed(function, *args, **options)
@@ -410,7 +411,8 @@ _OF_TENSORS: dict[Any, Callable[..., Any]] = {
     all: all_,
     any: any_,
     print: _print,
-    **{f: _by_graph(f) for f in (bool, float, int, len, max, min, sum)},
+    **{f: _by_graph(f) for f in (bool, float, int, len)},
+    **{f: _by_graph(f, of_items=True) for f in (max, min, sum)},
 }
 
 

@@ -33,10 +33,9 @@ def _length(value: Any) -> Any:
     """The size of the first axis, as an int32 scalar if only the run knows it."""
     if isinstance(value, TensorList):
         return value.size()
-    tensor = as_tensor(value)
-    if not tensor.ndim or isinstance(tensor.type.shape[0], int):
-        return len(tensor)
-    return DimSize(tensor.type.shape[0])()
+    if not value.shape.rank or isinstance(value.shape[0], int):
+        return len(value)  # reads no Variable
+    return DimSize(as_tensor(value).type.shape[0])()
 
 
 def _int(value: Any, *base: Any, **options: Any) -> Any:
