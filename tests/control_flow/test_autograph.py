@@ -1246,9 +1246,13 @@ def halvings(x):
         count()
         kept["last"] = x
 
+    step, twice = note, lambda x: note(2.0 * x)
+    noted = functools.partial(step)
     while x > 1.0:
         x = x / 2.0
-        note(x)
+        noted(x)
+    if n > 2:
+        twice(x)
     return n, kept["last"]
 
 

@@ -14,13 +14,42 @@ def set_by_calls(tree: ast.AST) -> Mapping[str, frozenset[str]]:
         return {}
     functions = [_Function(x) for x in trees]
     found = {f.name: frozenset(f.set) for f in functions}
+    aliases = [*_aliases(tree)]
+    found |= {name: frozenset() for name, _ in aliases if name not in found}
     before = None
     while found != before:
         before = dict(found)
         for f in functions:
             more = frozenset[str]().union(*(found[name] for name in f.read & found.keys()))
             found[f.name] |= {x for x in more if _base_of(x) not in f.bound}
+        for name, read in aliases:
+            found[name] = found[name].union(*(found[x] for x in read & found.keys()))
     return {name: paths for name, paths in found.items() if paths}
+
+
+def _aliases(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Names that are set to lambdas, partial functions or other names, and the names that these
+    read."""
+    for node in ast.walk(tree):
+        for target, value in _assignments(node):
+            match target, value:
+                case ast.Name(name), ast.Lambda() | ast.Name():
+                    yield name, _names_in(value)
+                case ast.Name(name), ast.Call(function):
+                    if ast.unparse(function).rpartition(".")[2] == "partial":
+                        yield name, _names_in(value)
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    match node:
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
+            yield from zip(targets, values, strict=False)
+        case ast.Assign(targets, value):
+            yield from ((target, value) for target in targets)
+
+
+def _names_in(node: ast.AST) -> set[str]:
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
 class _Function:
@@ -43,7 +72,7 @@ class _Function:
             if isinstance(x, (ast.Attribute, ast.Subscript))
             and isinstance(x.ctx, ast.Store)
             and _is_path(x)
-            and not self.bound & {y.id for y in ast.walk(x) if isinstance(y, ast.Name)}
+            and not self.bound & _names_in(x)
         }
 
 

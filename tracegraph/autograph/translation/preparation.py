@@ -10,14 +10,13 @@ from types import CodeType
 from typing import Any
 
 from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
-from tracegraph.autograph.translation.inner_functions import set_by_calls
 
 
-def prepared(node: Any, code: CodeType) -> Any:
-    """The tree of a function whose code is `code`, without its defaults and decorators. Raises
-    NotConvertible for a construct that malt would silently get wrong."""
-    tree = _without_defaults(node)
-    return _Prepared(code, set_by_calls(tree)).visit(tree)
+def prepared(node: Any, code: CodeType, set_by_calls: Container[str]) -> Any:
+    """The tree of a function whose code is `code`, without its defaults and decorators.
+    `set_by_calls` are the inner functions whose calls set something outside. Raises NotConvertible
+    for a construct that malt would silently get wrong."""
+    return _Prepared(code, set_by_calls).visit(_without_defaults(node))
 
 
 def _without_defaults(node: Any) -> Any:
@@ -36,7 +35,6 @@ class _Prepared(ast.NodeTransformer):
 
     def __init__(self, code: CodeType, set_by_calls: Container[str]) -> None:
         self._class = _class_around(code.co_qualname)
-        #: The inner functions whose calls set something outside.
         self._set_by_calls = set_by_calls
         self._first: list[str] = []
         #: For each enclosing function: its own names that are lists.

@@ -89,14 +89,16 @@ def _refusing() -> Iterator[None]:
 
 
 def _transformed(function: FunctionType) -> Any:
-    node = prepared(tree_of(function), function.__code__)
+    tree = tree_of(function)
+    paths = set_by_calls(tree)
+    node = prepared(tree, function.__code__, paths)
     _note_origins(node)
     _note_loop_options(node)
     name = function.__code__.co_name if isinstance(node, ast.FunctionDef) else "lambda_"
     names = {**function.__globals__, **dict.fromkeys(function.__code__.co_freevars)}
     info = transformer.EntityInfo(name, "", function.__code__.co_filename, (), names)
     context = transformer.Context(info, _Namer(names), converter.ProgramContext(_Options()))
-    return _lowered(node, context)
+    return _lowered(node, context, paths)
 
 
 class _Namer(naming.Namer):
@@ -124,8 +126,8 @@ class _Options:
         return ast.Constant(None)
 
 
-def _lowered(node: Any, context: Any) -> Any:
-    """The tree with control flow as calls of the hooks."""
+def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
+    """The tree with control flow as calls of the hooks; `paths` is what inner functions set."""
     unsupported_features_checker.verify(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = _Functions(context).visit(node)
@@ -139,7 +141,7 @@ def _lowered(node: Any, context: Any) -> Any:
         node = return_statements.transform(node, context)
     node = _Calls(context).visit(qual_names.resolve(node))
     if _has(node, ast.If, ast.While, ast.For):
-        node = _with_staged_statements(node, context)
+        node = _with_staged_statements(node, context, paths)
     node = _Choices(context).visit(node)
     node = logical_expressions.transform(node, context)
     node = _Reads(context).visit(node)
@@ -446,7 +448,7 @@ def _store(name: Any, value: str) -> Any:
     )
 
 
-def _with_staged_statements(node: Any, context: Any) -> Any:
+def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
     """The tree with control flow statements as calls of the hooks."""
     graphs = cfg.build(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
@@ -454,7 +456,7 @@ def _with_staged_statements(node: Any, context: Any) -> Any:
     node = reaching_fndefs.resolve(node, context, graphs)
     declared = (x.names for x in ast.walk(node) if isinstance(x, (ast.Global, ast.Nonlocal)))
     shared = itertools.chain.from_iterable(declared)
-    statements = _Statements(context, shared, set_by_calls(node))
+    statements = _Statements(context, shared, paths)
     return statements.visit(liveness.resolve(node, context, graphs))
 
 
