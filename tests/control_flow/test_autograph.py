@@ -1302,6 +1302,27 @@ def test_what_an_inner_function_sets_in_a_loop_has_a_derivative():
     assert [tg.grad(f)(tg.constant(x)).numpy() for x in (0.5, 2.5)] == [31.0, 113.0]
 
 
+def counts_in_an_expression(x):
+    n = 0
+
+    def count():
+        nonlocal n
+        n += 1
+        return n > 5
+
+    if x > 0.0 and count():
+        x = -x
+    return n, x
+
+
+def test_a_call_in_an_expression_that_sets_a_name_is_refused():
+    words = "a function called in the value of `and` sets 'n'"
+    with pytest.raises(tg.errors.SignatureError, match=words) as caught:
+        tg.function(counts_in_an_expression)(tg.constant(1.0))
+    assert here(counts_in_an_expression, "if x") in str(caught.value)
+    assert tg.function(counts_in_an_expression)(2.0)[0] == 1  # Python decides
+
+
 class Clock:
     def __init__(self):
         self.inner = types.SimpleNamespace(ticks=0)

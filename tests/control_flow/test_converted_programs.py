@@ -1,5 +1,6 @@
 """Random programs of Python's statements, converted, compute what plain Python computes: with
-break, continue, early return, attributes, items, helpers, and lists that loops make longer."""
+break, continue, early return, attributes, items, helpers, lists that loops make longer, and inner
+functions that set what is outside of them."""
 
 import importlib.util
 import random
@@ -31,13 +32,30 @@ def helper(p, q):
 
 """
 
+INNER = """\
+    def note(p):
+        nonlocal a
+        a = (a + p) % 19
+        if p > c:
+            holder.v = (holder.v + p) % 31
+        return p % 7
+    def count(p):
+        nonlocal b
+        while p > 5:
+            p -= note(p) + 1
+            b += 1
+        d['q'] = (d['q'] + b) % 29
+        return b % 11
+    again = lambda p: count(p) + note(p)"""
+
 
 class Writer:
     """Writes a program of a seed. Of a list that grows, loops that no branch is around append to
     it; such a program does not return early, which would make a branch of the rest."""
 
-    def __init__(self, seed, has_list):
-        self.choices, self.has_list = random.Random(seed), has_list
+    def __init__(self, seed, kind):
+        self.choices, self.has_list = random.Random(seed), kind == "lists"
+        self.has_inner = kind == "inner functions"
         self.lines, self.loops = [], 0
         self.names = ["a", "b", "c"]
 
@@ -48,6 +66,8 @@ class Writer:
         self.line(1, "holder.v = x")
         self.line(1, "d = {'q': k + 1}")
         self.line(1, "items = [x]" if self.has_list else "items = None")
+        if self.has_inner:
+            self.line(0, INNER)
         for _ in range(3):
             self.statement(1, 3, in_loop=False, may_append=self.has_list)
         self.line(1, "return a, b, holder.v, d['q']" + (", ended(items)" if self.has_list else ""))
@@ -64,7 +84,7 @@ class Writer:
             "({0} * {1}) % 17",
             "{0} - {1}",
             "{1}",
-            "largest({0}, {1})",
+            "max({0}, {1})",
             "{0} // 3",
         ]
         forms.append("({0} if " + self.condition() + " else {1})")
@@ -85,6 +105,8 @@ class Writer:
         kinds = ["assign"] * 3 + ["augment"] * 2 + ["attribute", "item", "tuple"]
         if depth:
             kinds += ["branch"] * 5 + ["repeat"] * 2 + ["iterate"] * 2 + ["call"]
+        if self.has_inner:
+            kinds += ["inner"] * 4
         if in_loop:
             kinds += ["leave"] * 2 + ["append"] * 2 * may_append
         if not self.has_list and self.choices.random() < 0.3:
@@ -109,8 +131,12 @@ class Writer:
             "item": f"d['q'] = (d['q'] + holder.v + {value}) % 29",
             "tuple": f"a, b = b, {value}",
             "call": f"{name} = helper({name}, {value})",
+            "inner": f"{self.called()}({value})",
             "append": f"items.append({value})",
         }[kind]
+
+    def called(self):
+        return self.choices.choice(["note", "count", "again", "c = note"]).replace("= ", "= 1 + ")
 
     def branch(self, indent, depth, name, in_loop, may_append):
         place = {"in_loop": in_loop, "may_append": may_append and in_loop}
@@ -129,8 +155,11 @@ class Writer:
         # What Python decides is traced step by step, where a list is in no loop of the graph.
         bounds = ["x % 4", "k"] if self.has_list else ["x % 4", "k", "3", "5"]
         also = f" and ({self.condition()})" if self.choices.random() < 0.4 else ""
+        test = f"{counter} < {self.choices.choice(bounds)}{also}"
+        if self.has_inner and self.choices.random() < 0.3:
+            test = f"note(x) + 3 * {counter} < 12"
         self.line(indent, f"{counter} = 0")
-        self.line(indent, f"while {counter} < {self.choices.choice(bounds)}{also}:")
+        self.line(indent, f"while {test}:")
         self.line(indent + 1, f"{counter} += 1")
         self.block(indent + 1, depth - 1, in_loop=True, may_append=may_append)
 
@@ -158,28 +187,31 @@ def loaded(path, **names):
     return module.f
 
 
-def check(path, seed, has_list):
-    path.write_text(Writer(seed, has_list).program())
-    plain = loaded(path, steps=range, largest=max)
+def check(path, seed, kind):
+    path.write_text(Writer(seed, kind).program())
+    plain = loaded(path, steps=range)
     expected = [plain(x, k, ROWS.tolist()) for x, k in INPUTS]
     if max(abs(value) for values in expected for value in values) > LARGEST:
         return
-    f = tg.function(loaded(path, steps=tg.range, largest=tg.maximum))
+    f = tg.function(loaded(path, steps=tg.range))
     rows = tg.constant(ROWS)
     found = [f(tg.constant(x), tg.constant(k), rows) for x, k in INPUTS]
     assert [tuple(map(int, values)) for values in found] == expected, path.read_text()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("has_list", [False, True], ids=["names", "lists"])
+KINDS = ["names", "lists", "inner functions"]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_converted_programs(tmp_path, seed, has_list):
-    check(tmp_path / "program.py", seed, has_list)
+def test_converted_programs(tmp_path, seed, kind):
+    check(tmp_path / "program.py", seed, kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_list", [False, True], ids=["names", "lists"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("start", range(100, 250, 10))
-def test_many_converted_programs(tmp_path, start, has_list):
+def test_many_converted_programs(tmp_path, start, kind):
     for seed in range(start, start + 10):
-        check(tmp_path / f"program_{seed}.py", seed, has_list)
+        check(tmp_path / f"program_{seed}.py", seed, kind)

@@ -41,6 +41,7 @@ from tracegraph.autograph.state_values import (
     is_flag,
     is_number,
     is_undefined,
+    names_kept,
     without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError
@@ -318,7 +319,11 @@ def if_exp(
 
 
 def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
-    (value,) = chosen(predicate(cond), lambda: (first(),), lambda: (second(),), (name,))
+    def traced(part: Callable[[], Any]) -> tuple[Any]:
+        with names_kept(part, name):
+            return (part(),)
+
+    (value,) = chosen(predicate(cond), lambda: traced(first), lambda: traced(second), (name,))
     return value
 
 
