@@ -174,7 +174,10 @@ class _Plane:
                     self._stat_names[row.get(1, 0)] = row.get(2, b"").decode(errors="replace")
 
     def events(self) -> Iterator[Event]:
-        """The runs of instructions."""
+        """The runs of instructions, until the events that say that they are over: the work of one
+        may go on in other threads after the thread that started it has left it."""
+        begun: list[tuple[Event, Any]] = []
+        ends: dict[Any, float] = {}
         is_on_host = not self.name.startswith("/device:")
         for line in self._lines:
             thread, begin, events = "", 0, []
@@ -186,9 +189,22 @@ class _Plane:
                 elif number == 4:
                     events.append(value)
             for event in events:
-                yield from self._event(event, is_on_host, thread, begin)
+                offset, length, stats = self._event(event)
+                start = begin * 1e-9 + offset * 1e-12
+                if "hlo_op" in stats:
+                    where = str(stats.get("hlo_module", "")), int(stats.get("program_id", -1))
+                    times = thread, start, length * 1e-12
+                    run = Event(*where, str(stats["hlo_op"]), is_on_host, *times)
+                    begun.append((run, (stats.get("_pt"), stats.get("_p"))))
+                elif "_c" in stats:
+                    ends[stats.get("_ct"), stats["_c"]] = start
+        for run, flow in begun:
+            seconds = ends.get(flow, run.start) - run.start
+            yield dataclasses.replace(run, seconds=max(run.seconds, seconds))
 
-    def _event(self, event: bytes, is_on_host: bool, thread: str, begin: int) -> Iterator[Event]:
+    def _event(self, event: bytes) -> tuple[int, int, dict[str, Any]]:
+        """When an event began and how long it took, in picoseconds, and its statistics; `_p` and
+        `_c` connect events of one work, by numbers that do not repeat."""
         offset = length = 0
         stats: dict[str, Any] = {}
         for number, value in fields(event):
@@ -199,10 +215,7 @@ class _Plane:
             elif number == 4:
                 name, stat = self._stat(value)
                 stats[name] = stat
-        if "hlo_op" in stats:
-            where = str(stats.get("hlo_module", "")), int(stats.get("program_id", -1))
-            times = begin * 1e-9 + offset * 1e-12, length * 1e-12
-            yield Event(*where, str(stats["hlo_op"]), is_on_host, thread, *times)
+        return offset, length, stats
 
     def _stat(self, proto: bytes) -> tuple[str, Any]:
         """The name of a statistic and its value; a text value may refer to another name."""

@@ -21,6 +21,9 @@ from lowering.device import wait_for_all
 from lowering.profiling.profile_file import CompiledModule, read_profile
 from tracegraph.errors import LoweringError, fail
 
+#: How long threads may take to record that what was waited for is over.
+_LAST_EVENTS = 0.01
+
 
 @dataclasses.dataclass(frozen=True)
 class InstructionRun:
@@ -60,6 +63,7 @@ def recorded(run: Callable[[], Any]) -> Recording:
             held = run()
             wait_for_all()
             seconds = time.perf_counter() - begin
+            time.sleep(_LAST_EVENTS)
             del held
         finally:
             jax.profiler.stop_trace()

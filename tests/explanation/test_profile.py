@@ -316,3 +316,46 @@ def test_integers_of_protocol_buffers():
     assert list(profile_file.fields(bytes([0x08, 0x96, 0x01]))) == [(1, 150)]
     assert list(profile_file.fields(b"\x12\x07testing")) == [(2, b"testing")]
     assert profile_file.numbers(bytes([0x03, 0x8E, 0x02, 0x9E, 0xA7, 0x05])) == (3, 270, 86942)
+
+
+def encoded(*parts):
+    """A message of a protocol buffer: pairs of a field and an integer, a text or a message."""
+    found = b""
+    for field, value in parts:
+        if isinstance(value, int):
+            found += varint(field << 3) + varint(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            found += varint(field << 3 | 2) + varint(len(data)) + data
+    return found
+
+
+def varint(number):
+    found = []
+    while number >= 128:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def test_an_instruction_ends_where_its_last_thread_ends():
+    """XLA leaves an instruction once it has handed its work to other threads."""
+    names = {1: "hlo_op", 2: "_p", 3: "_c"}
+    kinds = [(5, encoded((1, n), (2, encoded((1, n), (2, name))))) for n, name in names.items()]
+    long, short = 1 << 40, 1 << 33  # flows have such numbers
+    begun = [
+        encoded((2, 10**9), (3, 10**9), (4, encoded((1, 1), (5, op))), (4, encoded((1, 2), (4, x))))
+        for op, x in (("sort.5", long), ("add.1", short), ("mul.2", 77))
+    ]
+    ends = [
+        encoded((2, time), (4, encoded((1, 3), (4, x))))
+        for time, x in ((9 * 10**9, long), (1_500_000_000, short))
+    ]
+    lines = [(3, encoded((2, "first"), *((4, x) for x in begun)))]
+    lines += [(3, encoded((2, "second"), *((4, x) for x in ends)))]
+    space = encoded((1, encoded((2, "/host:CPU"), *kinds, *lines)))
+    events, _ = profile_file.read_profile(space)
+    assert [(x.name, x.thread) for x in events] == [
+        (op, "first") for op in ("sort.5", "add.1", "mul.2")
+    ]
+    assert [x.seconds for x in events] == pytest.approx([8e-3, 1e-3, 1e-3])

@@ -333,6 +333,28 @@ def test_what_interrupts_a_compile_is_no_time_of_it(stall, notes, monkeypatch, c
     assert "first run of chain" in capsys.readouterr().err
 
 
+LAST_WATCH = """
+import atexit, threading, time
+atexit.register(lambda: print("left behind:", len(slow_compiles.watching)))  # it runs last
+import tracegraph as tg
+from tracegraph.ir import slow_compiles
+
+class Slow(threading.Event):  # as if the thread were collecting garbage
+    def wait(self, timeout):
+        return super().wait(timeout) and not time.sleep(0.3)
+
+slow_compiles.threading.Event = Slow
+with slow_compiles.noted(tg.function(lambda x: x).graph(tg.ones([2]))):
+    pass
+"""
+
+
+def test_python_does_not_exit_before_the_threads_of_watches():
+    """One that is left behind while it collects arrays of JAX aborts the process."""
+    found = subprocess.run([sys.executable, "-c", LAST_WATCH], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "left behind: 0\n"), found.stderr
+
+
 EXIT = """
 import atexit, threading, time
 atexit.register(time.sleep, 0.5)  # it runs after those that are registered later

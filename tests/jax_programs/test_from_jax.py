@@ -485,6 +485,7 @@ def test_a_value_that_is_asked_for_is_refused_with_the_line():
     caught = refusal(fn, tg.ones([2]))
     assert caught.type is tg.errors.TraceError
     assert line_of(fn) in str(caught.value) and "static_argn" in str(caught.value)
+    assert "fix: choose by jnp.where, jax.lax.cond" in str(caught.value)
 
 
 def test_a_tracer_that_leaks_is_refused():

@@ -331,6 +331,8 @@ def test_other_variables_than_those_of_the_first_step_are_refused():
     with pytest.raises(tg.errors.SignatureError, match="of the variables v"):
         optimizer.apply_gradients([(g, v), (g, w)])
     assert [x.numpy() for x in optimizer.variables] == before and w.numpy() == [1.0]
+    with pytest.raises(tg.errors.SignatureError, match="for v:0, which are others of the same"):
+        optimizer.apply_gradients([(g, tg.Variable([1.0], name="v"))])
 
 
 def test_a_state_that_changes_its_structure_is_refused():

@@ -149,7 +149,7 @@ class Task(Generic[T]):
                 raise error
         finally:
             del error  # a cycle would keep the locals of the work's frames alive
-        return self._outcome[0]
+        return self._outcome.pop()  # the thread, which ends after this one goes on, holds nothing
 
 
 #: Unfinished tasks: the interpreter must not exit before them.

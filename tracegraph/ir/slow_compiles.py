@@ -28,6 +28,8 @@ SECONDS = 10.0
 MANY_NODES = 300
 #: How often the thread samples until then.
 LOOKS = 20
+#: How long to wait for a thread when Python exits: after a fork there may be none.
+_LAST_WAIT = 1.0
 
 
 @dataclasses.dataclass
@@ -35,12 +37,21 @@ class _CompileSettings:
     is_on: bool = True
     is_exiting: bool = False
 
-    def exit(self) -> None:
-        self.is_exiting = True
-
 
 _settings = _CompileSettings()
-atexit.register(_settings.exit)  # compiles on other threads after exit print no note
+
+
+@atexit.register
+def _exit() -> None:
+    """Ends all watches, and waits for their threads. Compiles on other threads print no note then.
+
+    A thread that is left behind may be collecting garbage, such as arrays of JAX. It would end
+    where these wait for Python, and take the process with it: "exception not rethrown".
+    """
+    _settings.is_exiting = True
+    for watch in [*watching]:
+        watch.is_over.set()
+        watch.has_ended.acquire(timeout=_LAST_WAIT)
 
 
 def set_compile_notes(enabled: bool) -> None:
@@ -129,7 +140,7 @@ class noted:
         self._base = id(frame_at(1))
         _open.graphs.append(self._graph)
         _open.contexts.append(weakref.ref(self))
-        if _settings.is_on:
+        if _settings.is_on and not _settings.is_exiting:
             self._watch.start()
 
     def __exit__(self, *exception: object) -> None:
@@ -190,9 +201,11 @@ class _CompileWatch:
 
     def __init__(self, context: weakref.ref[noted]) -> None:
         self.is_over = threading.Event()
+        self.has_ended = _thread.allocate_lock()
         self._context = context
 
     def start(self) -> None:
+        self.has_ended.acquire()
         watching[self] = None
         _thread.start_new_thread(self._run, ())
 
@@ -207,6 +220,7 @@ class _CompileWatch:
                     return
                 del context
         finally:
+            self.has_ended.release()  # nothing that follows allocates, and so collects garbage
             watching.pop(self, None)
 
 

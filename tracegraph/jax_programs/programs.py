@@ -503,12 +503,13 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
         with _StateGuard(call.name):
             return jax.make_jaxpr(flat, return_shape=True)(*call.abstract())
     except (jax.errors.UnexpectedTracerError, jax.errors.ConcretizationTypeError) as error:
-        _refuse(
-            TraceError,
-            f"{call.name}: JAX cannot trace it",
-            error,
-            f"name what must be a Python value in static_argnums or static_argnames; {_NO_LEAKS}",
-        )
+        fix = f"name what must be a Python value in static_argnums or static_argnames; {_NO_LEAKS}"
+        if isinstance(error, jax.errors.TracerBoolConversionError):
+            fix = (
+                "choose by jnp.where, jax.lax.cond or jax.lax.while_loop, or name what Python "
+                "decides by in static_argnums or static_argnames"
+            )
+        _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except jax.errors.TracerArrayConversionError as error:
         _refuse(
             TraceError,

@@ -72,7 +72,8 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     every collection, and False for none.
 
     For nnx, everything that a call changes, such as averages and counts, is assigned, and `Param`s
-    are trainable. The module trains or not as last set by `module.train()` or `module.eval()`.
+    are trainable. The module trains or not as it was last set before by `module.train()` or
+    `module.eval()`.
 
     Raises TraceError for anything but a flax module, such as a class of modules, and for a linen
     module without variables.

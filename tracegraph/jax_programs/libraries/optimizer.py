@@ -127,12 +127,15 @@ class OptaxOptimizer(Module):
             with init_scope():
                 self._make_state(variables)
         if {*references} != self._references.keys():
-            known = ", ".join(self._references.values())
-            given = ", ".join(map(told_name, variables))
+            known, given = (
+                ", ".join(map(told_name, which))
+                for which in ([x.deref() for x in self._references], variables)
+            )
+            others = ", which are others of the same names" if known == given else ""
             fail(
                 SignatureError,
                 f"the state of the optimizer is that of the variables {known}, and gradients were "
-                f"given for {given}",
+                f"given for {given}{others}",
                 fix="give gradients for the same variables each time, or make another optimizer",
             )
         return [self._references[reference] for reference in references]
