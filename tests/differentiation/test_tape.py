@@ -2466,3 +2466,57 @@ def test_recording_is_not_stopped_inside_of_a_body_that_the_tape_sees_as_one_nod
     with tg.GradientTape() as tape, pytest.raises(RuntimeError, match=r"apply tg\.stop_gradient"):
         tape.watch(x)
         tg.cond(x > 0, lambda: stopped(x, tape), lambda: x)
+
+
+def in_for(product, x):
+    for _ in tg.range(2):
+        x = product(x)
+    return x
+
+
+def in_if(product, x):
+    if x > 0.0:
+        x = product(x)
+    return x
+
+
+ENTERED_AGAIN_IN = {
+    "for": in_for,
+    "if": in_if,
+    "while_loop": lambda product, x: tg.while_loop(
+        lambda i, x: i < 2, lambda i, x: (i + 1, product(x)), (0, x)
+    )[1],
+    "cond": lambda product, x: tg.cond(x > 0.0, lambda: product(x), lambda: x),
+    "function": lambda product, x: tg.function(product)(x),
+    "vectorized_map": lambda product, x: tg.vectorized_map(product, tg.stack([x, x]))[0],
+}
+
+
+@pytest.mark.parametrize("is_opened_before", [True, False])
+@pytest.mark.parametrize("region", ENTERED_AGAIN_IN.values(), ids=ENTERED_AGAIN_IN)
+def test_what_a_tape_recorded_inside_a_region_is_not_taken_for_nothing(region, is_opened_before):
+    """The gradient was None, where plain code has a number; or the table of the tape counted as
+    one of the user's."""
+    w, other = tg.Variable(3.0), tg.Variable(2.0)
+
+    @tg.function
+    def f(x):
+        tape = tg.GradientTape(persistent=True)
+        if is_opened_before:
+            with tape:
+                before = other * w
+
+        def product(x):
+            with tape:
+                return x * w
+
+        y = region(product, x)
+        if is_opened_before:
+            assert tape.gradient(before, w) is not None
+            assert tape.gradient(before, x) is None
+        return tape.gradient(y, w)
+
+    words = "was entered again inside" if is_opened_before else "it was opened inside"
+    with pytest.raises(tg.errors.GradientError, match=words) as caught:
+        f(tg.constant(2.0))
+    assert "return tape.gradient(y, w)" in str(caught.value)

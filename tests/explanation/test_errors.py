@@ -784,7 +784,7 @@ ELEMENTS = "tensors hold numbers and truth values: take out or convert what is n
     large_unsigned=dtype_error(
         lambda: tg.constant(np.array([2**64 - 1], np.uint64), tg.int64),
         "the int 18446744073709551615 is outside the range of int64",
-        "use a wider type, such as tg.float64",
+        "use a wider type, such as tg.uint64",
     ),
     huge=dtype_error(
         lambda: tg.constant([2**70]),

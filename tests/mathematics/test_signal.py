@@ -144,6 +144,18 @@ def test_frames(axis, length, step):
     close(tg.function(lambda x: tg.signal.frame(x, length, step, axis=axis))(x), pieces)
 
 
+def test_frames_of_absurd_lengths():
+    """NumPy was asked for the place of each element, and had no memory."""
+    assert tg.signal.frame([1.0, 2.0], 2**40, 1).numpy().shape == (0, 2**40)
+    for length in (2**62, 10**18):
+        with pytest.raises(tg.errors.InvalidArgumentError, match="no machine addresses more"):
+            tg.signal.frame([1.0, 2.0], length, 1)
+    signal = np.arange(20_000, dtype=np.float32)
+    found = tg.signal.frame(signal, 2000, 1)  # more places than NumPy computes
+    assert found.shape == (18_001, 2000)
+    np.testing.assert_array_equal(found[-1], signal[-2000:])
+
+
 def test_frames_that_are_filled_up():
     """The values are those of tf.signal.frame."""
     found = tg.signal.frame([1, 2, 3, 4, 5], 3, 2, pad_end=True, pad_value=9)

@@ -737,6 +737,11 @@ def test_open_sizes_of_variables_are_their_own(shape):
 def test_names_of_sizes_of_variables_belong_to_us():
     with pytest.raises(tg.errors.ShapeError):
         tg.TensorSpec(["$0"])
+    v = tg.Variable([1.0, 2.0, 3.0], shape=[None])
+    with pytest.raises(TypeError, match=r"that of a Variable that this function has not read") as e:
+        tg.function(lambda: tg.ones([v.shape[0]]))()
+    assert "tg.shape(v)[0]" in str(e.value)
+    assert tg.function(lambda: tg.ones([tg.shape(v)[0]]))().shape == (3,)
     assert tg.Variable([1.0, 2.0, 3.0], shape=3).shape == (3,)
 
 

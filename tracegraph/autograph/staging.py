@@ -869,7 +869,10 @@ def _held_by(body: Any) -> Iterator[Any]:
         value = content(cell)
         yield value
         if hasattr(value, "__dict__"):
-            yield from vars(value).values()
+            # The tables of a tape, or another object of ours, have what is traced.
+            is_ours = type(value).__module__.startswith("tracegraph.")
+            named = vars(value).items()
+            yield from (item for name, item in named if not (is_ours and name.startswith("_")))
 
 
 def list_append(items: Any, value: Any) -> Any:

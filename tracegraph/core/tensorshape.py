@@ -319,12 +319,12 @@ class AskedSize(Dim):
             is_elsewhere = self._home is not None or bool(found)
         if is_elsewhere:
             where = "and only its runs know it" if found else "where alone it is known"
-            fail(
-                TraceError,
-                f"the size {self} belongs to a function traced before, {where}",
-                fix="take the size from a tensor of this function, or return the tensor that has "
-                "it",
-            )
+            fact = f"the size {self} belongs to a function traced before, {where}"
+            fix = "take the size from a tensor of this function, or return the tensor that has it"
+            if all(name.startswith("$") for name in self.names()):
+                fact = f"the size {self} is that of a Variable that this function has not read"
+                fix = "take it from the value: tg.shape(v)[0], or v.read_value().shape[0]"
+            fail(TraceError, fact, fix=fix)
         return Dim(self.terms)
 
     def __eq__(self, other: object) -> bool:

@@ -15,7 +15,7 @@ from tracegraph.calls.gradient_cache import cached_call, cached_call_with_note, 
 from tracegraph.core.contexts import Context, Exit, context
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_size, static_shape
-from tracegraph.core.source import UNKNOWN
+from tracegraph.core.source import UNKNOWN, Source, here
 from tracegraph.differentiation.outer_tape import OuterTape
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian, known_value
 from tracegraph.eager import backend
@@ -152,6 +152,12 @@ class GradientTape:
         self._operands: list[Tensor] = []
         #: Nodes from outside, as nodes of the trace; they precede the trace's own.
         self._inherited: list[Node] = []
+        #: Where the tape was entered in the present trace, if it was opened outside of that.
+        self._line: Source | None = None
+        #: Where it was last entered so in a trace that is left, which has what was recorded there.
+        self._entered_inside: Source | None = None
+        #: The Variables that it watched in such traces.
+        self._watched_inside: dict[int, Variable] = {}
 
     def __repr__(self) -> str:
         kind = "GradientTape(persistent=True)" if self._persistent else "GradientTape"
@@ -227,14 +233,16 @@ class GradientTape:
             record, self._nodes, self._tracked, self._variables, self._outside, trace
         )
         self._forget()
-        self._outside, self._builder = outside, trace
+        self._outside, self._builder, self._line = outside, trace, here()
 
     def _come_back(self) -> None:
         """Returns to the record that applies here if the tape was entered inside a trace."""
         if self._is_recording:
             return
         while self._outside is not None and not self._is_within(current()):
+            watched, line = {**self._watched_inside, **self._variables}, self._line
             vars(self).update(self._outside.record)
+            self._watched_inside, self._entered_inside = self._watched_inside | watched, line
 
     def _follow_captures(self) -> None:
         """Follows the trace's captures of tensors that were followed outside."""
@@ -923,11 +931,30 @@ class GradientTape:
         targets: Sequence[Any],
         sources: Sequence[Any],
     ) -> None:
-        """Raises GradientError for the first unconnected source, if the user asked for that."""
+        """Raises GradientError for the first unconnected source, if the user asked for that, or if
+        what connects it may have been recorded in a trace that is left."""
+        if self._entered_inside is not None and self._persistent:
+            self._check_not_inside(found, targets, sources)
         if unconnected is UnconnectedGradients.RAISE:
             for g, source in zip(found, sources, strict=True):
                 if g is None:
                     fail(GradientError, self._explanation(targets, source).text, source=UNKNOWN)
+
+    def _check_not_inside(
+        self, found: Sequence[Any], targets: Sequence[Any], sources: Sequence[Any]
+    ) -> None:
+        assert self._builder is not None
+        ys = [leaf_tensor(leaf, self._builder) for leaf in targets]
+        for g, source in zip(found, sources, strict=True):
+            if g is None and (id(source) in self._watched_inside or self._tracked.isdisjoint(ys)):
+                fail(
+                    LeakedTapeError,
+                    "the tape was entered again inside a branch, a loop or a function that was "
+                    "traced, and what it recorded there is out of scope",
+                    operands=[f"entered again at {self._entered_inside}"],
+                    fix="compute the gradient there and return it, or enter the tape around all of "
+                    "that branch, loop or call",
+                )
 
     def _mark_gradients(
         self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]
@@ -964,10 +991,14 @@ class GradientTape:
         self._come_back()
         builder = current()
         if isinstance(self._builder, Trace) and not self._is_within(builder):
+            line = self._builder.region
+            of_region = f"the branch or the body of the loop at {line}"
             fail(
                 LeakedTapeError,
-                "the tape is out of scope: it was opened inside a @tg.function that was traced",
-                fix="compute the gradient inside the function and return it",
+                "the tape is out of scope: it was opened inside "
+                f"{'a @tg.function that was traced' if line is None else of_region}",
+                fix=f"compute the gradient inside {'the function' if line is None else 'it'} "
+                "and return it",
             )
 
     def _is_within(self, builder: Any) -> bool:

@@ -26,6 +26,7 @@ from tracegraph.core.types import (
     int64,
     rank_fix,
     type_of_array,
+    uint64,
 )
 from tracegraph.errors import (
     DTypeError,
@@ -255,11 +256,11 @@ def _number(value: Any, dtype: DType) -> np.ndarray:
 
 
 def _refuse_range(value: int, dtype: DType) -> NoReturn:
-    is_long = -(2**63) <= value < 2**63
+    holds = (kind for kind in (int64, uint64) if kind.min <= value <= kind.max)
     fail(
         RangeError,
         f"the int {value} is outside the range of {dtype.name}",
-        fix=f"use a wider type, such as tg.{'int64' if is_long else 'float64'}",
+        fix=f"use a wider type, such as tg.{next(holds, float64).name}",
     )
 
 

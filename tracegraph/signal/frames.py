@@ -80,9 +80,14 @@ def frame(
     return Gather(place, 0)(x, _places(count, length, step))
 
 
+#: Up to this many places are computed by NumPy; it takes memory for more, however few are read.
+_MOST_KNOWN_PLACES = 2**24
+
+
 def _places(count: Any, length: Any, step: int) -> Tensor:
     """Where the elements of each frame stand in the signal: int32[count, length]."""
-    if known_int(count) and known_int(length):
+    is_known = known_int(count) and known_int(length)
+    if is_known and max(count, 1) * length <= _MOST_KNOWN_PLACES:
         places = np.arange(count)[:, None] * step + np.arange(length)
         return as_tensor(places.astype(np.int32))
     starts = Iota(count, int32)() * step  # type: ignore[operator]
