@@ -297,6 +297,15 @@ def test_split_and_fold_in_give_seeds_that_differ():
         assert len(drawn) == 4
 
 
+@pytest.mark.parametrize("dtype", [tg.int32, tg.int64, tg.uint32])
+def test_new_seeds_have_the_dtype_of_the_old_one(dtype):
+    seed, wide = tg.constant([1, 2], dtype), tg.constant([1, 2], tg.uint32)
+    seeds, folded = tg.random.split(seed, 2), tg.random.fold_in(seed, tg.constant(3, dtype))
+    assert seeds.dtype == folded.dtype == dtype
+    expected = tg.random.stateless_uniform([2], tg.random.split(wide, 2)[1])
+    assert same(tg.random.stateless_uniform([2], seeds[1]), expected)
+
+
 # ---------------------------------------------------------------- errors
 
 
