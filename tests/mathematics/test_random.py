@@ -64,6 +64,15 @@ def test_negative_and_large_integers():
     assert x.min() < -(2**60) and x.max() > 2**60
 
 
+def test_integers_without_bounds_have_the_whole_range():
+    generator = tg.random.Generator.from_seed
+    x = generator(1).uniform([100], None, dtype=tg.int32)
+    assert same(x, generator(1).uniform_full_int([100], tg.int32))
+    assert x.numpy().min() < -(2**29) and x.numpy().max() > 2**29
+    x = tg.random.stateless_uniform([100], [1, 2], None, None, tg.uint64).numpy()
+    assert x.max() > 2**62 and x.dtype == np.uint64
+
+
 def test_bounds_may_be_tensors_that_broadcast():
     x = tg.random.uniform([100, 2], [0.0, 10.0], tg.constant([1.0, 11.0])).numpy()
     assert (x[:, 0] < 1).all() and (x[:, 1] >= 10).all()

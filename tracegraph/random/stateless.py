@@ -61,7 +61,7 @@ def stateless_truncated_normal(
 def stateless_uniform(
     shape: ShapeLike,
     seed: TensorLike,
-    minval: TensorLike = 0,
+    minval: TensorLike | None = 0,
     maxval: TensorLike | None = None,
     dtype: DTypeLike = float32,
     name: str | None = None,
