@@ -1388,6 +1388,12 @@ def test_a_loop_that_checks_has_its_derivatives(function):
     assert_near(slope(True), slope(False))
 
 
+def test_a_shape_invariant_of_none_is_the_shape_of_the_variable():
+    start, fits = [0, tg.constant([0, 1])], [None, tg.TensorShape([2])]
+    step = lambda k, x: (k + 1, x + 1)  # noqa: E731
+    assert tg.while_loop(lambda k, x: k < 4, step, start, fits)[1].numpy().tolist() == [4, 5]
+
+
 @pytest.mark.parametrize(
     ("invariant", "kind"),
     [(tg.TensorShape([5]), ValueError), (tg.TensorSpec([3, 2]), ValueError), ("foo", TypeError)],

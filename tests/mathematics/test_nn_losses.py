@@ -449,6 +449,10 @@ def test_softmax_of_the_last_axis_by_default():
             "4 different candidates of 3",
         ),
         (lambda: tg.random.uniform_candidate_sampler([0], 1, 4, False, 3), "num_true of 1"),
+        (
+            lambda: tg.random.log_uniform_candidate_sampler([[0, 10]], 2, 4, False, 3),
+            "index 10 is out of range for the size 3",
+        ),
         (lambda: tg.nn.nce_loss(TABLE, OFFSETS, LABELS, INPUTS, 3, 9), "num_true of 1"),
         (lambda: tg.nn.experimental.stateless_dropout([1.0], 0.5, [1]), "the seed is"),
         (lambda: tg.nn.experimental.stateless_dropout([1.0], 1.5, [1, 2]), "rate is 1.5"),

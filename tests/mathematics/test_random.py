@@ -64,6 +64,15 @@ def test_negative_and_large_integers():
     assert x.min() < -(2**60) and x.max() > 2**60
 
 
+def test_integers_without_bounds_have_the_whole_range():
+    generator = tg.random.Generator.from_seed
+    x = generator(1).uniform([100], None, dtype=tg.int32)
+    assert same(x, generator(1).uniform_full_int([100], tg.int32))
+    assert x.numpy().min() < -(2**29) and x.numpy().max() > 2**29
+    x = tg.random.stateless_uniform([100], [1, 2], None, None, tg.uint64).numpy()
+    assert x.max() > 2**62 and x.dtype == np.uint64
+
+
 def test_bounds_may_be_tensors_that_broadcast():
     x = tg.random.uniform([100, 2], [0.0, 10.0], tg.constant([1.0, 11.0])).numpy()
     assert (x[:, 0] < 1).all() and (x[:, 1] >= 10).all()
@@ -301,6 +310,15 @@ def test_split_and_fold_in_give_seeds_that_differ():
     for seeds in (tg.random.split([1, 2], 4), [tg.random.fold_in([1, 2], k) for k in range(4)]):
         drawn = {tuple(tg.random.stateless_normal([2], seed).numpy().tolist()) for seed in seeds}
         assert len(drawn) == 4
+
+
+@pytest.mark.parametrize("dtype", [tg.int32, tg.int64, tg.uint32])
+def test_new_seeds_have_the_dtype_of_the_old_one(dtype):
+    seed, wide = tg.constant([1, 2], dtype), tg.constant([1, 2], tg.uint32)
+    seeds, folded = tg.random.split(seed, 2), tg.random.fold_in(seed, tg.constant(3, dtype))
+    assert seeds.dtype == folded.dtype == dtype
+    expected = tg.random.stateless_uniform([2], tg.random.split(wide, 2)[1])
+    assert same(tg.random.stateless_uniform([2], seeds[1]), expected)
 
 
 # ---------------------------------------------------------------- errors

@@ -1272,6 +1272,17 @@ def test_where_a_variable_is_and_how_its_replicas_are_kept():
     assert summed.aggregation is tg.VariableAggregation.SUM
 
 
+def test_a_handle_has_no_value_and_nothing_else_suffers():
+    """What was computed from one stayed pending, and every later value of the thread failed."""
+    v = tg.Variable([1.0, 2.0], name="v")
+    for wrong in (v.handle * 2.0, tg.exp(v.handle)):
+        with pytest.raises(ValueError, match=r"has no value: it is the handle of the variable 'v'"):
+            wrong.numpy()
+    assert (v * 2.0).numpy().tolist() == [2.0, 4.0]
+    v.assign_add([1.0, 1.0])
+    assert v.numpy().tolist() == [2.0, 3.0]
+
+
 def test_on_read_means_not_trainable_unless_asked():
     on_read = tg.VariableSynchronization.ON_READ
     assert not tg.Variable(1.0, synchronization=on_read).trainable

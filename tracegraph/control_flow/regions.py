@@ -217,16 +217,19 @@ def as_region(name: str, what: str, function: Any) -> Callable[..., Any]:
 
 
 def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
-    """Refuses an invalid shape, and a shape that its loop variable does not have."""
+    """Refuses an invalid shape, and a shape that its loop variable does not have; None stands for
+    its own."""
     shapes = _flat_shapes(invariants)
     for shape in shapes:
-        if not isinstance(shape, (TensorShape, TensorSpec)):
+        if shape is not None and not isinstance(shape, (TensorShape, TensorSpec)):
             fix = "give tg.TensorShape, such as tg.TensorShape([None, 2]), or tg.TensorSpec"
             fail(
                 DTypeError, f"{op}: a shape invariant is {kind_of(shape)}: {shown(shape)}", fix=fix
             )
     leaves = nest.flatten(loop_vars)
     for leaf, shape in zip(leaves, shapes) if len(leaves) == len(shapes) else ():
+        if shape is None:
+            continue
         own = shape_of(as_tensor(leaf).type.shape)
         invariant = shape if isinstance(shape, TensorShape) else shape.shape
         if not isinstance(leaf, TensorArray) and not invariant.is_compatible_with(own):

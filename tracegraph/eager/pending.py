@@ -22,7 +22,7 @@ import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.source import Source, here, user_frame
+from tracegraph.core.source import Source, here, user_frame, user_line
 from tracegraph.eager import backend
 from tracegraph.eager.provenance import ProvenanceMap
 from tracegraph.errors import (
@@ -623,11 +623,21 @@ def program_input(tensor: Tensor) -> Any:
     except AttributeError:
         if tensor.node is not None:
             return device_buffer(tensor)
+        if tensor.host is None:
+            # What is computed from it fails too, and does not stay pending.
+            tensor.buffer = buffer = Failure(_without_value(tensor), [])
+            raise buffer.error from None
         is_small = tensor.host.nbytes <= _HOST_BYTES
         return host_value(tensor) if is_small else device_buffer(tensor)
     if type(buffer) is Failure:
         raise buffer.error  # which makes results fail too: nobody has been told of it yet
     return buffer
+
+
+def _without_value(tensor: Tensor) -> Exception:
+    """The error for a value computed from a tensor that only stands for a Variable."""
+    fact = f"a tensor {tensor.type} has no value: it is the handle of the variable {tensor.name!r}"
+    return SignatureError(message(fact, source=user_line(), fix="use the variable itself"))
 
 
 def run_failure(error: Exception, source: Source) -> Exception:

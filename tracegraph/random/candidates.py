@@ -15,7 +15,7 @@ from tracegraph.array.shaping import cut, pad
 from tracegraph.core.shapes import same_size
 from tracegraph.core.types import TensorType, float32, float64, int64
 from tracegraph.errors import SignatureError, fail
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.math.elementwise.arithmetic import add, divide, maximum, minimum, multiply
 from tracegraph.math.elementwise.unary import expm1, floor, log, log1p, negative
 from tracegraph.math.reduction import cumsum, reduce_sum
@@ -24,6 +24,7 @@ from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.random import RandomUniform
 from tracegraph.random.generators import generator_of
+from tracegraph.tracing.index_checks import check_range
 from tracegraph.typing import TensorLike
 
 
@@ -145,6 +146,8 @@ def _check(op: str, true: Tensor, num_true: Any, count: Any, classes: Any) -> No
     for what, number in (("num_sampled", count), ("range_max", classes)):
         if not known_int(number) or number < 1:
             refuse(op, f"{what} is {number}", fix="use an int of 1 or more")
+    # The classes are indices into a vector with a number for each.
+    check_range(op, host_tensor(TensorType(float32, (classes,)), None), true, (0,))
 
 
 def _different(generator: Any, chances: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -56,15 +56,16 @@ def truncated_normal(
 
 def uniform(
     shape: ShapeLike,
-    minval: TensorLike = 0,
+    minval: TensorLike | None = 0,
     maxval: TensorLike | None = None,
     dtype: DTypeLike = float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Uniformly distributed numbers in [minval, maxval); integers need a maxval.
+    """Uniformly distributed numbers in [minval, maxval); integers need a maxval, or are drawn from
+    the whole range of their type with a minval of None.
 
-    Raises ValueError for integers without maxval.
+    Raises ValueError for integers with a minval and no maxval.
 
     >>> dice = tg.random.uniform([100], 1, 7, tg.int32)
     >>> sorted(set(dice.numpy().tolist()))

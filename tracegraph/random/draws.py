@@ -138,6 +138,8 @@ def draw_uniform(
     next_key: Callable[[], Tensor], shape: Any, minval: Any, maxval: Any, dtype: Any
 ) -> Tensor:
     kind, sizes = as_dtype(dtype), as_shape("uniform", shape)
+    if kind.is_integer and minval is None and maxval is None:
+        return draw_full_int(next_key(), sizes, kind)
     minval = 0 if minval is None else minval
     if kind.is_integer:
         if maxval is None:

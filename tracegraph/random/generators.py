@@ -177,7 +177,7 @@ class Generator(Module):
     def uniform(
         self,
         shape: ShapeLike,
-        minval: TensorLike = 0,
+        minval: TensorLike | None = 0,
         maxval: TensorLike | None = None,
         dtype: DTypeLike = float32,
         name: str | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse
-from tracegraph.core.types import float32, int32, int64, uint32
+from tracegraph.core.types import DType, float32, int32, int64, uint32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.ops.random import RandomFold, RandomSplit
@@ -61,7 +61,7 @@ def stateless_truncated_normal(
 def stateless_uniform(
     shape: ShapeLike,
     seed: TensorLike,
-    minval: TensorLike = 0,
+    minval: TensorLike | None = 0,
     maxval: TensorLike | None = None,
     dtype: DTypeLike = float32,
     name: str | None = None,
@@ -160,22 +160,29 @@ def stateless_categorical(
 
 
 def split(seed: TensorLike, num: int = 2, alg: str | int | None = "auto_select") -> Tensor:
-    """Splits a seed into `num` new ones for the `stateless_*` functions: a tensor [num, 2].
+    """Splits a seed into `num` new ones for the `stateless_*` functions: a tensor [num, 2] of the
+    dtype of the seed.
 
     >>> tg.random.split([1, 2]).shape
     TensorShape([2, 2])
     """
-    return RandomSplit(as_count("split", "num", num))(stateless_key(seed))
+    keys = RandomSplit(as_count("split", "num", num))(stateless_key(seed))
+    return _as_seeds(keys, as_tensor(seed).dtype)
 
 
 def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = "auto_select") -> Tensor:
-    """A new seed derived from a seed and an integer.
+    """A new seed derived from a seed and an integer, of the dtype of this integer.
 
     >>> tg.random.fold_in([1, 2], 3).shape
     TensorShape([2])
     """
     number = as_integers("fold_in", "the numbers", data)
-    return RandomFold()(stateless_key(seed), cast_to(number, uint32))
+    return _as_seeds(RandomFold()(stateless_key(seed), cast_to(number, uint32)), number.dtype)
+
+
+def _as_seeds(keys: Tensor, kind: DType) -> Tensor:
+    """Keys as seeds of a dtype, or as they are if it has too few bits."""
+    return cast_to(keys, kind) if kind.size >= keys.dtype.size else keys
 
 
 def stateless_key(seed: Any) -> Tensor:
