@@ -475,9 +475,8 @@ def test_a_loss_of_the_users_own():
 
     found = Largest(reduction="sum")([[0.0, 0.0], [1.0, 1.0]], [[1.0, -3.0], [1.0, 2.0]])
     assert found.numpy() == 4.0
-    assert repr(losses.Huber(0.5)) == (
-        "<Huber: name='huber_loss', reduction='sum_over_batch_size', delta=0.5>"
-    )
+    assert repr(losses.Huber(0.5)) == "<Huber(delta=0.5)>"
+    assert repr(Largest(reduction="sum")) == "<Largest(reduction='sum')>"
 
 
 @pytest.mark.parametrize(
