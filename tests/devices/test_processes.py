@@ -22,8 +22,6 @@ import pytest
 
 import tracegraph as tg
 from lowering.agreement import _first_difference
-from tests.forking import Launcher
-from tracegraph.commands import launch as launching
 from tracegraph.commands.main import main
 from tracegraph.core.source import line_of_thread
 from tracegraph.distribute.watch import port_of, reserved_port
@@ -52,29 +50,21 @@ class Lines(io.StringIO):
         return super().write(text)
 
 
-@pytest.fixture(scope="module")
-def launch(tmp_path_factory):
-    """Launches `SCRIPT`: the exit code, and the lines of both outputs, each with the number of its
-    process. Errors that are to be watched are those of processes that start from nothing."""
-    folder = tmp_path_factory.mktemp("launched")
-
-    def launch(*arguments, options=("-n", "2", "--devices", "2"), errors=None):
-        line = [*options, *map(str, arguments)]
-        if errors is None and arguments[0] == SCRIPT:
-            code, *texts = launcher.launch(line, launching._GRACE, folder)
-            return code, *map(lines_of, texts)
-        streams = Lines(), errors or Lines()
-        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-            code = main(["launch", *line])
-        return code, *(lines_of(stream.getvalue()) for stream in streams)
-
-    with Launcher() as launcher:
-        yield launch
-
-
-def lines_of(text):
-    """The lines of an output that are not the libraries' own."""
-    return [x for line in text.splitlines() if (x := GLOO.sub("", line)) and not NOISE.search(x)]
+def launch(*arguments, options=("-n", "2", "--devices", "2"), errors=None):
+    """The exit code, and the lines of both outputs, each with the number of its process. The one
+    that launches is this one, which has imported everything."""
+    streams = Lines(), errors or Lines()
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        code = main(["launch", *options, *map(str, arguments)])
+    out, err = (
+        [
+            x
+            for line in stream.getvalue().splitlines()
+            if (x := GLOO.sub("", line)) and not NOISE.search(x)
+        ]
+        for stream in streams
+    )
+    return code, out, err
 
 
 #: Scenarios that run one after another in one pair of processes; the last one ends them.
@@ -86,7 +76,7 @@ TOGETHER = (
 )
 
 
-def launch_all(launch, names, *arguments):
+def launch_all(names, *arguments):
     """Runs scenarios one after another: the exit code, what each of two processes printed in each
     of them, and the errors."""
     code, out, err = launch(SCRIPT, ",".join(names), *arguments)
@@ -107,9 +97,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def together(folder, launch):
+def together(folder):
     """What two processes print in each of the scenarios that end well."""
-    code, told, err = launch_all(launch, TOGETHER, folder)
+    code, told, err = launch_all(TOGETHER, folder)
     assert code == 128 + signal.SIGTERM
     saved = f"[0] tracegraph: SIGTERM: the training is saved in {folder / 'preempted' / 'ckpt-2'}"
     assert [line for line in err if "was ended by SIGTERM" not in line] == [saved]
@@ -117,9 +107,9 @@ def together(folder, launch):
 
 
 @pytest.fixture(scope="module")
-def everywhere(launch):
+def everywhere():
     """What two processes print and report whose effects are everywhere, until they differ."""
-    code, told, err = launch_all(launch, ["prints_everywhere", "differs"])
+    code, told, err = launch_all(["prints_everywhere", "differs"])
     assert code == 1
     return told, err
 
@@ -193,7 +183,7 @@ def values_of(lines):
     return {kind: bytes.fromhex(digits) for kind, digits in found.items()}
 
 
-def test_a_run_goes_on_with_fewer_processes(together, folder, launch):
+def test_a_run_goes_on_with_fewer_processes(together, folder):
     before = values_of([*together["trains"][0], *together["trains"][1]])["first"]
     code, out, err = launch(SCRIPT, "trains_on", folder, options=("-n", "1", "--devices", "2"))
     assert (code, err) == (0, [])
@@ -348,7 +338,7 @@ def test_a_function_that_is_traced_differently_is_told_with_both_lines(everywher
 
 
 @pytest.mark.slow
-def test_another_function_is_told(launch):
+def test_another_function_is_told():
     code, _, err = launch(SCRIPT, "runs_another")
     assert code == 1
     text = "\n".join(err)
@@ -356,7 +346,7 @@ def test_another_function_is_told(launch):
 
 
 @pytest.mark.slow
-def test_who_waits_in_vain_ends(launch):
+def test_who_waits_in_vain_ends():
     start = time.monotonic()
     code, _, err = launch(SCRIPT, "stays_away")
     assert code == LOST
@@ -381,7 +371,7 @@ def test_who_waits_in_vain_ends(launch):
         ),
     ],
 )
-def test_who_waits_for_a_process_that_has_ended_ends(launch, scenario, told, line):
+def test_who_waits_for_a_process_that_has_ended_ends(scenario, told, line):
     start = time.monotonic()
     code, _, err = launch(SCRIPT, scenario)
     assert code == LOST, "and not by an abort of JAX's service"
@@ -400,14 +390,14 @@ def test_what_a_program_captures_is_compared_before_its_first_run(together):
         assert told.startswith(f"refused   process {i}: %0 = with_layout<mesh=")
 
 
-def test_who_is_not_done_yet_may_take_longer_than_the_timeout(launch):
+def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
     code, out, err = launch(SCRIPT, "reports_for_long")
     assert (code, err) == (0, [])
     assert "[0] the report is written" in out
 
 
 @pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.sweep)])
-def test_a_process_that_is_stopped_is_lost_after_the_timeout(launch, who, monkeypatch):
+def test_a_process_that_is_stopped_is_lost_after_the_timeout(who, monkeypatch):
     monkeypatch.setattr("tracegraph.commands.launch._GRACE", 0.5)
     start = time.monotonic()
     code, _, err = launch(SCRIPT, f"is_stopped_{who}")
@@ -427,7 +417,7 @@ def test_a_process_that_is_stopped_is_lost_after_the_timeout(launch, who, monkey
         ("exits", 3, "failed", 1),
     ],
 )
-def test_a_lost_process_ends_all(launch, scenario, code, word, who):
+def test_a_lost_process_ends_all(scenario, code, word, who):
     start = time.monotonic()
     # With one device each, JAX runs programs in the calling thread, which then gets the error.
     errors = Lines()
@@ -666,7 +656,7 @@ def test_one_process_needs_nobody():
 
 
 @pytest.mark.slow
-def test_initialize_comes_first(launch, tmp_path):
+def test_initialize_comes_first(tmp_path):
     script = tmp_path / "late.py"
     script.write_text(
         "import tracegraph as tg\nfloat(tg.ones([]))\ntg.distribute.initialize(timeout=8)\n"
@@ -678,7 +668,7 @@ def test_initialize_comes_first(launch, tmp_path):
     assert "fix: call tg.distribute.initialize before anything is computed" in text
 
 
-def test_a_module_is_launched_by_its_name(launch, tmp_path, monkeypatch):
+def test_a_module_is_launched_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "train.py").write_text(
         "import sys\nprint(__spec__.name, *sys.argv[1:])"
