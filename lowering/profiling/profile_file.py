@@ -8,6 +8,7 @@ jax 0.12 some events make it abort the process.)
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -26,12 +27,13 @@ class Instruction:
 
 
 class CompiledModule:
-    """A compiled module: its instructions by name."""
+    """A compiled module: its instructions by name, which are read when they are first asked for,
+    since a profile has every program of the process, and few of them ran."""
 
     def __init__(self, program: int, proto: bytes) -> None:
         self.program = program
         self.name = ""
-        self.instructions: dict[str, Instruction] = {}
+        self._protos: list[bytes] = []
         self._by_number: dict[int, Instruction] = {}
         self._computations: dict[int, list[Instruction]] = {}
         self._shares: dict[str, dict[str, float]] = {}
@@ -39,17 +41,22 @@ class CompiledModule:
             if number == 1:
                 self.name = value.decode()
             elif number == 3:
-                self._read_computation(value)
+                self._protos.append(value)
 
-    def _read_computation(self, proto: bytes) -> None:
+    @functools.cached_property
+    def instructions(self) -> Mapping[str, Instruction]:
+        return {x.name: x for proto in self._protos for x in self._read_computation(proto)}
+
+    def _read_computation(self, proto: bytes) -> list[Instruction]:
         found: list[Instruction] = []
         for number, value in fields(proto):
             if number == 2:
                 own, instruction = _instruction(value)
-                self.instructions[instruction.name] = self._by_number[own] = instruction
+                self._by_number[own] = instruction
                 found.append(instruction)
             elif number == 5:
                 self._computations[value] = found
+        return found
 
     def shares(self, instruction: Instruction) -> Mapping[str, float]:
         """The scopes of an instruction, or of those fused into it, with fractions that add up to

@@ -107,13 +107,10 @@ def _matched(
     found: dict[tuple[str, int], CompiledModule] = {}
     taken: set[int] = set()
     for (name, program), wanted in sorted(names.items(), key=lambda row: row[0][1]):
-        fitting = [
-            m
-            for m in modules
-            if m.name == name and wanted <= m.instructions.keys() and m.program not in taken
-        ]
-        if fitting:
-            exact = [m for m in fitting if m.program == program]
-            found[name, program] = module = (exact or fitting)[0]
+        named = [m for m in modules if m.name == name and m.program not in taken]
+        named.sort(key=lambda m: m.program != program)  # reading instructions takes long
+        module = next((m for m in named if wanted <= m.instructions.keys()), None)
+        if module is not None:
+            found[name, program] = module
             taken.add(module.program)
     return found

@@ -4,6 +4,7 @@ The scenarios are in `in_processes.py`, which `tracegraph launch` starts here.
 """
 
 import contextlib
+import io
 import os
 import queue
 import random
@@ -39,16 +40,31 @@ LOST = 70
 SHAPE, LARGER = (64, 24), (256, 512)
 
 
-def launch(*arguments, options=("-n", "2", "--devices", "2"), timeout=120):
-    """The exit code, and the lines of both outputs, each with the number of its process."""
-    done = subprocess.run(
-        [*LAUNCH, *options, *map(str, arguments)], capture_output=True, text=True, timeout=timeout
-    )
+class Lines(io.StringIO):
+    """What is written, and when the last of it was."""
+
+    last = 0.0
+
+    def write(self, text):
+        self.last = time.monotonic()
+        return super().write(text)
+
+
+def launch(*arguments, options=("-n", "2", "--devices", "2"), errors=None):
+    """The exit code, and the lines of both outputs, each with the number of its process. The one
+    that launches is this one, which has imported everything."""
+    streams = Lines(), errors or Lines()
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        code = main(["launch", *options, *map(str, arguments)])
     out, err = (
-        [x for line in text.splitlines() if (x := GLOO.sub("", line)) and not NOISE.search(x)]
-        for text in (done.stdout, done.stderr)
+        [
+            x
+            for line in stream.getvalue().splitlines()
+            if (x := GLOO.sub("", line)) and not NOISE.search(x)
+        ]
+        for stream in streams
     )
-    return done.returncode, out, err
+    return code, out, err
 
 
 #: Scenarios that run one after another in one pair of processes; the last one ends them.
@@ -63,7 +79,7 @@ TOGETHER = (
 def launch_all(names, *arguments):
     """Runs scenarios one after another: the exit code, what each of two processes printed in each
     of them, and the errors."""
-    code, out, err = launch(SCRIPT, ",".join(names), *arguments, timeout=280)
+    code, out, err = launch(SCRIPT, ",".join(names), *arguments)
     told = {name: ([], []) for name in names}
     for process in range(2):
         name = None
@@ -381,13 +397,14 @@ def test_who_is_not_done_yet_may_take_longer_than_the_timeout():
 
 
 @pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.sweep)])
-def test_a_process_that_is_stopped_is_lost_after_the_timeout(who):
+def test_a_process_that_is_stopped_is_lost_after_the_timeout(who, monkeypatch):
+    monkeypatch.setattr("tracegraph.commands.launch._GRACE", 0.5)
     start = time.monotonic()
     code, _, err = launch(SCRIPT, f"is_stopped_{who}")
     assert code == 128 + signal.SIGKILL, "of the process that was stopped, which the launcher kills"
     assert time.monotonic() - start < 60, "and not when JAX's own heartbeats end"
     other = 1 - who
-    told = f"[{other}] tracegraph: process {who} of 2 has not answered for 8 s, so process {other}"
+    told = f"[{other}] tracegraph: process {who} of 2 has not answered for 3 s, so process {other}"
     assert sum(x.startswith(told) for x in err) == 1
 
 
@@ -403,9 +420,12 @@ def test_a_process_that_is_stopped_is_lost_after_the_timeout(who):
 def test_a_lost_process_ends_all(scenario, code, word, who):
     start = time.monotonic()
     # With one device each, JAX runs programs in the calling thread, which then gets the error.
-    found, _, err = launch(SCRIPT, scenario, options=("-n", "2", "--devices", "1"))
+    errors = Lines()
+    found, _, err = launch(SCRIPT, scenario, options=("-n", "2", "--devices", "1"), errors=errors)
     assert found == code
     assert time.monotonic() - start < 60
+    if word == "failed":  # and nobody waits for who has told of it
+        assert time.monotonic() - errors.last < 3
     assert scenario == "raises" or not any("Traceback" in line for line in err), err
     other = 1 - who
     told = f"[{other}] tracegraph: process {who} of 2 {word}, so process {other} ends"
@@ -586,9 +606,9 @@ def test_who_is_no_process_of_ours_is_sent_away():
 
     stranger = threading.Thread(target=call_in)
     stranger.start()
-    text = refused(f"127.0.0.1:{port}", 2, 0, timeout=3)
+    text = refused(f"127.0.0.1:{port}", 2, 0, timeout=1.5)
     stranger.join()
-    assert "of 2 processes 1 did not come within 3 s" in text
+    assert "of 2 processes 1 did not come within 1.5 s" in text
     assert b"it has 2 processes, and each number once" in answers[0]
 
 

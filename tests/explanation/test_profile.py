@@ -1,5 +1,6 @@
 """`tg.profile`: the line that is slow is the one that it names."""
 
+import gc
 import inspect
 import json
 import time
@@ -10,11 +11,22 @@ import pytest
 
 import tracegraph as tg
 from lowering.profiling import profile_file
+from tracegraph.eager import pending
 
 # One piece of code is decorated again and again, which a user is warned of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
 
 X = np.random.default_rng(0).normal(size=(400, 400)).astype(np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Lets go of the programs of earlier files: XLA writes all that are alive into each profile,
+    which takes a second for two thousand of them."""
+    pending._programs = pending._Programs(pending._PROGRAM_LIMIT)
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def line_of(function, mark):
@@ -201,6 +213,15 @@ def test_an_error_of_the_function_ends_the_profile():
     with pytest.raises(KeyError, match="mine"):
         tg.profile(fails, 1)
     assert tg.profile(sorts, tg.constant(X)).seconds > 0
+
+
+def test_programs_that_did_not_run_are_not_read():
+    """A profile has every program of the process, which may be thousands."""
+    cut = b"\x0a\x05jit_f\x1a\x02\x12\x7f"  # the name, and an instruction that ends too early
+    module = profile_file.CompiledModule(7, cut)
+    assert (module.program, module.name) == (7, "jit_f")
+    whole = profile_file.CompiledModule(7, b"\x0a\x05jit_f\x1a\x06\x12\x04\x0a\x02by")
+    assert list(whole.instructions) == ["by"]
 
 
 def test_integers_of_protocol_buffers():

@@ -131,21 +131,25 @@ class Watch:
         atexit.register(self.leave)
 
     def _listen(self, number: int, peer: Peer) -> None:
-        while True:
-            words = peer.hear()
-            if words is None:
-                break
+        is_told = False
+        while (words := peer.hear()) is not None:
             self._heard[number] = time.monotonic()
             if "left" in words:
                 self._note_end_of(words["left"])
             self._all_have_left |= "all_left" in words
-            if "lost" in words:
-                self._failed_first = words["lost"] if words["has_failed"] else None
-                time.sleep(_LAST_WORDS if words["has_failed"] else 0)
-                self._end_without(words["lost"], words["has_failed"])
+            if "lost" in words and not is_told:
+                is_told = True
+                # Elsewhere, since who tells of a loss is gone soon, which only this thread hears.
+                args = words["lost"], words["has_failed"]
+                threading.Thread(target=self._end_when_told, args=args, daemon=True).start()
         self._gone.add(number)
-        if number not in self._left:
+        if number not in self._left and not is_told:
             self._end_without(number)
+
+    def _end_when_told(self, lost: int, has_failed: bool) -> None:
+        self._failed_first = lost if has_failed else None
+        time.sleep(_LAST_WORDS if has_failed else 0)
+        self._end_without(lost, has_failed)
 
     def _look_after(self) -> None:
         """Tells the others that this process is there, and ends it where one of them is silent. The
