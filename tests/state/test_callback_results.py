@@ -73,7 +73,7 @@ DERIVATIVES = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("kind", DERIVATIVES)
@@ -118,7 +118,7 @@ WRAPPED = {
 }
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("is_decorated", [True, False], ids=["in a function", "at top level"])
 @pytest.mark.parametrize("spec", [VECTOR, tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("kind", DERIVATIVES)
@@ -315,7 +315,7 @@ def test_each_call_of_a_function_has_its_own_sizes():
         assert [size.numpy().tolist() for size in sizes] == [[n], [n + 1]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spec", [tg.float32, tg.TensorSpec([None])], ids=str)
 @pytest.mark.parametrize("way", ["top level", "in a function", "a function in a function"])
 def test_gradients_through_sizes_that_each_call_chooses(way, spec):

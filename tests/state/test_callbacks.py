@@ -50,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:5 of the last")
 CALLBACKS = [scaled_by, read_by_numpy, assign_another, call_a_function, train]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", [SCALAR, tg.float32], ids=["declared", "open"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("make", CALLBACKS)
@@ -744,6 +744,7 @@ def test_sizes_in_a_parallel_loop_that_nothing_tells_are_refused():
     assert uneven(tg.constant([2.0, 2.0])).shape == [2, 2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", OPEN)
 def test_results_whose_sizes_a_callback_chose_know_them(spec):
     x, v = tg.constant(2.0), tg.Variable(tg.zeros([5]), shape=[None])

@@ -43,6 +43,7 @@ def test_branches(run, lines):
         assert lines() == ["before", middle, f"after {abs(x):g}"]
 
 
+@pytest.mark.sampled(1)
 def test_a_branch_of_several(run, lines):
     def chosen(k):
         branches = [lambda n=n: (said("branch", n), tg.constant(n))[1] for n in range(3)]
@@ -82,7 +83,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(run, lines, name):
     assert run(LOOPS[name], 1.5).numpy() == 12.0
@@ -128,7 +129,7 @@ def gradient_of(fn):
     return gradient
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LOOPS)
 def test_gradients_print_once(run, lines, name):
     cube = lambda x: LOOPS[name](x) ** 3  # noqa: E731
@@ -146,6 +147,7 @@ def test_gradients_print_once(run, lines, name):
         assert lines() == steps
 
 
+@pytest.mark.sampled(1)
 def test_gradients_through_a_branch(run, lines):
     chosen = lambda x: tg.cond(x > 0, lambda: (said("taken"), x**3)[1], lambda: -x)  # noqa: E731
     for x, slope, second, expected in ((2.0, 12, 12, ["taken"]), (-2.0, -1, 0, [])):
@@ -368,6 +370,7 @@ def branch_that_prints_before_python(v):
     return chosen
 
 
+CALLS = 15
 RACES = {
     "a branch that calls Python": branch_that_calls_python,
     "a branch behind a check": branch_behind_a_check,
@@ -379,22 +382,22 @@ RACES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", RACES)
 def test_threads_and_effects_inside_lose_no_update(name, lines):
     v = tg.Variable(0.0)
     add_three = tg.function(RACES[name](v))
     add_three(tg.constant(3))
-    calls = lambda: [add_three(tg.constant(3)) for _ in range(40)]  # noqa: E731
+    calls = lambda: [add_three(tg.constant(3)) for _ in range(CALLS)]  # noqa: E731
     threads = [threading.Thread(target=calls) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert v.numpy() == 3 * (1 + 4 * 40)
+    assert v.numpy() == 3 * (1 + 4 * CALLS)
     prints = {"a branch that calls Python": 0}
     prints |= dict.fromkeys([x for x in RACES if "loop" in x or "before" in x], 3)
-    assert len(lines()) == prints.get(name, 1) * (1 + 4 * 40)
+    assert len(lines()) == prints.get(name, 1) * (1 + 4 * CALLS)
 
 
 def test_what_is_assigned_before_a_failed_check_lands_once(lines):
@@ -428,6 +431,7 @@ def test_what_is_assigned_before_a_failed_check_lands_once(lines):
     assert [said_lines.count(text) for text in ("begins", "more", "no")] == [200, 200, 0]
 
 
+@pytest.mark.sampled(1)
 def test_the_gradient_of_a_branch_that_assigns_around_a_check(run):
     w = tg.Variable(2.0)
 

@@ -187,7 +187,7 @@ def test_a_handler_that_always_strikes_while_values_are_computed_compiles_few_pr
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
-    strike_steps(name, COUNT // 18, tmp_path)
+    strike_steps(name, COUNT // 36, tmp_path)
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_a_handler_in_an_undecorated_loop_loses_nothing(name, tmp_path):
     actions.step(ONE)
     with Signals(getattr(actions, name), 1e-3) as signals:
         count = 0
-        while signals.count < COUNT // 30:  # what it adds makes other programs, to be compiled
+        while signals.count < COUNT // 60:  # what it adds makes other programs, to be compiled
             with tg.GradientTape() as tape:
                 y = tg.reduce_sum(tg.tanh(own * 0.0) + own)
             own.assign_add(tape.gradient(y, own))
@@ -251,7 +251,7 @@ def test_a_handler_while_a_step_is_traced_and_compiled():
 
     with Signals(handle, 5e-3) as signals:
         calls = 0
-        while signals.count < COUNT // 10:
+        while signals.count < COUNT // 25:
             scale = tg.constant(float(calls))
             step = tg.function(lambda x, s: v.assign_add(tg.tanh(x * s) * 0 + 1.0).read_value())
             step(tg.ones([4]), scale)
@@ -505,6 +505,7 @@ def test_a_handler_that_calls_a_step_while_jax_traces_another_function():
     assert float(v) == 3.0 + len(calls)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "context, argument",
     [

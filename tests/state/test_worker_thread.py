@@ -103,7 +103,7 @@ from tracegraph.core import worker_thread
 faulthandler.dump_traceback_later(60, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 v = tg.Variable(3.0)
-kind, main = sys.argv[1], threading.get_ident()
+main = threading.get_ident()
 
 def strike():
     while not any(task.may_be_left for task in [*worker_thread._running]):
@@ -131,31 +131,43 @@ def taped(x):
     v.assign_sub(tape.gradient(y, v))
 
 kinds = {"top level": at_top_level, "function": tg.function(endless), "step": step}
-run = (kinds | {"assigned": assigned, "taped": taped})[kind]
-if sys.argv[2] == "warm":
-    run(tg.constant(-2.0))  # which ends
+kinds |= {"assigned": assigned, "taped": taped}
+
+for case in sys.argv[1:]:
+    state, _, kind = case.partition(" ")
+    if state == "warm":
+        kinds[kind](tg.constant(-2.0))  # which ends
     v.assign(3.0)
-
-for attempt in range(2):
-    threading.Thread(target=strike, daemon=True).start()
-    try:
-        run(tg.constant(1e-9))
-    except KeyboardInterrupt:
-        print("interrupted")
-    assert gc.isenabled() and v.numpy() == 3.0
-    assert float(tg.constant(4.0) * attempt) == 4.0 * attempt  # other programs run
-v.assign_add(1.0)
-print("ends with", v.numpy())
+    for attempt in range(2):
+        threading.Thread(target=strike, daemon=True).start()
+        try:
+            kinds[kind](tg.constant(1e-9))
+        except KeyboardInterrupt:
+            print("interrupted")
+        assert gc.isenabled() and v.numpy() == 3.0
+        assert float(tg.constant(4.0) * attempt) == 4.0 * attempt  # other programs run
+    v.assign_add(1.0)
+    print("ends with", v.numpy())
 """
+KINDS = ["top level", "function", "step", "assigned", "taped"]
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", ["top level", "function", "step", "assigned", "taped"])
-@pytest.mark.parametrize("run", ["first", "warm"])
-def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(kind, run):
-    command = [sys.executable, "-c", ENDLESS, kind, run]
+@pytest.mark.parametrize(
+    "cases",
+    [
+        ["warm top level", "first step"],  # in one process, with the first still running
+        *(
+            pytest.param([f"{state} {kind}"], marks=pytest.mark.sweep)
+            for state in ("first", "warm")
+            for kind in KINDS
+        ),
+    ],
+    ids=", ".join,
+)
+def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(cases):
+    command = [sys.executable, "-c", ENDLESS, *cases]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    wanted = "interrupted\ninterrupted\nends with 4.0\n"
+    wanted = "interrupted\ninterrupted\nends with 4.0\n" * len(cases)
     assert (done.stdout, done.returncode) == (wanted, 0), done.stderr
 
 
@@ -272,7 +284,7 @@ def test_a_handler_compiles_while_jax_holds_its_lock(on_alarm, monkeypatch):
 
 
 READS = """
-import faulthandler, random, signal
+import faulthandler, random, signal, sys
 import tracegraph as tg
 from tracegraph import nest
 faulthandler.dump_traceback_later(100, exit=True)
@@ -281,22 +293,23 @@ def handler(*_):
     found.append(float(tg.reduce_sum(w)))
 signal.signal(signal.SIGALRM, handler)
 random.seed(5)
-for n in range(2, 24):
+count = int(sys.argv[1])
+for n in range(2, 2 + count):
     w = tg.Variable(tg.zeros([n]))
     w.numpy()
     signal.setitimer(signal.ITIMER_REAL, random.random() * 0.012 + 1e-4)
     w.assign_add(tg.ones([n]))
     assert (w.numpy() == 1).all()
     signal.setitimer(signal.ITIMER_REAL, 0)
-assert len(found) > 5, found
+assert len(found) > count // 4, found
 print("whole")
 """
 
 
-def test_handlers_that_compute_at_random_moments_of_compiles():
-    done = subprocess.run(
-        [sys.executable, "-c", READS], capture_output=True, text=True, timeout=150
-    )
+@pytest.mark.parametrize("count", [5, pytest.param(22, marks=pytest.mark.sweep)])
+def test_handlers_that_compute_at_random_moments_of_compiles(count):
+    command = [sys.executable, "-c", READS, str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
