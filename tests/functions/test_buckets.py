@@ -16,7 +16,10 @@ from tracegraph.execution import buckets as module
 from tracegraph.ops.index import UPDATE_SLICE, DynamicSlice, GatherNd, ScatterAdd
 
 # Each test decorates one piece of code again and again, which a user is warned of.
-pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
+    pytest.mark.sampled(1),  # in each run with one kind of padding, unless it says how many
+]
 
 COUNTS = st.integers(1, 70)
 SPEC = tg.TensorSpec
@@ -461,14 +464,14 @@ def train(options, batches):
 
 @pytest.mark.sampled(1)
 def test_training_on_batches_of_many_sizes(is_sweep):
-    batches = [32, 32, 7, 19, 1, 32, 5, 64, 3] if is_sweep else [5, 32, 7]
+    batches = [32, 32, 7, 19, 1, 32, 5, 64, 3] if is_sweep else [5, 7]
     _, losses, weights = train({}, batches)
     step, found, padded_weights = train({"bucket_sizes": [8, 32, 64]}, batches)
     np.testing.assert_allclose(found, losses, rtol=1e-4)
     for x, y in zip(padded_weights, weights, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
     (trace,) = step.traces
-    assert len(trace.bucketing.executions) == (3 if is_sweep else 2)
+    assert len(trace.bucketing.executions) == (3 if is_sweep else 1)
     assert not trace._executions
 
 

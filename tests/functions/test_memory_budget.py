@@ -144,7 +144,7 @@ def test_random_numbers_are_drawn_once():
         dropped = lambda h, kernel: tg.nn.dropout(block(h, kernel), 0.3)  # noqa: E731
         return gradients(h, *kernels, layer=dropped)
 
-    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     results = []
     for budget in (None, int(0.7 * temporaries(tg.function(loss), *args))):
         tg.random.set_seed(4)
@@ -171,7 +171,7 @@ def test_a_custom_gradient_and_a_registered_recomputation_stay():
         return tg.tanh(x), gradient
 
     layer = lambda h, kernel: tg.recompute_grad(block)(clipped(h), kernel)  # noqa: E731
-    args = [tg.constant(a) for a in (X, *KERNELS[:6])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     plain = tg.function(partial(gradients, layer=layer))
     f = tg.function(partial(gradients, layer=layer), memory_budget=temporaries(plain, *args) - 1)
     close(f(*args), plain(*args))
@@ -188,9 +188,9 @@ def test_second_derivatives():
             total = y + tg.reduce_sum(tg.square(slope))
         return total, outer.gradient(total, kernels)
 
-    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     plain = tg.function(penalty)
-    f = tg.function(penalty, memory_budget=int(0.85 * temporaries(plain, *args)))
+    f = tg.function(penalty, memory_budget=int(0.9 * temporaries(plain, *args)))
     close(f(*args), plain(*args))
     assert f.memory(*args).again > 0
 
@@ -204,7 +204,7 @@ def test_hessian_vector_products():
             found = tape.gradient(y, kernels)
         return accumulator.jvp(found)
 
-    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     plain = tg.function(forward_over_reverse)
     f = tg.function(forward_over_reverse, memory_budget=int(0.8 * temporaries(plain, *args)))
     close(f(*args), plain(*args))
@@ -238,7 +238,7 @@ def test_a_nested_function_and_branches():
     def half(h, kernel):
         return tg.cond(tg.reduce_sum(h) > 0.0, lambda: block(h, kernel), lambda: h @ kernel)
 
-    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     plain = tg.function(partial(gradients, layer=lambda h, k: block(half(h, k), k)))
     f = tg.function(plain.python_function, memory_budget=int(0.6 * temporaries(plain, *args)))
     close(f(*args), plain(*args))
@@ -258,13 +258,25 @@ def test_a_step_that_prints_keeps_to_the_budget(capsys):
     assert temporaries(f, *args) <= 0.6 * plain
 
 
-def test_every_schedule_computes_the_same():
+def some(schedules, request):
+    """Some of many schedules: none that computes again, one in the middle and the last. The others
+    too in a case that each run leaves out."""
+    if request.node.get_closest_marker("sweep"):
+        return schedules
+    return schedules[:: max(1, (len(schedules) - 1) // 2)]
+
+
+all_or_some = pytest.mark.parametrize("_", ["some", pytest.param("all", marks=pytest.mark.sweep)])
+
+
+@all_or_some
+def test_every_schedule_computes_the_same(_, request):
     args = [tg.constant(a) for a in (X, *KERNELS[:4])]
     graph = tg.function(gradients).graph(*args)
     schedules = trade_offs(graph)
     assert schedules[-1].work > 0 == schedules[0].work
     loss, found = of_jax(X, KERNELS[:4])
-    for schedule in schedules:
+    for schedule in some(schedules, request):
         close(backend.program(schedule.graph())(X, *KERNELS[:4]), [loss, *found])
 
 
@@ -337,19 +349,20 @@ def test_the_least_of_a_scan_is_that_of_its_body_computed_again(optimised):
 
         return run
 
-    args = X, np.stack(KERNELS[:8])
+    args = X, np.stack(KERNELS[:4])
     by_hand = temporaries(tg.function(trained(tg.recompute_grad(step))), *args)
     f = tg.function(trained(step), memory_budget=int(1.01 * by_hand))
     assert f.memory(*args).temporaries <= 1.01 * by_hand
     close(f(*args), tg.function(trained(step))(*args))
 
 
-def test_every_schedule_of_a_scan_computes_the_same():
+@all_or_some
+def test_every_schedule_of_a_scan_computes_the_same(_, request):
     args = X, np.stack(KERNELS[:4])
     loss, found = of_jax(X, KERNELS[:4])
     schedules = trade_offs(tg.function(scanned).graph(*args))
     assert any(schedule.timeline.plain is not schedule.timeline for schedule in schedules)
-    for schedule in schedules:
+    for schedule in some(schedules, request):
         close(backend.program(schedule.graph())(*args), [loss, np.stack(found)])
 
 
@@ -375,13 +388,13 @@ def test_loops_keep_as_many_states_as_the_budget_has_room_for(optimised):
     plain = tg.function(looped)
     wanted, whole = plain(*args), temporaries(plain, *args)
     counts = []
-    for share in (1.5, 0.6, 0.1):
+    for share in (0.6, 0.1):
         budget = int(share * whole)
         f = tg.function(looped, memory_budget=budget)
         close(f(*args), wanted)
         assert temporaries(f, *args) <= budget
         counts += checkpoints_of(f, *args)
-    assert counts == sorted(counts, reverse=True) and 2 <= counts[-1] < counts[0]
+    assert 2 <= counts[-1] < counts[0] < 63
     assert checkpoints_of(plain, *args) == [63]
 
 
@@ -419,14 +432,14 @@ def test_sizes_are_rounded_up():
 
 
 def test_a_budget_that_cannot_be_met_names_the_least():
-    args = [tg.constant(a) for a in (X, *KERNELS[:4])]
+    args = [tg.constant(a) for a in (X, *KERNELS[:3])]
     with pytest.raises(tg.errors.InvalidArgumentError) as caught:
         tg.function(gradients, memory_budget="1KiB")(*args)
     text = str(caught.value)
     least = re.match(r"the least found for gradients is (\d+\.\d [KMG]iB) beside", text)
     assert least and "its memory_budget is 1.0 KiB" in text and "test_memory_budget.py:" in text
     f = tg.function(gradients, memory_budget=least[1])
-    close(f(*args), of_jax(X, KERNELS[:4]))
+    close(f(*args), of_jax(X, KERNELS[:3]))
 
 
 def test_a_function_without_gradients_has_nothing_to_compute_again():

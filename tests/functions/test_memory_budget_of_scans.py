@@ -145,6 +145,7 @@ def looped_in_jax(rows, x, kernel):
     return value, ends, *found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "run, oracle, args",
     [

@@ -170,7 +170,7 @@ OF_SIZES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OF_SIZES)
 def test_sizes_that_follow_from_open_ones(name):
     check_sizes(*OF_SIZES[name])
@@ -342,7 +342,7 @@ OF_ANYTHING = {
 SHAPES = [(3,), (2, 3), (), (0,)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OF_ANYTHING)
 def test_a_tensor_of_unknown_rank_needs_one_trace(name):
     fn = OF_ANYTHING[name]
@@ -372,7 +372,7 @@ def test_a_tensor_of_unknown_rank_needs_one_trace(name):
 )
 def test_what_needs_the_rank_is_traced_once_per_rank(fn):
     f = opened(fn, ANYTHING)
-    for shape in [(3,), (2, 3), (4, 2), (5,)]:
+    for shape in [(3,), (2, 3), (4, 2)]:
         x = numbers(shape)
         check_same(outcome(f, x), outcome(fn, x))
     assert len(f.pretty_printed_concrete_signatures().split("\n\n")) == 2
@@ -404,7 +404,7 @@ ASKING = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ASKING)
 def test_python_is_told_the_right_sizes(name):
     function = ASKING[name]

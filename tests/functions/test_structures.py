@@ -509,9 +509,17 @@ def assert_alike(found, wanted):
     assert found == wanted
 
 
-@settings(max_examples=60, deadline=None)
-@given(STRUCTURES)
-def test_random_structures_come_back(structure):
+def some_of(count, check):
+    """Checks random structures."""
+    settings(max_examples=count, deadline=None)(given(STRUCTURES)(check))()
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(60, marks=pytest.mark.sweep)])
+def test_random_structures_come_back(count):
+    some_of(count, comes_back)
+
+
+def comes_back(structure):
     assert_alike(nest.map_structure(lambda x: x and 2.0 * x, structure), doubled(structure))
     for none_is_leaf in (True, False):
         leaves, packing = nest.flatten_structure(structure, none_is_leaf)
@@ -527,9 +535,12 @@ def test_random_structures_come_back(structure):
         assert_alike(numbers(tape.gradient(y, tensors)), doubled(structure))
 
 
-@settings(max_examples=25, deadline=None)
-@given(STRUCTURES)
-def test_random_structures_go_through_functions(structure):
+@pytest.mark.parametrize("count", [6, pytest.param(25, marks=pytest.mark.sweep)])
+def test_random_structures_go_through_functions(count):
+    some_of(count, goes_through_a_function)
+
+
+def goes_through_a_function(structure):
     f = tg.function(lambda p: nest.map_structure(lambda x: None if x is None else 2.0 * x, p))
     tensors = nest.map_structure(lambda x: None if x is None else made(x), structure)
     for _ in range(2):
