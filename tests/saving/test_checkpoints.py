@@ -897,7 +897,7 @@ def test_a_step_in_another_thread_sees_all_values_or_none():
 
     thread = threading.Thread(target=run)
     thread.start()
-    for _ in range(25):
+    for _ in range(8):
         checkpoint.read(path)
         checkpoint.write("other")
         assert len(set(map(float, values("other").values()))) == 1
@@ -1143,18 +1143,21 @@ needs_signals = pytest.mark.skipif(
 
 
 @needs_signals
-def test_a_signal_handler_saves_at_any_moment_of_a_save(monkeypatch):
+@pytest.mark.parametrize(
+    ("stride", "least"), [(240, 8), pytest.param(60, 30, marks=pytest.mark.sweep)]
+)
+def test_a_signal_handler_saves_at_any_moment_of_a_save(monkeypatch, stride, least):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug, and it is slow
     choose, moment = random.Random(5), 0
     racing = Racing()
     racing.save()
     with Handlers(racing.save) as handlers:
         while handlers.strike(moment, racing.save):
-            moment += choose.randint(1, 60)
+            moment += choose.randint(1, stride)
             assert len(racing.manager.checkpoints) == 2
             assert os.path.exists(racing.manager.latest_checkpoint)
     racing.check()
-    assert len(racing.paths) > 30
+    assert len(racing.paths) > least
 
 
 @needs_signals
@@ -1172,7 +1175,7 @@ def test_a_signal_handler_is_the_first_to_save():
 def test_a_signal_handler_saves_while_threads_do(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)
     racing, choose = Racing(), random.Random(6)
-    threads = [threading.Thread(target=racing.save_often, args=[40]) for _ in range(3)]
+    threads = [threading.Thread(target=racing.save_often, args=[12]) for _ in range(3)]
     with Handlers(racing.save) as handlers:
         for thread in threads:
             thread.start()
@@ -1230,7 +1233,7 @@ def generation_of(path):
 
 
 @pytest.mark.parametrize(
-    ("count", "least"), [(6, 3), pytest.param(15, 10, marks=pytest.mark.sweep)]
+    ("count", "least"), [(3, 1), pytest.param(15, 10, marks=pytest.mark.sweep)]
 )
 def test_a_kill_at_any_moment_leaves_whole_checkpoints(count, least):
     """What was told to be saved is there, and what is there is whole."""

@@ -1211,7 +1211,7 @@ def first_and_second(f):
     return lambda x: (f(x), slope(x), curve(x))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", DERIVED)
 def test_custom_gradients_at_derived_sizes(tmp_path, name):
     f = tg.function(DERIVED[name], input_signature=[tg.TensorSpec([None])])

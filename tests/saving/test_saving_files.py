@@ -292,6 +292,7 @@ for number in range(50):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["model", "checkpoint"])
 def test_a_reader_beside_a_writer_sees_what_is_whole(tmp_path, kind):
     path = tmp_path / "m"

@@ -30,7 +30,7 @@ class Saver:
 
 
 @pytest.mark.parametrize(
-    ("count", "least"), [(10, 6), pytest.param(30, 20, marks=pytest.mark.sweep)]
+    ("count", "least"), [(5, 2), pytest.param(30, 20, marks=pytest.mark.sweep)]
 )
 def test_a_kill_at_any_moment_leaves_one_generation(count, least):
     told = 0
@@ -108,6 +108,7 @@ def ptrace():
         pytest.skip("no process can be traced here")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("ptrace")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_at_some_system_calls_of_a_commit_leaves_the_old_state_or_the_new(kind):
