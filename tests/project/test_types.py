@@ -102,7 +102,7 @@ def mypy(folder: Path) -> dict[str, set[tuple[int, str]]]:
     return faults
 
 
-@pytest.mark.parametrize("checker", [pyright, mypy])
+@pytest.mark.parametrize("checker", [pyright, pytest.param(mypy, marks=pytest.mark.sweep)])
 def test_checkers_find_every_fault_and_no_other(folder, checker):
     require(checker.__name__)
     faults = checker(folder)
