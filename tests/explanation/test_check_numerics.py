@@ -152,7 +152,7 @@ def test_a_loop_that_would_never_end_ends_with_the_failure():
     assert re.match(r"log: .*; in step 1 of the loop at", fact)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [

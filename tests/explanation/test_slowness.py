@@ -155,7 +155,11 @@ def left_by_a_tensor(x, n):
     [
         (over_a_range, 520, "a Python loop over range(0, 520) is", "of its 520", "tg.range"),
         (while_python_decides, 520, "a Python `while` is", "iterations,", "i = tg.constant(0)"),
-        (left_by_a_tensor, 520, "a Python loop over range(0, 520) is", "of its 520", "tg.range"),
+        pytest.param(
+            *(left_by_a_tensor, 520, "a Python loop over range(0, 520) is", "of its 520"),
+            "tg.range",
+            marks=pytest.mark.sweep,  # it has a branch in each of its iterations
+        ),
     ],
 )
 def test_converted_loops_that_python_decides_are_told(function, count, start, end, fix):
@@ -302,8 +306,8 @@ def test_nested_first_runs_are_told_each_of_their_own(notes, capsys):
 
 
 def stall_in_a_handler():
-    """One second in the handler of a signal that strikes now."""
-    previous = signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(1))
+    """Half a second in the handler of a signal that strikes now."""
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: time.sleep(0.5))
     try:
         signal.raise_signal(signal.SIGUSR1)
     finally:
@@ -312,12 +316,12 @@ def stall_in_a_handler():
 
 class Stalling:
     def __del__(self):
-        time.sleep(1)
+        time.sleep(0.5)
 
 
 @pytest.mark.parametrize("stall", [stall_in_a_handler, Stalling], ids=["handler", "finalizer"])
 def test_what_interrupts_a_compile_is_no_time_of_it(stall, notes, monkeypatch, capsys):
-    monkeypatch.setattr(slow_compiles, "SECONDS", 0.5)
+    monkeypatch.setattr(slow_compiles, "SECONDS", 0.25)
     graph = tg.function(chain).graph(tg.ones([2]), 3)
     with slow_compiles.noted(graph):
         stall()
