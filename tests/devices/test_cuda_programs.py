@@ -81,7 +81,7 @@ def donated_in(text):
 # Training steps.
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("kind", [pytest.param("mlp", marks=pytest.mark.sweep), "cnn"])
 def test_the_steps_of_train_digits(kind):
     digits = imported("train_digits", "matplotlib", "sklearn", "tqdm")
     model = digits.make_model(kind)
@@ -107,6 +107,7 @@ def test_the_functions_of_train_transformer(monkeypatch):
     assert "stablehlo.while" in for_cuda(write, tg.TensorSpec([1, 4], tg.int32))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("dtype", "short"), [("bfloat16", "bf16"), ("float16", "f16")])
 def test_a_step_of_attention_in_narrow_types(dtype, short):
     layer = tg.layers.MultiHeadAttention(2, 8, dtype=dtype)

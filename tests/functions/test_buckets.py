@@ -192,7 +192,7 @@ def test_rows(names, is_sweep):
     assert pair.programs[1] == 0 and (pair.programs[0] == 4 or not is_sweep)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", groups(name for name in ROWS if name != "contrast"))
 def test_gradients_inside(names, is_sweep):
     pair = gradients(names)
@@ -274,7 +274,7 @@ LOOPS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_and_branches(name, is_sweep):
     pair = loops(name)
@@ -497,7 +497,7 @@ def test_an_embedding_learns_from_a_sentence_of_any_length(is_sweep):
         pair.check(integers(n, 11), integers(n, 11, seed=1), rtol=1e-4)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "dtype", ["float16", "bfloat16", "float64", "int32", "int8", "uint8", "complex64"]
 )
@@ -615,7 +615,7 @@ SIZES = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_buckets_may_be_any_integers(sizes):
     pair = Pair(ROWS["softmax"], SPEC([None, 4]), buckets=SIZES[sizes]())
@@ -640,6 +640,7 @@ WRONG = ["powers_of_three", b"ab", [], [0], [8, -1], [2.5], 8, [True], [np.True_
 WRONG += [np.array([8.0]), np.array([[4, 8]]), np.array(8), np.array([]), np.array([True])]
 
 
+@pytest.mark.sampled(len(WRONG))
 @pytest.mark.parametrize("wrong", WRONG)
 def test_buckets_must_be_sizes(wrong):
     with pytest.raises(tg.errors.SignatureError, match="bucket_sizes is"):
@@ -791,6 +792,7 @@ def test_what_mixes_rows_is_refused_with_its_line():
     assert "f32[4,d0]" in text and "leave bucket_sizes out" in text
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "mixing",
     [
@@ -942,7 +944,7 @@ def test_sizes_that_shrink_are_compiled_as_they_are():
 
 
 # The quick kernels of XLA compare narrow indices with a size that their type cannot hold.
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32", "int64"])
 def test_indices_of_every_type(dtype, is_sweep):

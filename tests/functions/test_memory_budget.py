@@ -84,7 +84,7 @@ def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised
     assert 0 < table.again < 0.35
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sweep  # a quarter is above
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.35])
 def test_the_budget_holds_whatever_it_is(optimised, args, share):
     plain = temporaries(tg.function(gradients), *args)
@@ -195,6 +195,7 @@ def test_second_derivatives():
     assert f.memory(*args).again > 0
 
 
+@pytest.mark.sweep  # second derivatives in reverse mode are above
 def test_hessian_vector_products():
     def forward_over_reverse(x, *kernels):
         with tg.autodiff.ForwardAccumulator(list(kernels), list(kernels)) as accumulator:

@@ -50,7 +50,7 @@ def run(test):
     return report.getvalue()
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", list(modules()))
 def test_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -107,7 +107,7 @@ def check(differences, count, strikes=0.0, seed=None):
     assert len(known) == before + count
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(60, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("count", [8, pytest.param(60, marks=pytest.mark.sweep)])
 def test_sequences_agree_with_the_model(differences, count):
     check(differences, count)
 
@@ -120,7 +120,7 @@ def test_many_sequences_agree_with_the_model(seed, tmp_path):
 
 # Python swallows an interrupt that falls into one of its callbacks.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("count", [10, pytest.param(30, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("count", [6, pytest.param(30, marks=pytest.mark.sweep)])
 def test_sequences_that_are_struck_agree_with_the_model(differences, count):
     check(differences, count, strikes=0.5)
 
