@@ -39,6 +39,7 @@ def failure(function, *arguments):
 STEP = "step {} of the loop at test_check_numerics.py:{}"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "arguments", "op", "step"),
     [

@@ -72,7 +72,7 @@ def test_a_trace_holds_few_graphs_and_nodes():
     assert each["Tensor"] <= 12, each
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "made", [lambda _: small, scale, step_of], ids=["pure", "reads", "assigns"]
@@ -98,6 +98,7 @@ def operations(function, stage, *args):
     return [line.split(", metadata=")[0] for line in text.splitlines() if " = " in line]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stage", ["hlo_no_metadata", "optimized_hlo"])
 def test_texts_of_the_compiler_stay(stage):
     function, x = tg.function(small), tg.ones([4])

@@ -1166,6 +1166,7 @@ UNWRITABLE = [
 HEAD = "tracegraph: the output cannot be written: "
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("arguments", UNWRITABLE)
 def test_an_output_that_cannot_be_written(run, model, monkeypatch, arguments):
     monkeypatch.setattr(sys, "stdout", None)  # what Python has of `>&-`
@@ -1175,6 +1176,7 @@ def test_an_output_that_cannot_be_written(run, model, monkeypatch, arguments):
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full")
 
 
+@pytest.mark.sampled(6)
 @needs_full
 @pytest.mark.parametrize("arguments", UNWRITABLE)
 def test_a_full_disk(run, model, monkeypatch, arguments):

@@ -426,6 +426,7 @@ def test_arrays_go_to_other_libraries_without_a_copy():
 X = np.array([[1.0, -2.0], [3.0, 4.5]], np.float32)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "use",
     [

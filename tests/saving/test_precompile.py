@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import stat
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -64,16 +66,22 @@ def hits():
     settings.compiled_folders = ()
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
     """A saved model whose two functions are compiled beside it."""
     model = Model()
     model.step.get_concrete_function()
-    folder = tmp_path / "model"
+    folder = tmp_path_factory.mktemp("kept") / "model"
     tg.saved_model.save(model, folder)
     model.step.precompile(None, folder)
     model.__call__.precompile([(tg.TensorSpec([3, 4]),)], folder)
     return folder
+
+
+@pytest.fixture
+def saved(kept, tmp_path):
+    """A copy of it for one test."""
+    return Path(shutil.copytree(kept, tmp_path / "model"))
 
 
 def programs(folder):
