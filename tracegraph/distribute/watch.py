@@ -111,12 +111,17 @@ class Watch:
         self._is_leaving = False
         #: Whether all have said it, as the first process tells the others.
         self._all_have_left = False
+        #: What another process told of a lost one: which, and whether it failed.
+        self._loss = (0, False)
+        self._has_loss = threading.Event()
         #: Held by the thread that ends this process.
         self._ending = threading.Lock()
         for number, peer in peers.items():
             thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
             thread.start()
         threading.Thread(target=self._look_after, daemon=True).start()
+        # It begins now: no thread can where the interpreter exits.
+        threading.Thread(target=self._end_when_told, daemon=True).start()
         previous = sys.excepthook
 
         def note_failure(kind: Any, error: Any, *rest: Any) -> None:
@@ -140,13 +145,15 @@ class Watch:
             if "lost" in words and not is_told:
                 is_told = True
                 # Elsewhere, since who tells of a loss is gone soon, which only this thread hears.
-                args = words["lost"], words["has_failed"]
-                threading.Thread(target=self._end_when_told, args=args, daemon=True).start()
+                self._loss = words["lost"], words["has_failed"]
+                self._has_loss.set()
         self._gone.add(number)
         if number not in self._left and not is_told:
             self._end_without(number)
 
-    def _end_when_told(self, lost: int, has_failed: bool) -> None:
+    def _end_when_told(self) -> None:
+        self._has_loss.wait()
+        lost, has_failed = self._loss
         self._failed_first = lost if has_failed else None
         time.sleep(_LAST_WORDS if has_failed else 0)
         self._end_without(lost, has_failed)
