@@ -266,8 +266,9 @@ def test_a_name_that_only_steps_set():
 def found_by_python(x, n):
     for i in tg.range(n):
         y = tg.numpy_function(lambda x: x[x > 4.0], [x], tg.float32)
+        y.set_shape([None])
         if i == 2:
-            return tg.ensure_shape(y, [None])
+            return y
     return x
 
 

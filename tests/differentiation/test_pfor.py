@@ -512,7 +512,7 @@ BAD = {
     "minus one": (lambda: tg.pfor(lambda i: i, -1), ValueError, "-1"),
     "half": (lambda: tg.pfor(lambda i: i, 1.5), TypeError, "1.5"),
     "a str": (lambda: tg.pfor(lambda i: "a", 3), TraceError, "str"),
-    "a decision": (lambda: tg.pfor(lambda i: max(i, 1), 3), TypeError, "tg.where"),
+    "a decision": (lambda: tg.pfor(lambda i: sorted([i, 1])[0], 3), TypeError, "tg.where"),
     "a value": (lambda: tg.pfor(lambda i: i.numpy(), 3), TypeError, "numpy"),
     "axes": (lambda: tg.vmap(lambda x: x, 2)(tg.ones([2, 2])), ValueError, "axis 2"),
     "axes out": (lambda: tg.vmap(lambda x: x, 0, 2)(tg.ones([2, 2])), ValueError, "axis 2"),

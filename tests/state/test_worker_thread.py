@@ -15,6 +15,7 @@ import pytest
 import tracegraph as tg
 from tracegraph import nest
 from tracegraph.core import recursion_limit
+from tracegraph.core.later import opened
 from tracegraph.core.worker_thread import Task, entered, may_be_left, on_worker_thread
 from tracegraph.eager.pending import Pending
 from tracegraph.ir import op
@@ -197,6 +198,7 @@ def test_no_interrupt_strikes_while_jax_is_imported(monkeypatch):
         return usual(name)
 
     monkeypatch.setattr(importlib, "import_module", noted)
+    opened.cache_clear()
     assert nest.tree_util.__wrapped__() is nest.tree_util()
     assert threads and threading.main_thread().ident not in threads
 
