@@ -154,7 +154,7 @@ MUTANTS = [
     Mutant(reduce.Max, LOWERING, "reduce_max", "reduce_min"),
     Mutant(reduce.CumSum, LOWERING, "reverse=op.reverse", "reverse=False"),
     # Contractions.
-    Mutant(contract.Matmul, "vjp", "MATMUL(adjoint(x), g)", "MATMUL(swap_last(x), g)"),
+    Mutant(contract.Matmul, "vjp", "self(adjoint(x), g)", "self(swap_last(x), g)"),
     Mutant(contract.Matmul, "batch", "x.ndim - 3", "0"),
     Mutant(contract.Matmul, "depends", "p.any(axis=-1", "p.any(axis=-2"),
     Mutant(contract.Conv, "depends", "q.take(ys)", "q.take(xs)"),
@@ -175,12 +175,12 @@ MUTANTS = [
         "move_axis(grouped, 0, grouped.ndim - 1)",
     ),
     Mutant(contract.Conv, "taps", "self.padding[k][0]", "self.padding[k][1]"),
-    Mutant(contract.Conv, LOWERING, "_plain_conv(op, x, y)", "_plain_conv(op, x, -y)"),
+    Mutant(contract.Conv, LOWERING, "return by_xla(op, x, y)", "return by_xla(op, x, -y)"),
     Mutant(
         contract.Conv,
         LOWERING,
-        "_plain_conv(op, x, y)",
-        "_plain_conv(ops.Conv(op.strides, op.padding, op.rhs_dilation, *op.attributes[3:]), x, y)",
+        "by_xla(op, x, y)",
+        "by_xla(ops.Conv(op.strides, op.padding, op.rhs_dilation, *op.attributes[3:]), x, y)",
     ),
     # Linear algebra.
     Mutant(linalg.Solver, "vjp", "if self.adjoint", "if not self.adjoint", linalg.Solve),

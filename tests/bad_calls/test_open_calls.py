@@ -29,6 +29,7 @@ LAST = {
     **dict.fromkeys(
         ["histogram_fixed_width", "histogram_fixed_width_bins"], "a range is two numbers"
     ),
+    "signal.inverse_mdct": "a frame has an even number of elements",
 }
 #: What needs more sizes than that, and why.
 WHOLE = {

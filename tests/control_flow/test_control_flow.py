@@ -264,7 +264,6 @@ LAZY = {
 }
 
 
-@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LAZY)
 def test_a_variable_that_a_body_creates(run, name):
     layer = Twice()

@@ -766,7 +766,9 @@ def test_nan_stays_nan_in_public_functions(name):
         found.insert(0, value.numpy())
         with jax.enable_x64(True):
             total = jax.grad(lambda *v: jnp.sum(theirs(*v)), tuple(range(len(xs))))
-            both = jax.jit(lambda *v, total=total: (theirs(*v), *total(*v)))
+            both = lambda *v, total=total: (theirs(*v), *total(*v))  # noqa: E731
+            # In one program XLA makes 0 of JAX's infinity times 0.
+            both = both if name.startswith("reduce_m") else jax.jit(both)
             expected = [np.asarray(v) for v in both(*xs)]
         masks = [(np.isnan(a), np.isnan(b)) for a, b in zip(found, expected, strict=True)]
         assert (masks[0][0] == masks[0][1]).all(), "a value"

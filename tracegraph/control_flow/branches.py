@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -233,14 +234,14 @@ def case(
 def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
     """The traces of the named functions. TensorArrays that they return get the same buffers, which
     may take a second trace."""
-    found: list[Any] = []
+    results: list[Any] = [None] * len(functions)
 
-    def noted(result: Any) -> Any:
-        found.append(chosen_alike(result))
-        return found[-1]
+    def noted(number: int, result: Any) -> Any:
+        results[number] = chosen_alike(result)  # a function that creates a Variable is traced twice
+        return results[number]
 
-    regions = [traced_region(*pair, convert=noted) for pair in functions]
-    lacking = common_needs(found, [region.traced.graph for region in regions])
+    regions = [traced_region(*x, convert=partial(noted, k)) for k, x in enumerate(functions)]
+    lacking = common_needs(results, [region.traced.graph for region in regions])
     if not any(map(any, lacking)):
         return regions
     return [
