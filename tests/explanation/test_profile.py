@@ -52,9 +52,13 @@ def of_sorts():
 
 
 def test_a_slow_line_is_found():
-    start = time.perf_counter()
-    profile = tg.profile(sorts, tg.constant(X))
-    limit = time.perf_counter() - start
+    def measured():
+        start = time.perf_counter()
+        profile = tg.profile(sorts, tg.constant(X))
+        return profile.seconds, time.perf_counter() - start, profile
+
+    # On a busy machine any line may have to wait: the quickest of three runs did so least.
+    _, limit, profile = min((measured() for _ in range(3)), key=lambda x: x[0])
     line = profile.lines[0]
     assert line.name == line_of(sorts, "slow")
     assert line.seconds > 0.5 * profile.seconds
