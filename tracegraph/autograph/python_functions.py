@@ -25,7 +25,14 @@ from tracegraph.tensor_arrays.tensor_array import TensorList
 
 
 def computed(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a function of Python gives, if it is given a value of a graph."""
+    """What a function of Python gives, if it is given a value of a graph: a tensor, with
+    derivatives, of the user's line.
+
+    Raises TraceError for other axes than the function takes, or a complex number for `int` and
+    `float`; DTypeError for numbers that do not mix; ShapeError for `bool` of several elements. The
+    results are those of TensorFlow's conversion (tensorflow/python/autograph/operators), but that
+    nothing wide is narrowed.
+    """
     return _COMPUTED[function](*args, **options)
 
 
