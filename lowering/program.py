@@ -33,7 +33,7 @@ from lowering.device import (
 from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
-from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, is_of_interrupt, uncollected
+from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, call_uncollected, is_of_interrupt
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
 from tracegraph.core.types import TensorType, token
@@ -396,7 +396,7 @@ class Program:
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         kind = self.kind(buffers)
         if not self.may_be_left and kind in self._known:
-            return self._called(buffers)
+            return self._called_again(buffers)
         try:
             outputs = on_worker_thread_here(lambda: self._noted(buffers))
         except BaseException:
@@ -405,6 +405,16 @@ class Program:
             raise
         self._known.add(kind)  # never asked for again if a handler has reset the program
         return outputs
+
+    def _called_again(self, buffers: tuple[Any, ...]) -> tuple[Any, ...]:
+        run = self.run  # None if an interrupt has reset the program
+        if run is not None and not (self.needs_x64 or self._is_atomic):
+            try:
+                return call_uncollected(run, buffers)
+            except Exception as error:
+                if is_of_interrupt(error):
+                    raise
+        return self._called(buffers)
 
     def _noted(self, buffers: Sequence[Any]) -> tuple[Any, ...]:
         if self.has_run or slow_compiles.is_noted(self.graph):
@@ -430,10 +440,11 @@ class Program:
             if self.run is None:
                 mesh = layout.home_of(self.graph, buffers)
                 buffers = buffers if mesh is None else layout.moved(buffers, mesh)
-            run = uncollected(self._prepared(buffers))
+            run = self._prepared(buffers)
             is_usual = self.has_run and not self.may_be_left
             with x64() if self.needs_x64 else contextlib.nullcontext():
-                outputs = run(*buffers) if is_usual else self._run_alone(run, buffers)
+                call = call_uncollected if is_usual else self._run_alone
+                outputs = call(run, tuple(buffers))
             if self._is_atomic and not outputs:
                 raise Disturbed
             self.has_run_in = life
@@ -531,12 +542,12 @@ class Program:
             self.renew()
         return mesh
 
-    def _run_alone(self, run: Callable[..., Any], buffers: Sequence[Any]) -> tuple[Any, ...]:
+    def _run_alone(self, run: Callable[..., Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
         """A run without donated buffers, which may be abandoned. The first one is awaited: if it
         runs out of memory it fails then, and no Variable gets its results."""
         slow_compiles.note_compiled()
         with may_be_left():
-            outputs = run(*buffers)
+            outputs = call_uncollected(run, buffers)
             return outputs if self.has_run else jax.block_until_ready(outputs)
 
     def exhausted(self, error: BaseException) -> ResourceExhaustedError:

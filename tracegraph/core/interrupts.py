@@ -118,13 +118,18 @@ def uncollected(function: Callable[[*Arguments], T]) -> Callable[[*Arguments], T
         return function
 
     def run(*args: *Arguments) -> T:
-        if not isenabled():
-            return function(*args)
-        try:
-            disable()
-            return function(*args)
-        finally:
-            enable()
+        return call_uncollected(function, args)
 
     run.__doc__ = function.__doc__
     return run
+
+
+def call_uncollected(function: Callable[[*Arguments], T], arguments: tuple[*Arguments]) -> T:
+    """The result of the function, called as `uncollected` functions are."""
+    if not (COLLECTS_IN_C and isenabled()):
+        return function(*arguments)
+    try:
+        disable()
+        return function(*arguments)
+    finally:
+        enable()

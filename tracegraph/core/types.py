@@ -323,11 +323,11 @@ def rank_fix(*types: TensorType) -> str:
     return ""
 
 
-@functools.cache
-def _numpy_dtype(numpy_dtype: np.dtype) -> DType:
-    return as_dtype(numpy_dtype)
+@functools.lru_cache(1024)
+def _array_type(numpy_dtype: np.dtype, shape: tuple[int, ...]) -> TensorType:
+    return TensorType(as_dtype(numpy_dtype), shape)
 
 
 def type_of_array(array: Any) -> TensorType:
     """The type of anything with NumPy's `dtype` and `shape`."""
-    return TensorType(_numpy_dtype(array.dtype), tuple(array.shape))
+    return _array_type(array.dtype, tuple(array.shape))

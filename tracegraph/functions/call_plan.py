@@ -70,8 +70,7 @@ class CallPlan:
     def run_on(self, leaves: Sequence[Any]) -> Any:
         """The packed results for the leaves of a call."""
         given = [leaves[i] for i in self.positions]
-        tensors = [x if type(x) is Tensor else ARRAY for x in given]
-        return self.run_with_state([*map(_buffer_of, given)], tensors)
+        return self.run_with_state([*map(_buffer_of, given)], given)
 
     def run_recorded(self, leaves: Sequence[Any]) -> Any:
         """The packed results for the leaves of a call while tapes record."""
@@ -80,7 +79,7 @@ class CallPlan:
             return self.concrete.run(arguments, self.variables, current_record())
 
     def run_with_state(self, buffers: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        """The packed results for the buffers of the arguments."""
+        """The packed results for the buffers of the arguments, tensors or arrays."""
         if self.layouts:
             buffers = laid_out_buffers(buffers, self.layouts)
         if self.program is not None:
@@ -92,7 +91,8 @@ class CallPlan:
         else:
             tensors = self.execution.run(buffers)
         if self.callee.calls_left:
-            self.callee.note(arguments, tensors, sys._getframe(1))
+            known = [x if type(x) is Tensor else ARRAY for x in arguments]
+            self.callee.note(known, tensors, sys._getframe(1))
         return tensors[0] if self.is_one_tensor else self.pack(tensors)
 
     def packed(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
@@ -151,6 +151,7 @@ def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 _ARRAYS = {Tensor, np.ndarray}
+_NUMPY = (np.ndarray, np.generic)
 
 
 def key_of_arrays(args: tuple[Any, ...]) -> Any:
@@ -181,7 +182,7 @@ def _leaf_key(leaf: Any) -> Any:
     kind = type(leaf)
     if kind is Tensor:
         return leaf.type
-    if kind in LITERALS or isinstance(leaf, np.ndarray | np.generic):
+    if kind in LITERALS or isinstance(leaf, _NUMPY):
         return leaf_key(leaf)
     if hasattr(leaf, "addressable_shards"):  # a JAX array
         return leaf_key(leaf)
@@ -191,6 +192,6 @@ def _leaf_key(leaf: Any) -> Any:
 def _buffer_of(leaf: Any) -> Any:
     if type(leaf) is Tensor:
         return device_buffer(leaf)
-    if isinstance(leaf, np.ndarray | np.generic):
+    if isinstance(leaf, _NUMPY):
         return np.array(leaf)  # a copy: its owner may refill it while the program runs on
     return device_buffer(as_argument(leaf))
