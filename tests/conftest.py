@@ -20,6 +20,7 @@ from tests.compiling import (
     share_gpus,
 )
 from tests.sampling import divided
+from tests.temporary_files import keep_temporary_files_in_memory
 from tracegraph.eager import pending
 
 # What is read and collected stays, so looking for garbage in it would only take time: a fifth of
@@ -42,6 +43,7 @@ def pytest_configure(config):
         compute_on_cpus()
     else:
         share_gpus()
+    keep_temporary_files_in_memory(config)
     keep_bytecode(config)
     # With several processes only the workers compile.
     if not getattr(config.option, "numprocesses", None):
