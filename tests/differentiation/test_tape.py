@@ -2575,3 +2575,45 @@ def test_a_tape_for_one_use_knows_the_variables_that_it_watched_inside_a_region(
 
     with pytest.raises(tg.errors.GradientError, match="was entered again inside"):
         f(tg.constant(2.0))
+
+
+def added_products(s, xs):
+    total = 0.0
+    for x in xs:
+        total += x * s
+    return total
+
+
+MANY_USES = {
+    "of different ops": lambda s, xs: tg.reduce_sum(tg.stack([x * s for x in xs])),
+    "elementwise": added_products,
+    "slices": lambda s, xs: tg.reduce_sum(tg.stack([x * s[None][0] for x in xs])),
+    "concatenated": lambda s, xs: tg.reduce_sum(tg.concat([s[None]] * len(xs), 0) * tg.stack(xs)),
+}
+
+
+@pytest.mark.parametrize("make", [tg.constant, tg.Variable])
+@pytest.mark.parametrize("use", MANY_USES.values(), ids=MANY_USES)
+def test_many_cotangents_of_16_bits_are_added_in_float32(use, make):
+    """256 and 1 are 256 in bfloat16, so the gradient was 512."""
+    s = make(tg.constant(1.0, tg.bfloat16))
+    factors = [256.0, *[1.0] * 15, 256.0]
+
+    def gradient():
+        with tg.GradientTape() as tape:
+            tape.watch(s)
+            y = use(s, [tg.constant(x, tg.bfloat16) for x in factors])
+        return tape.gradient(y, s)
+
+    assert float(gradient()) == float(tg.function(gradient)()) == 528.0  # 527 has no bfloat16
+
+
+def test_three_cotangents_of_16_bits_cost_no_conversion():
+    def gradient(s):
+        with tg.GradientTape() as tape:
+            tape.watch(s)
+            y = tg.stack([s * 2.0, tg.exp(s), tg.sin(s)])
+        return tape.gradient(y, s)
+
+    graph = tg.function(gradient).get_concrete_function(tg.TensorSpec([], tg.float16)).graph
+    assert "cast<" not in graph.as_text()
