@@ -2480,13 +2480,17 @@ def in_if(product, x):
     return x
 
 
+def in_cond(product, x):
+    return tg.cond(x > 0.0, lambda: product(x), lambda: x)
+
+
 ENTERED_AGAIN_IN = {
     "for": in_for,
     "if": in_if,
     "while_loop": lambda product, x: tg.while_loop(
         lambda i, x: i < 2, lambda i, x: (i + 1, product(x)), (0, x)
     )[1],
-    "cond": lambda product, x: tg.cond(x > 0.0, lambda: product(x), lambda: x),
+    "cond": in_cond,
     "function": lambda product, x: tg.function(product)(x),
     "vectorized_map": lambda product, x: tg.vectorized_map(product, tg.stack([x, x]))[0],
 }
@@ -2520,3 +2524,96 @@ def test_what_a_tape_recorded_inside_a_region_is_not_taken_for_nothing(region, i
     with pytest.raises(tg.errors.GradientError, match=words) as caught:
         f(tg.constant(2.0))
     assert "return tape.gradient(y, w)" in str(caught.value)
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("region", ENTERED_AGAIN_IN.values(), ids=ENTERED_AGAIN_IN)
+def test_a_number_is_refused_that_lacks_what_a_tape_recorded_inside_a_region(region, persistent):
+    """The gradient was that of the path outside alone. What the region does not concern is right,
+    and so is what its result does not reach."""
+    w, other = tg.Variable(3.0), tg.Variable(2.0)
+
+    @tg.function
+    def f(x, is_alone):
+        tape = tg.GradientTape(persistent=persistent)
+        with tape:
+            before = other * w
+
+        def product(x):
+            with tape:
+                return x * w
+
+        y = region(product, x)
+        with tape:
+            z = before * (tg.stop_gradient(y) if is_alone else y + other)
+        if not is_alone and persistent:
+            assert tape.gradient(z, other) is not None
+        return tape.gradient(z, w)
+
+    x = tg.constant(2.0)
+    with pytest.raises(tg.errors.GradientError, match="was entered again inside") as caught:
+        f(x, False)
+    assert "return tape.gradient(z, w)" in str(caught.value)
+    assert float(f(x, True)) == 2.0 * float(region(lambda x: x * w, x))
+
+
+def test_a_tape_for_one_use_knows_the_variables_that_it_watched_inside_a_region():
+    """The gradient was None: what a used tape forgets was asked after its use."""
+    w, other = tg.Variable(3.0), tg.Variable(2.0)
+
+    @tg.function
+    def f(x):
+        tape = tg.GradientTape()
+        with tape:
+            _ = other * x
+
+        def product(x):
+            with tape:
+                return x * w
+
+        return tape.gradient(in_cond(product, x), w)
+
+    with pytest.raises(tg.errors.GradientError, match="was entered again inside"):
+        f(tg.constant(2.0))
+
+
+def added_products(s, xs):
+    total = 0.0
+    for x in xs:
+        total += x * s
+    return total
+
+
+MANY_USES = {
+    "of different ops": lambda s, xs: tg.reduce_sum(tg.stack([x * s for x in xs])),
+    "elementwise": added_products,
+    "slices": lambda s, xs: tg.reduce_sum(tg.stack([x * s[None][0] for x in xs])),
+    "concatenated": lambda s, xs: tg.reduce_sum(tg.concat([s[None]] * len(xs), 0) * tg.stack(xs)),
+}
+
+
+@pytest.mark.parametrize("make", [tg.constant, tg.Variable])
+@pytest.mark.parametrize("use", MANY_USES.values(), ids=MANY_USES)
+def test_many_cotangents_of_16_bits_are_added_in_float32(use, make):
+    """256 and 1 are 256 in bfloat16, so the gradient was 512."""
+    s = make(tg.constant(1.0, tg.bfloat16))
+    factors = [256.0, *[1.0] * 15, 256.0]
+
+    def gradient():
+        with tg.GradientTape() as tape:
+            tape.watch(s)
+            y = use(s, [tg.constant(x, tg.bfloat16) for x in factors])
+        return tape.gradient(y, s)
+
+    assert float(gradient()) == float(tg.function(gradient)()) == 528.0  # 527 has no bfloat16
+
+
+def test_three_cotangents_of_16_bits_cost_no_conversion():
+    def gradient(s):
+        with tg.GradientTape() as tape:
+            tape.watch(s)
+            y = tg.stack([s * 2.0, tg.exp(s), tg.sin(s)])
+        return tape.gradient(y, s)
+
+    graph = tg.function(gradient).get_concrete_function(tg.TensorSpec([], tg.float16)).graph
+    assert "cast<" not in graph.as_text()

@@ -92,3 +92,48 @@ def test_one_size_with_and_without_a_tape_counts_once():
         f(zeros(size))
         with tg.GradientTape():
             f(tg.ones(size) * v)
+
+
+def advice(f, sizes=(2, 3, 4, 5, 6), given=zeros):
+    """What the warning about these sizes advises."""
+    with pytest.warns(UserWarning, match="5 different sizes") as caught:
+        for size in sizes:
+            f(given(size))
+    return str(caught[0].message).rsplit("Sizes so far: ", 1)[1]
+
+
+def test_bucket_sizes_are_not_advised_where_they_would_be_refused():
+    spectrum = tg.function(
+        lambda x: tg.signal.fft(tg.cast(x, tg.complex64)),
+        input_signature=[tg.TensorSpec([None], name="x")],
+    )
+    text = advice(spectrum)
+    assert "bucket_sizes=" not in text and "Call it with few sizes; tg.function cannot" in text
+    assert (
+        "fft" in text and f"{__file__}:{spectrum.python_function.__code__.co_firstlineno}" in text
+    )
+    text = advice(doubled(None), given=lambda size: zeros(*[2] * size))
+    assert "bucket_sizes=" not in text and "the rank of f32[*s0] is open" in text
+
+
+def test_bucket_sizes_are_advised_only_where_fewer_programs_follow():
+    assert "bucket_sizes=[16])" in advice(doubled([None]), (1, 2, 4, 8, 16))
+    v = tg.Variable(zeros(2), shape=[None])
+
+    def assigned(size):
+        v.assign(zeros(size))
+        return zeros(3)
+
+    text = advice(tg.function(lambda x: x[0] * v), given=assigned)
+    assert "bucket_sizes=" not in text and "those of Variables" in text
+
+
+def test_the_advice_for_calls_that_a_tape_watches_is_to_open_it_inside():
+    f = doubled([None])
+
+    def watched(size):
+        tape.watch(x := tg.zeros([size]))
+        return x
+
+    with tg.GradientTape(persistent=True) as tape:
+        assert "open the tape inside the function" in advice(f, given=watched)

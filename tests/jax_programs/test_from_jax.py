@@ -571,6 +571,8 @@ WEIGHT = tg.Variable([2.0, 3.0], name="weight")
         (lambda x: x * float(WEIGHT[0]), "reads"),
         (lambda x: x * (WEIGHT + 1.0).numpy(), "reads"),
         (lambda x: (WEIGHT.assign([0.0, 0.0]), x)[1], "assigns"),
+        (lambda x: (WEIGHT.assign_add([1.0, 1.0]), x)[1], "assigns"),
+        (lambda x: (WEIGHT.scatter_nd_update([[0]], [1.0]), x)[1], "assigns"),
     ],
 )
 def test_a_variable_that_tracing_would_fix_is_refused(fn, what):

@@ -363,6 +363,7 @@ def test_a_state_that_changes_its_type_is_refused_before_anything_is_assigned(af
         lambda p: (jnp.zeros(()), jnp.zeros(())), lambda g, s, p=None: (g, (s[0] + 1, after))
     )
     optimizer = tg.optimizers.from_optax(changing)
+    optimizer.build([v])
     with pytest.raises(tg.errors.SignatureError, match=r"of '1', which is f32\[\]; nothing was"):
         optimizer.apply_gradients([(tg.constant([1.0]), v)])
     assert v.numpy() == [1.0] and [x.numpy() for x in optimizer.variables] == [0, 0.0, 0.0]
@@ -371,9 +372,35 @@ def test_a_state_that_changes_its_type_is_refused_before_anything_is_assigned(af
 def test_a_constraint_that_changes_the_shape_is_refused_before_anything_is_assigned():
     v = tg.Variable([1.0, 2.0], name="v", constraint=lambda x: x[:1])
     optimizer = tg.optimizers.from_optax(optax.sgd(0.1, momentum=0.9))
+    optimizer.build([v])
     with pytest.raises(tg.errors.SignatureError, match=r"f32\[1\] of 'v', which is f32\[2\]"):
         optimizer.apply_gradients([(tg.constant([1.0, 1.0]), v)])
     assert float(tg.reduce_sum(optimizer.optax_state["0/trace/v"])) == 0.0
+
+
+@pytest.mark.parametrize("decorate", [lambda step: step, tg.function])
+def test_a_first_step_that_is_refused_leaves_no_state(decorate):
+    """It left the state of the refused variables, and then refused the right ones."""
+    v, w = tg.Variable([1.0], name="v"), tg.Variable([1.0, 1.0], name="w")
+    optimizer = tg.optimizers.from_optax(optax.polyak_sgd())
+    pairs = [(tg.constant([1.0]), v), (tg.constant([1.0, 1.0]), w)]
+    with pytest.raises(tg.errors.SignatureError, match="value=loss"):
+        decorate(lambda: optimizer.apply_gradients(pairs))()
+    assert not optimizer.optax_state and len(optimizer.variables) == 1
+    optimizer.apply_gradients(pairs[:1], value=tg.constant(1.0))
+    assert v.numpy() != [1.0] and int(optimizer.iterations) == 1
+
+
+def test_a_state_that_cannot_be_variables_is_not_created_in_part():
+    v = tg.Variable([1.0], name="v")
+    odd = optax.GradientTransformation(
+        lambda p: (jnp.zeros(()), object()), lambda g, s, p=None: (g, s)
+    )
+    optimizer = tg.optimizers.from_optax(odd)
+    for take in (lambda: optimizer.build([v]), lambda: optimizer.apply([tg.ones([1])], [v])):
+        with pytest.raises(tg.errors.DTypeError, match="object"):
+            take()
+        assert not optimizer.optax_state
 
 
 def test_a_variable_that_is_given_twice_is_refused():

@@ -55,6 +55,7 @@ LAZY_IMPORTS = {
     "tracegraph/effects/pieces.py": {"tracegraph"},
     "tracegraph/execution/execute.py": {"tracegraph"},
     "tracegraph/execution/jax_function.py": {"tracegraph"},
+    "tracegraph/execution/recompiling.py": {"tracegraph"},
     "tracegraph/functions/concrete.py": {"tracegraph"},
     "tracegraph/functions/function.py": {"tracegraph"},
     "tracegraph/nest.py": {"jax"},

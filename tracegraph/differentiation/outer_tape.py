@@ -39,6 +39,8 @@ class OuterTape:
         self._variables = variables
         self._outside = outside
         self._trace = trace
+        #: How many nodes came before the trace, in the trace that is its place.
+        self.start = len(record["_builder"].nodes)
         #: How many captures of the trace have been examined.
         self._seen = 0
         #: The trace's captures of tensors that are followed outside.
@@ -156,3 +158,19 @@ class OuterTape:
         new = Node(node.op, tuple(map(own, inputs)), node.source, self._trace)
         new.outputs = tuple(map(own, outputs))
         return new
+
+
+def lost_inside(trace: Trace, start: int, x: Tensor) -> set[Tensor]:
+    """What depends on `x` through a branch, a loop or a call, the first after the first `start`
+    nodes of `trace`. A tape that was entered again inside it knows nothing of that path."""
+    reached = {x}
+    for node in trace.nodes:
+        if not reached.isdisjoint(node.inputs):
+            reached.update(node.outputs)
+    lost: set[Tensor] = set()
+    region = next((node for node in trace.nodes[start:] if node.op.regions), None)
+    for node in trace.nodes[start:]:
+        if node is region or "pfor" in node.source.roles:  # whose regions are part of the trace
+            lost.update(reached.intersection(node.outputs))
+        lost.update(node.depending(lost))
+    return lost

@@ -16,7 +16,7 @@ from tracegraph.core.contexts import Context, Exit, context
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_size, static_shape
 from tracegraph.core.source import UNKNOWN, Source, here
-from tracegraph.differentiation.outer_tape import OuterTape
+from tracegraph.differentiation.outer_tape import OuterTape, lost_inside
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian, known_value
 from tracegraph.eager import backend
 from tracegraph.eager.pending import refuse_leaked
@@ -158,6 +158,8 @@ class GradientTape:
         self._entered_inside: Source | None = None
         #: The Variables that it watched in such traces.
         self._watched_inside: dict[int, Variable] = {}
+        #: How many nodes the present trace had when the tape was entered inside it.
+        self._starts_inside: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         kind = "GradientTape(persistent=True)" if self._persistent else "GradientTape"
@@ -241,8 +243,10 @@ class GradientTape:
             return
         while self._outside is not None and not self._is_within(current()):
             watched, line = {**self._watched_inside, **self._variables}, self._line
+            start = self._outside.start
             vars(self).update(self._outside.record)
             self._watched_inside, self._entered_inside = self._watched_inside | watched, line
+            self._starts_inside += (start,)
 
     def _follow_captures(self) -> None:
         """Follows the trace's captures of tensors that were followed outside."""
@@ -851,6 +855,7 @@ class GradientTape:
             if x.dtype.is_differentiable and (x in self._tracked or self._is_own(x, ys))
         ]
         targets = [y for y in ys if y.dtype.is_differentiable]
+        self._check_whole(targets, xs)
         found = derive(targets, sources) if sources and targets else []
         by_source = dict(zip(map(id, sources), found))
         by_leaf = [by_source.get(id(x)) for x in xs]
@@ -947,14 +952,27 @@ class GradientTape:
         ys = [leaf_tensor(leaf, self._builder) for leaf in targets]
         for g, source in zip(found, sources, strict=True):
             if g is None and (id(source) in self._watched_inside or self._tracked.isdisjoint(ys)):
-                fail(
-                    LeakedTapeError,
-                    "the tape was entered again inside a branch, a loop or a function that was "
-                    "traced, and what it recorded there is out of scope",
-                    operands=[f"entered again at {self._entered_inside}"],
-                    fix="compute the gradient there and return it, or enter the tape around all of "
-                    "that branch, loop or call",
-                )
+                self._refuse_lost()
+
+    def _check_whole(self, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+        """Refuses a gradient from which paths through a trace that is left would be missing."""
+        if not (self._starts_inside and isinstance(self._builder, Trace)):
+            return
+        inside = {v.handle_in(self._builder) for v in self._watched_inside.values()}
+        for x in self._tracked.union(inside).intersection(xs):
+            for start in self._starts_inside:
+                if not lost_inside(self._builder, start, x).isdisjoint(ys):
+                    self._refuse_lost()
+
+    def _refuse_lost(self) -> NoReturn:
+        fail(
+            LeakedTapeError,
+            "the tape was entered again inside a branch, a loop or a function that was traced, and "
+            "what it recorded there is out of scope",
+            operands=[f"entered again at {self._entered_inside}"],
+            fix="compute the gradient there and return it, or enter the tape around all of that "
+            "branch, loop or call",
+        )
 
     def _mark_gradients(
         self, gradients: Sequence[Tensor | None], y: Tensor, xs: Sequence[Tensor]

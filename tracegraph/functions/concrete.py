@@ -118,9 +118,9 @@ class ConcreteFunction:
             bucketing = opened("tracegraph.execution.buckets").Bucketing
             self.bucketing = bucketing(traced, buckets, run_options, layouts_here(request))
         if not traced.graph.is_static:
-            types, names = traced.graph.input_types, self._input_names()
             recompiling = opened("tracegraph.execution.recompiling").Recompiling
-            self._recompiling = recompiling(self.name, types, names, buckets is not None)
+            given = self.name, traced, self._input_names(), buckets is not None
+            self._recompiling = recompiling(*given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConcreteFunction:
         """The same trace with the copies of its Variables, as a copied method has its own."""
@@ -454,7 +454,8 @@ class ConcreteFunction:
         if builder.recorders and self._is_watched(builder, arguments, variables):
             if self._recompiling is not None:
                 types = [x.type for x in arguments]
-                self._recompiling.compiles(input_types(self.traced, types, variables))
+                types = input_types(self.traced, types, variables)
+                self._recompiling.compiles(types, is_watched=True)
             look = self._numerics and self._numerics.raise_if_wrong
             given = self._running, arguments, variables, record, look
             return self.results.pack(run_recorded(*given))

@@ -9,30 +9,40 @@ either mode are again slices and concatenations.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from tracegraph.core.shapes import Shape, Size, ceiling_divide, least
 from tracegraph.core.source import Source, here, sourced
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, float32
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import Read
-from tracegraph.ops.elementwise import ADD, add_all
+from tracegraph.ops.elementwise import ADD, Cast
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Slice, slice_axis
 from tracegraph.passes.registry import is_registered
+
+#: More terms than these of 16 bits are added up in float32: each addition in 16 bits rounds.
+MOST_NARROW_TERMS = 3
+#: Terms of one cotangent, with the place at which each is added.
+_Terms: TypeAlias = "list[tuple[Tensor, Source]]"
 
 
 class Cotangents:
     """The cotangent of each tensor that a walk has reached. Terms are added as they come; those of
-    slices are joined when the total is read, after which no term may be added."""
+    16 bits and those of slices when the total is read, after which no term may be added."""
 
     def __init__(self) -> None:
         self._totals: dict[Tensor, Tensor] = {}
+        self._narrow: dict[Tensor, _Terms] = {}
         self._slices: dict[Tensor, list[_Sliced]] = {}
 
     def add(self, x: Tensor, g: Tensor) -> None:
         """Adds a term to the cotangent of x."""
+        if is_narrow(x.type):
+            self._narrow.setdefault(x, []).append((g, here()))
+            return
         total = self._totals.get(x)
         self._totals[x] = g if total is None else ADD(total, g)
 
@@ -48,6 +58,8 @@ class Cotangents:
         total = self._totals.pop(y, None)
         if total is not None:
             self.add(x, total)
+        if (terms := self._narrow.pop(y, None)) is not None:
+            self._narrow.setdefault(x, []).extend(terms)
         if (slices := self._slices.pop(y, None)) is not None:
             self._slices.setdefault(x, []).extend(slices)
 
@@ -58,11 +70,38 @@ class Cotangents:
             slices.reverse()  # in the order of the program
             with sourced(slices[0].source):
                 self.add(x, _joined(x, slices))
+        terms = self._narrow.pop(x, None)
+        if terms is not None:
+            self._totals[x] = _sum_of_narrow(terms)
         return self._totals.get(x)
 
     def reach(self, ys: Iterable[Tensor]) -> bool:
         """Whether any of the tensors has a cotangent."""
-        return any(y in self._totals or y in self._slices for y in ys)
+        return any(y in self._totals or y in self._narrow or y in self._slices for y in ys)
+
+
+def is_narrow(type: TensorType) -> bool:
+    """Whether a tensor has floating-point numbers of 16 bits."""
+    return type.dtype.is_floating and type.dtype.size == 2
+
+
+def _total(values: Sequence[Tensor]) -> Tensor:
+    if is_narrow(values[0].type):
+        return _sum_of_narrow([(value, here()) for value in values])
+    return functools.reduce(ADD, values)
+
+
+def _sum_of_narrow(terms: _Terms) -> Tensor:
+    (total, place), *others = terms
+    narrow = total.dtype
+    is_long = len(terms) > MOST_NARROW_TERMS
+    with sourced(place):
+        total = Cast(float32)(total) if is_long else total
+    for term, place in others:
+        with sourced(place):
+            total = ADD(total, Cast(float32)(term) if is_long else term)
+    with sourced(place):
+        return Cast(narrow)(total) if is_long else total
 
 
 def is_plain_read(node: Node) -> bool:
@@ -99,7 +138,7 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
     by_stride: dict[tuple[int, ...], list[_Sliced]] = {}
     for taken in slices:
         by_stride.setdefault(taken.op.stride, []).append(taken)
-    terms: list[Tensor | None] = []
+    terms: list[Tensor] = []
     for stride, group in by_stride.items():
         if all(step == 1 for step in stride):
             terms.append(
@@ -109,9 +148,7 @@ def _joined(x: Tensor, slices: Sequence[_Sliced]) -> Tensor:
             terms.append(_joined_strides(group, x.type.shape, stride))
         else:
             terms += [op.vjp(g, g, x)[0] for op, g, _ in group]
-    total = add_all(terms)
-    assert total is not None
-    return total
+    return _total(terms)
 
 
 # Slices with a stride other than 1: boxes in a tensor with one more axis for each such stride.
@@ -161,11 +198,10 @@ def _column(taken: _Sliced, stride: Sequence[int]) -> _Box:
 
 def _joined_boxes(boxes: Sequence[_Box], shape: Shape) -> Tensor:
     """The sum of the boxes, in zeros of `shape`."""
-    at_place: dict[tuple[Shape, Shape], Tensor] = {}
+    at_place: dict[tuple[Shape, Shape], list[Tensor]] = {}
     for start, stop, g in boxes:
-        known = at_place.get((start, stop))
-        at_place[start, stop] = g if known is None else ADD(known, g)
-    distinct = [_Box(start, stop, g) for (start, stop), g in at_place.items()]
+        at_place.setdefault((start, stop), []).append(g)
+    distinct = [_Box(start, stop, _total(gs)) for (start, stop), gs in at_place.items()]
     return _filled(distinct, shape, tuple(range(len(shape))))
 
 
@@ -183,9 +219,7 @@ def _filled(boxes: Sequence[_Box], shape: Shape, axes: tuple[int, ...]) -> Tenso
     else:
         rest = tuple(axis for axis in axes if axis != chosen)
         terms = [_concatenated(layer, shape, chosen, rest) for layer in best]
-    total = add_all(terms)
-    assert total is not None
-    return total
+    return _total(terms)
 
 
 class _Band(NamedTuple):

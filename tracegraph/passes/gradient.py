@@ -7,6 +7,7 @@ factors of lower orders are shared.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tracegraph.core.source import here, sourced
@@ -17,6 +18,7 @@ from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.elementwise import ADD, MUL, Add, LogicalNot, Mul, Neg, Relation, Sub
 from tracegraph.passes.common_subexpressions import derive
+from tracegraph.passes.cotangents import MOST_NARROW_TERMS, is_narrow
 from tracegraph.passes.registry import is_registered
 from tracegraph.passes.walk import path_between, pull_back, push_forward
 
@@ -59,7 +61,13 @@ def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
     reached = {x, *(y for node in path for y in node.outputs)}
     if x.type.dtype.is_complex or any(y.type is not x.type for y in ys if y in reached):
         return False
-    return is_diagonal_path(path, x.type)
+    return is_diagonal_path(path, x.type) and not (is_narrow(x.type) and _has_many_uses(path))
+
+
+def _has_many_uses(path: Sequence[Node]) -> bool:
+    """Whether the cotangents of any tensor are added up in a wider type."""
+    uses = Counter(x for node in path for x in node.inputs)
+    return max(uses.values(), default=0) > MOST_NARROW_TERMS
 
 
 def is_diagonal_path(path: Sequence[Node], type: TensorType) -> bool:

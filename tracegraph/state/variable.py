@@ -611,8 +611,8 @@ class Variable(Slot, TensorMethods):
             while not is_stored:
                 content = self._as_stored(own_content(self))
                 new = self._admitted(self._checked(change(self.tensor_of(content))))
+                self.tell_assigned(new)  # first, since a recorder may refuse it
                 is_stored = store_if_same(self, content, self._new_content(new, content))
-            self.tell_assigned(new)
         return self if read_value else None
 
     def _checked(self, value: Any) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,7 +63,9 @@ class OptaxOptimizer(Module):
     def build(self, var_list: Iterable[Variable]) -> None:
         """Creates the state for these variables now rather than at the first step. Raises
         SignatureError (a ValueError) if there is already one for others."""
-        self._names_of([v.actual() for v in as_list("build", "var_list", var_list)])
+        variables = [v.actual() for v in as_list("build", "var_list", var_list)]
+        with self._without_state_if_refused():
+            self._names_of(variables)
 
     @in_scope
     def apply_gradients(
@@ -81,6 +83,16 @@ class OptaxOptimizer(Module):
         first step. Returns `iterations`.
         """
         pairs = connected_pairs(grads_and_vars, takes_examples=True)
+        with self._without_state_if_refused():
+            assigned = self._new_values(pairs, extra)
+        for variable, value in assigned:
+            variable.assign(value)
+        return self.iterations.assign_add(1)
+
+    def _new_values(
+        self, pairs: Sequence[tuple[Any, Variable]], extra: dict[str, Any]
+    ) -> list[tuple[Variable, Tensor]]:
+        """The Variables that a step assigns, and what it assigns to them, which is checked."""
         names = self._names_of([v.actual() for _, v in pairs])
         gradients = {name: dense(g) for name, (g, _) in zip(names, pairs, strict=True)}
         variables = {name: v for name, (_, v) in zip(names, pairs, strict=True)}
@@ -92,11 +104,23 @@ class OptaxOptimizer(Module):
             *zip(self.optax_state, kept, states, strict=True),
             *((k, v, _constrained(v, values[k])) for k, v in variables.items()),
         ]
-        for name, variable, value in assigned:  # all of them, before the first is assigned
+        for name, variable, value in assigned:
             _check_type(name, variable, value)
-        for _, variable, value in assigned:
-            variable.assign(value)
-        return self.iterations.assign_add(1)
+        return [(variable, value) for _, variable, value in assigned]
+
+    @contextlib.contextmanager
+    def _without_state_if_refused(self) -> Iterator[None]:
+        """Leaves no state behind where what creates it is refused."""
+        if self._step is not None:
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            self._step = None
+            self.optax_state.clear()
+            self._references, self._weak = {}, []
+            raise
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Variable]) -> None:
         """Takes one step: `apply_gradients` with two lists."""
