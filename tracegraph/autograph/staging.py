@@ -33,7 +33,6 @@ from tracegraph.autograph.state_values import (
     is_number,
     is_same,
     is_undefined,
-    objects_kept,
     type_of,
     without_flags,
 )
@@ -336,7 +335,7 @@ def run_choice(
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            with _lists_kept(run, is_loop=False), objects_kept(run, names, is_loop=False):
+            with _lists_kept(run, is_loop=False), _objects_kept(run, names, is_loop=False):
                 run()
             return get_state()
 
@@ -549,7 +548,7 @@ class _StagedLoop:
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
         try:
-            with _lists_kept(user_body, is_loop=True), objects_kept(user_body, names, is_loop=True):
+            with _lists_kept(user_body, is_loop=True), _objects_kept(user_body, names, True):
                 body()
         except _ListGrows as growth:
             for number, value in enumerate(values):
@@ -856,6 +855,12 @@ def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
             _check_keys(table, count, is_loop)
     finally:
         _thread.lists.pop()
+
+
+def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
+    """A context that warns if functions from elsewhere change objects that a body has from
+    outside."""
+    return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
 
 
 def _is_in_loop(items: Any) -> bool:
