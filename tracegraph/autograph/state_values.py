@@ -234,6 +234,17 @@ def _adapted(number: Any, type: TensorType, place: StatePlace, one: Any, other: 
     return type
 
 
+def has_type_of(one: Any, other: Any) -> bool:
+    """Whether both can be carried as one type of tensors."""
+    if not is_carried(other):
+        return False
+    try:
+        common_type(one, other, StatePlace("", "", ""))
+    except (DTypeError, ShapeError):
+        return False
+    return True
+
+
 def as_type(leaf: Any, type: TensorType) -> Tensor:
     """A leaf as a tensor of a type returned by `common_type`."""
     if is_undefined(leaf):
