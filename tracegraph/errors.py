@@ -204,10 +204,16 @@ def fail(
         del error  # a cycle with this frame would keep the caller's tensors alive, and pending
 
 
-def warn(text: str, kind: type[Warning] = UserWarning, place: Any = None) -> None:
-    """Warns at the user's line, or at another `place`."""
+def warn(
+    text: str,
+    kind: type[Warning] = UserWarning,
+    place: Any = None,
+    registry: dict[Any, Any] | None = None,
+) -> None:
+    """Warns at the user's line, or at another `place`; with a registry once per line and text,
+    unless Python's filters say otherwise."""
     place = here() if place is None else place
-    warnings.warn_explicit(text, kind, place.file, place.line)
+    warnings.warn_explicit(text, kind, place.file, place.line, registry=registry)
 
 
 def is_too_large(error: Exception) -> bool:

@@ -1082,6 +1082,52 @@ def test_what_python_decides_in_converted_code_says_so():
         tg.function(kept)(tg.constant([1.0, 3.0]))
 
 
+def by_append(x, n):
+    found, counts = [], []
+    for row in x:
+        found.append(row * 2.0)
+    for i in range(n):
+        counts.append(i)
+    return tg.stack(found), tg.stack(counts)
+
+
+def by_map(x, n):
+    return tg.map_fn(lambda row: row * 2.0, x), tg.map_fn(lambda i: i, tg.range(n))
+
+
+OPEN = (tg.TensorSpec([None]), tg.TensorSpec([], tg.int32))
+
+
+def test_what_a_comprehension_cannot_do_says_what_to_write():
+    """Of each kind one; what the messages say instead works."""
+    a_for, by_index = (
+        r"`for` statement, which becomes.*tg\.map_fn\(lambda row",
+        r"tg\.map_fn\(lambda i",
+    )
+    refused = [
+        (lambda x, n: [row * 2.0 for row in x if n is not None], a_for),
+        (lambda x, n: {id(row): row for row in x if n is not None}, a_for),
+        (lambda x, n: sum(row + k for k in (1.0, 2.0) for row in x if n is not None), a_for),
+        (lambda x, n: [i for i in range(n) if n is not None], by_index),
+    ]
+    for function, told in refused:
+        with pytest.raises(TraceError, match=told):
+            tg.function(function, input_signature=OPEN)(tg.constant([1.0, 3.0]), tg.constant(2))
+    for function in (by_append, by_map):
+        rows, counts = tg.function(function, input_signature=OPEN)(
+            tg.constant([1.0, 3.0]), tg.constant(2)
+        )
+        assert [*rows.numpy()] == [2.0, 6.0] and [*counts.numpy()] == [0, 1]
+
+
+def test_a_tensor_is_no_key_of_a_result():
+    def keyed(x):
+        return {float(row): row for row in x if x is not None}
+
+    with pytest.raises(TraceError, match="keyed returned a dict with a tensor as a key"):
+        tg.function(keyed)(tg.constant([1.0, 3.0]))
+
+
 def test_state_is_put_back_after_an_error():
     class Thing:
         x = 1.0

@@ -1083,6 +1083,7 @@ NUMBER_FIX = (
     "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
 )
 LENGTH_FIX = "compute with the whole tensor, or give the size in the TensorSpec; tg.shape(x)[0] is the size at run time"
+ITERATION_FIX = "use tg.map_fn(lambda row: ..., x), or give the size in the TensorSpec"
 PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 OWN_FIX = "use tg.numpy.{}, or tg.numpy_function to call NumPy when the program runs"
@@ -1163,7 +1164,9 @@ def test_python_values_of_variables_while_tracing(case):
     python_range=symbolic(
         lambda n: list(range(n)),
         "a Python index",
-        "use tg.gather for an element, or pass the number to the @tg.function as a Python int",
+        "use tg.gather for an element, or pass the number to the @tg.function as a Python int; a "
+        "`for` statement over range(n) becomes a loop of the graph and may append to a list, but a "
+        "comprehension is Python's: use tg.map_fn(lambda i: ..., tg.range(n))",
         "i32[]  (argument %n)",
         "i32[]",
     ),
@@ -1185,7 +1188,7 @@ def test_python_integers_while_tracing(case):
     python_for=trace_error(
         python_for,
         "the length of f32[d0] is not known while tracing",
-        LENGTH_FIX,
+        ITERATION_FIX,
         ("f32[d0]  (argument %x)",),
     ),
     length=trace_error(

@@ -412,3 +412,35 @@ def test_an_interrupt_leaves_no_block_open(name):
         assert tg.sin(tg.constant(1.0)).source.scope == ""
         moment += 1
     assert moment > 5 and kept
+
+
+def test_an_interrupt_of_a_loop_with_a_counter_comes_after_it_with_the_state_stored():
+    """Such a loop is one program that is not left half-way: see the guide to control flow."""
+    v, count = tg.Variable(0.5), tg.Variable(0)
+
+    @tg.function
+    def counted(n):
+        for _ in tg.range(n):
+            v.assign(tg.cos(v))  # without it, XLA would not count
+            count.assign_add(1)
+
+    steps = tg.constant(5_000_000)
+    for _ in range(2):  # the first run of a program has its own thread
+        counted(tg.constant(1))
+
+    def strike(*_):
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, strike)
+    try:
+        before = count.numpy()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            counted(steps)
+            count.numpy()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert count.numpy() == before + 5_000_000
+    counted(tg.constant(2))
+    assert count.numpy() == before + 5_000_002

@@ -222,6 +222,30 @@ def test_which_loops_may_never_end():
     assert may_never_end(lambda n: lambda i, x: i < n, lambda i, x: (i - 1, x))
     assert may_never_end(lambda n: lambda i, x: i < n, lambda i, x: (i + i, x))
     assert may_never_end(lambda n: lambda i, x: i < n + i, up)
+    assert may_never_end(lambda n: lambda i, x: i < n, lambda i, x: (i + -1, x))
+    assert may_never_end(lambda n: lambda i, x: i > n, up)
+    assert may_never_end(lambda n: lambda i, x: i > n, lambda i, x: (1 - i, x))
+
+    def down(i, x):
+        return i - 1, x * 0.5
+
+    assert not may_never_end(lambda n: lambda i, x: i <= n, up)
+    assert not may_never_end(lambda n: lambda i, x: n > i, up)
+    assert not may_never_end(lambda n: lambda i, x: i > n, down)
+    assert not may_never_end(lambda n: lambda i, x: i >= 0, down)
+    assert may_never_end(lambda n: lambda i, x: i != n, up)  # which i may pass
+
+    @tg.function
+    def over_ranges(n, x):
+        for i in tg.range(n):
+            x += tg.cast(i, tg.float32)
+        for i in tg.range(n - 1, -1, -2):
+            x += tg.cast(i, tg.float32)
+        for i, _ in enumerate(range(3, n)):
+            x += tg.cast(i, tg.float32)
+        return x
+
+    assert not over_ranges.graph(tg.constant(5), tg.constant(1.0)).may_never_end
 
     @tg.function
     def bounded(x):

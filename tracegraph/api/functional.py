@@ -16,7 +16,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.array.arguments import as_axis, as_count, rank_of
 from tracegraph.array.creation import identity
-from tracegraph.autograph.scope import as_traced
+from tracegraph.autograph.scope import as_iteration
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.core.shapes import same_size
 from tracegraph.core.type_variables import Parameters, Result
@@ -85,7 +85,7 @@ def pfor(fn: Callable[[Tensor], Result], n: int | Tensor) -> Result:
     array([0, 1, 4, 9], dtype=int32)
     """
     _check_callable("pfor", fn)
-    function = as_traced(fn)
+    function = as_iteration("pfor", fn)
     count = as_count("pfor", "the number of iterations", n)
     return parallel_for(lambda elements: function(elements[0]), [Iota(count, int32)()], count)
 
@@ -134,7 +134,7 @@ def vectorized_map(
     array([ 5., 25.], dtype=float32)
     """
     _check_callable("vectorized_map", fn)
-    function = as_traced(fn)
+    function = as_iteration("vectorized_map", fn)
     leaves = nest.flatten(elems)
     tensors = {k: as_tensor(leaf) for k, leaf in enumerate(leaves) if not _is_plain(leaf)}
     count = _common_size("vectorized_map", list(tensors.values()))
@@ -188,7 +188,7 @@ def vmap(fn: Callable[..., Any], in_axes: InAxes = 0, out_axes: int = 0) -> Call
     @api_boundary
     @functools.wraps(fn)
     def mapped(*args: Any, **keywords: Any) -> Any:
-        function = as_traced(fn)
+        function = as_iteration("vmap", fn)
         given = [*args, keywords]
         axes = [*_argument_axes(in_axes, args), 0]
         leaves = nest.flatten(given)

@@ -25,7 +25,7 @@ from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.eager.pending import refuse_value
-from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.eager.tensor_methods import LENGTH_FIX, is_symbolic, iteration_fix
 from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
 from tracegraph.ir.builder import current, operand_text
@@ -301,7 +301,7 @@ def _truncated(x: Any) -> int:
     return int(x)
 
 
-def _length(x: Any) -> int:
+def _length(x: Any, fix: str = LENGTH_FIX) -> int:
     """The size of the first axis. Raises TraceError if it is open or there is none."""
     own = _type_of(x)
     shape = own.shape
@@ -314,8 +314,7 @@ def _length(x: Any) -> int:
         if shape == ()
         else (
             f"the length of {own} is not known while tracing",
-            "compute with the whole tensor, or give the size in the TensorSpec; "
-            "tg.shape(x)[0] is the size at run time",
+            fix,
         )
     )
     operands = [operand_text(x)] if isinstance(x, Tensor) else []
@@ -324,7 +323,7 @@ def _length(x: Any) -> int:
 
 def _iterated(x: Any) -> Iterator[Tensor]:
     """The parts along the first axis; a loop over them unrolls while tracing."""
-    length = _length(x)
+    length = _length(x, iteration_fix())
     tensor, builder = as_tensor(x), current()
     parts = (getitem(tensor, k) for k in range(length))
     if builder.is_top_level:

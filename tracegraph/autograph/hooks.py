@@ -36,6 +36,7 @@ from tracegraph.autograph.state_values import (
     Undefined,
     UndefinedReturnValue,
     UnfitState,
+    has_type_of,
     in_graph,
     is_carried,
     is_flag,
@@ -252,6 +253,8 @@ def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
     if not in_graph(value):
         return value and right()
+    if not as_tensor(value).dtype.is_bool:
+        return _operand(value, right, is_or=False)
     return _chosen(value, lambda: _truth(right()), lambda: False, "the value of `and`")
 
 
@@ -259,7 +262,27 @@ def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
     if not in_graph(value):
         return value or right()
+    if not as_tensor(value).dtype.is_bool:
+        return _operand(value, right, is_or=True)
     return _chosen(value, lambda: True, lambda: _truth(right()), "the value of `or`")
+
+
+def _operand(value: Any, right: Callable[[], Any], is_or: bool) -> Any:
+    """What Python gives for `value or right()`, or `and`: the operand that decides. If they are not
+    of one type, whether they hold."""
+    fits: list[bool] = []
+
+    def other() -> Any:
+        found = right()
+        fits.append(has_type_of(value, found))
+        return found if fits[-1] else _truth(found)
+
+    def same() -> Any:
+        return value if fits[-1] else is_or
+
+    test = predicate(value)
+    name = f"the value of `{'or' if is_or else 'and'}`"
+    return _chosen(negated(test) if is_or else test, other, same, name)
 
 
 def _truth(value: Any) -> Any:

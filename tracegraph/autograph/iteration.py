@@ -108,7 +108,10 @@ class Range(Steps):
         if all(isinstance(x, int) for x in bounds) and delta:
             self._known = builtins.range(*bounds)
             self.bound = len(self._known)
-        self._start, self._limit, self._delta = (as_tensor(x, dtype) for x in bounds)
+        self._start, self._limit = as_tensor(start, dtype), as_tensor(limit, dtype)
+        # A number is part of the body, which shows that the counter ends the loop.
+        is_number = isinstance(delta, (int, float))
+        self._delta = delta if is_number else as_tensor(delta, dtype)
 
     def rows(self) -> Any:
         if self._known is None:

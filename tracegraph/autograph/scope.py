@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.autograph import hooks as hooks  # fills the hooks
 from tracegraph.autograph.function_conversion import converted, is_straight
-from tracegraph.control_flow.regions import set_converter
+from tracegraph.control_flow.regions import set_converter, telling
 from tracegraph.tracing.trace import current_trace
 
 
@@ -27,6 +27,11 @@ def as_traced(function: Callable[..., Any], arguments: Sequence[Any] = ()) -> Ca
     if trace is not None and not trace.converts:
         return function
     return function if is_straight(function, arguments) else converted(function)
+
+
+def as_iteration(form: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's function as the public function `form` traces it, once for all elements."""
+    return telling(form, as_traced(function))
 
 
 @contextlib.contextmanager

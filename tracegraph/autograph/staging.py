@@ -33,7 +33,6 @@ from tracegraph.autograph.state_values import (
     is_number,
     is_same,
     is_undefined,
-    objects_kept,
     type_of,
     without_flags,
 )
@@ -327,17 +326,23 @@ def run_choice(
     names: Sequence[str],
     flags: Iterable[str] = (),
     shared: Sequence[str] = (),
+    carried: Sequence[Any] = (),
 ) -> None:
     """An `if` on a predicate of the graph: traces both branches from the same state. The `flags`
     say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too.
-    """
+    What is in the containers `carried` is state already."""
     before = get_state()
+    # The first statement that is traced opens it.
+    containers = opened("tracegraph.autograph.containers")
+    held = containers.held_by((body, orelse), names, carried)
 
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            with _lists_kept(run, is_loop=False), objects_kept(run, names, is_loop=False):
+            with _lists_kept(run, is_loop=False), _objects_kept(run, names, is_loop=False):
                 run()
+            if changed := containers.changed(held, names):
+                raise containers.ContainersChanged(changed)
             return get_state()
 
         return traced
@@ -345,6 +350,15 @@ def run_choice(
     try:
         exits = _Exits(second=frozenset(flags), shared=shared)
         after = chosen(pred, branch(body), branch(orelse), names, exits)
+    except containers.ContainersChanged as change:
+        set_state(before)
+        for x in change.held:
+            x.put_back()
+        set_state(before)
+        get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
+        names, carried = (*names, *more), (*carried, *change.held)
+        run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried)
+        return
     except BaseException as error:
         set_state(before)
         _note_raise(error)
@@ -473,6 +487,8 @@ class _StagedLoop:
         #: The dtypes of the lists that grow, by the indices of their names.
         self._growing: dict[int, DType] = {}
         self.own = [_LoopName.before(value) for value in self._before]
+        #: The containers whose items iterations change.
+        self._carried_items: list[Any] = []
         #: What only the loop sets, such as what the function returns from it, by its name's index,
         #: if only the run knows its size: the loop carries what it is computed from.
         self._late: dict[int, LateValue] = {}
@@ -548,9 +564,13 @@ class _StagedLoop:
         grows, to carry it as an array."""
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
+        containers = opened("tracegraph.autograph.containers")
+        held = containers.held_by((user_body,), names, self._carried_items)
         try:
-            with _lists_kept(user_body, is_loop=True), objects_kept(user_body, names, is_loop=True):
+            with _lists_kept(user_body, is_loop=True), _objects_kept(user_body, names, True):
                 body()
+            if changed := containers.changed(held, names):
+                self._carry_items(changed)
         except _ListGrows as growth:
             for number, value in enumerate(values):
                 if value is growth.items:
@@ -561,6 +581,26 @@ class _StagedLoop:
                     self._growing[number] = growth.dtype
                     raise _Again from None
             raise
+
+    def _carry_items(self, held: Sequence[Any]) -> None:
+        """Takes what is in containers that an iteration changed into the state. Raises _Again."""
+        self._set_state(self._before)
+        for x in held:
+            x.put_back()
+        self._set_state(self._before)
+        add = opened("tracegraph.autograph.containers").with_items
+        self._get_state, self._set_state, more = add(held, self._get_state, self._set_state)
+        self._names = (*self._names, *more)
+        self._carried_items += held
+        added = self._get_state()[len(self._before) :]
+        self._before = (*self._before, *added)
+        self._conditional += [None] * len(added)
+        self.own += [_LoopName.before(value) for value in added]
+        raise _Again
+
+    def set_state(self, tensors: Sequence[Tensor]) -> None:
+        """Sets the state to that which the tensors carry."""
+        self._set_state(self.values(tensors))
 
     def _keep_buffers(self, arrays: Iterable[TensorArray]) -> None:
         """Begins the next time with the buffers that were found: what is returned may have their
@@ -690,7 +730,8 @@ class _StagedLoop:
 
 def _as_path(name: str) -> str:
     """A name, attribute or item as a path in graphs: `self.d['a']` is `d.a`."""
-    return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name).removeprefix("self.")
+    name = name.removeprefix("the items of ").removeprefix("self.")
+    return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name)
 
 
 _GROWS = (
@@ -746,7 +787,7 @@ def run_loop(
         padding = [] if initial else [as_tensor(0)]  # if only Variables change
 
         def cond(*tensors: Tensor) -> Tensor:
-            set_state(loop.values(tensors[: len(initial)]))
+            loop.set_state(tensors[: len(initial)])
             return predicate(test())
 
         def step(*tensors: Tensor) -> list[Tensor]:
@@ -856,6 +897,12 @@ def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
             _check_keys(table, count, is_loop)
     finally:
         _thread.lists.pop()
+
+
+def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
+    """A context that warns if functions from elsewhere change objects that a body has from
+    outside."""
+    return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
 
 
 def _is_in_loop(items: Any) -> bool:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.function_conversion import HOOKS, is_of_us
+from tracegraph.autograph.function_conversion import HOOKS
 from tracegraph.core.shapes import same_shape
-from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, rank_fix, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import (
@@ -27,9 +26,7 @@ from tracegraph.errors import (
     UnboundError,
     fail,
     kind_of,
-    message,
     shown,
-    warn,
 )
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
@@ -237,6 +234,17 @@ def _adapted(number: Any, type: TensorType, place: StatePlace, one: Any, other: 
     return type
 
 
+def has_type_of(one: Any, other: Any) -> bool:
+    """Whether both can be carried as one type of tensors."""
+    if not is_carried(other):
+        return False
+    try:
+        common_type(one, other, StatePlace("", "", ""))
+    except (DTypeError, ShapeError):
+        return False
+    return True
+
+
 def as_type(leaf: Any, type: TensorType) -> Tensor:
     """A leaf as a tensor of a type returned by `common_type`."""
     if is_undefined(leaf):
@@ -286,59 +294,3 @@ def _raw_content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # it has no value yet
         return Undefined
-
-
-@contextlib.contextmanager
-def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
-    """A context that warns if methods and functions from elsewhere change numbers and tensors in
-    objects that a body has from outside: that happens once. The statement's own `names` are its
-    state."""
-    before = [*_attributes_of(body)]
-    yield
-    for path, of, name, old in before:
-        new = vars(of).get(name, old)
-        is_number = type(new) is type(old) and type(new) in _COUNTERS and new != old
-        if path not in names and (is_number or (new is not old and in_graph(new))):
-            _tell_of_change(path, old, new, is_loop)
-
-
-def _tell_of_change(path: str, old: Any, new: Any, is_loop: bool) -> None:
-    what, when = (
-        ("the body of a loop", "in each step") if is_loop else ("a branch", "when it is taken")
-    )
-    change = f"changed from {old} to {new}" if type(new) in _COUNTERS else "became another tensor"
-    text = message(
-        f"{path} {change} while {what} was traced: what a method or a function from elsewhere sets "
-        f"in an object, it sets once, and not {when}",
-        source=here(),
-        fix="set it in the statement itself, or keep it in a tg.Variable",
-    )
-    warn(text)
-
-
-def _attributes_of(body: Any) -> Iterator[tuple[str, Any, str, Any]]:
-    """The numbers and tensors in the objects that a body has from outside: the path, the object,
-    the name of the attribute and its value."""
-    names = getattr(getattr(body, "__code__", None), "co_freevars", ())
-    for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
-        yield from _attributes_in(name, content(cell), 2)
-
-
-def _attributes_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any, str, Any]]:
-    is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS)
-    if not depth or not is_object or is_of_us(type(value)):
-        return
-    for name, x in vars(value).items():
-        if type(x) in _COUNTERS or (type(x) is Tensor and _is_in_scope(x)):
-            yield f"{path}.{name}", value, name, x
-        else:
-            yield from _attributes_in(f"{path}.{name}", x, depth - 1)
-
-
-def _is_in_scope(tensor: Tensor) -> bool:
-    builder = None if tensor.node is None else tensor.node.builder
-    return tensor.node is None or (builder is not None and builder.is_open)
-
-
-_COUNTERS = (int, float)
-_NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)

@@ -68,7 +68,17 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import full, stack
 from tracegraph.ops.constant import Constant, constant
-from tracegraph.ops.elementwise import ADD, Add, Cast, Less, LogicalAnd
+from tracegraph.ops.elementwise import (
+    ADD,
+    Add,
+    Cast,
+    Greater,
+    GreaterEqual,
+    Less,
+    LessEqual,
+    LogicalAnd,
+    Sub,
+)
 from tracegraph.ops.reduce import Any as AnyOf, Max
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
@@ -153,22 +163,31 @@ class While(Loop):
 
     @property
     def may_never_end(self) -> bool:
-        return not any(map(_ends_soon, self.counters())) or super().may_never_end
+        counters = (counter for _, counter in self._counters())
+        return not any(map(_ends_soon, counters)) or super().may_never_end
 
     def counters(self) -> Iterator[Counter]:
         """The states through which the condition bounds the number of steps."""
+        yield from (counter for is_less, counter in self._counters() if is_less)
+
+    def _counters(self) -> Iterator[tuple[bool, Counter]]:
+        """The integers that go towards a fixed bound in each step, and whether the condition is
+        that they are less than it; `growth` is by how much they approach it."""
         places = {x: i for i, x in enumerate(self.condition.inputs)}
         for test in _conjunction(self.condition.outputs[0]):
-            if test.node is None or type(test.node.op) is not Less:
+            sign = 0 if test.node is None else _DIRECTIONS.get(type(test.node.op), 0)
+            if test.node is None or not sign:
                 continue
-            counter, bound = test.node.inputs
-            place, fixed = places.get(counter), places.get(bound)
-            if place is None:
-                continue
-            is_fixed = _is_constant(bound) if fixed is None else fixed < self.constants
-            growth = _growth(self.body, place, self.constants)
-            if is_fixed and growth:
-                yield Counter(place, growth, bound, fixed)
+            one, two = test.node.inputs
+            for counter, bound, direction in ((one, two, sign), (two, one, -sign)):
+                place, fixed = places.get(counter), places.get(bound)
+                if place is None:
+                    continue
+                is_fixed = _is_constant(bound) if fixed is None else fixed < self.constants
+                growth = direction * _growth(self.body, place, self.constants)
+                if is_fixed and growth > 0:
+                    is_less = type(test.node.op) is Less and counter is one
+                    yield is_less, Counter(place, growth, bound, fixed)
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = Call(self.condition).infer(*types)
@@ -323,8 +342,13 @@ def _conjunction(test: Tensor) -> Iterator[Tensor]:
         yield test
 
 
+#: Where the first operand of a condition must go for it to end.
+_DIRECTIONS: dict[type[Op], int] = {Less: 1, LessEqual: 1, Greater: -1, GreaterEqual: -1}
+
+
 def _ends_soon(counter: Counter) -> bool:
-    """Whether a counter that starts at 0 bounds the steps by few, as far as that is known."""
+    """Whether a counter that starts at 0, or counts down, bounds the steps by few, as far as that
+    is known."""
     if counter.bound.node is None or not isinstance(counter.bound.node.op, Constant):
         return True
     return int(counter.bound.node.op.value) <= counter.growth * LONG_LOOP
@@ -335,17 +359,18 @@ def _is_constant(x: Tensor) -> bool:
 
 
 def _growth(body: Graph, place: int, constants: int) -> int:
-    """The positive constant by which an integer state, an input of the body, grows in each step; 0
-    if it does anything else."""
+    """The constant by which an integer state, an input of the body, grows in each step; 0 if it
+    does anything else."""
     if place < constants:
         return 0
     x, y = body.inputs[place], body.outputs[place - constants]
-    if y.node is None or type(y.node.op) is not Add or not x.dtype.is_integer:
+    if y.node is None or type(y.node.op) not in (Add, Sub) or not x.dtype.is_integer:
         return 0
-    if all(z is not x for z in y.node.inputs):
-        return 0
-    others = [z.node.op for z in y.node.inputs if z is not x and z.node is not None]
-    return max((int(op.value) for op in others if isinstance(op, Constant)), default=0)
+    one, two = y.node.inputs
+    sign = 1 if type(y.node.op) is Add else -1
+    other = two if one is x else one if two is x and sign > 0 else None
+    op = None if other is None or other.node is None else other.node.op
+    return sign * int(op.value) if isinstance(op, Constant) else 0
 
 
 def _grown(

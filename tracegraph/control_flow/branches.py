@@ -18,6 +18,7 @@ from tracegraph.control_flow.regions import (
     finished,
     makes_effects,
     take_on,
+    telling,
     traced_region,
 )
 from tracegraph.core.shapes import same_shape
@@ -231,22 +232,23 @@ def case(
     return _chosen("case", lambda graphs: Switch(tuple(graphs)), place, named)
 
 
-def _traced(functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
+def _traced(form: str, functions: Sequence[tuple[str, Any]]) -> list[TracedRegion]:
     """The traces of the named functions. TensorArrays that they return get the same buffers, which
     may take a second trace."""
     results: list[Any] = [None] * len(functions)
+    told = [(which, telling(form, function)) for which, function in functions]
 
     def noted(number: int, result: Any) -> Any:
         results[number] = chosen_alike(result)  # a function that creates a Variable is traced twice
         return results[number]
 
-    regions = [traced_region(*x, convert=partial(noted, k)) for k, x in enumerate(functions)]
+    regions = [traced_region(*x, convert=partial(noted, k)) for k, x in enumerate(told)]
     lacking = common_needs(results, [region.traced.graph for region in regions])
     if not any(map(any, lacking)):
         return regions
     return [
         traced_region(*pair, convert=lambda x, needs=needs: supplied(chosen_alike(x), needs))
-        for pair, needs in zip(functions, lacking, strict=True)
+        for pair, needs in zip(told, lacking, strict=True)
     ]
 
 
@@ -258,7 +260,7 @@ def _chosen(
 ) -> Any:
     """The result of the function that the decider selects, as one node. At top level Python calls
     it where the functions return sizes that follow from values, and differ."""
-    regions = _traced(functions)
+    regions = _traced(name, functions)
     reads_values = any(region.reads_values for region in regions)
     for other in regions[1:]:
         _check_alike(name, regions[0], other, reads_values)

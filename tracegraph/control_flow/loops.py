@@ -22,6 +22,7 @@ from tracegraph.control_flow.regions import (
     makes_effects,
     names_of_parameters,
     take_on,
+    telling,
     traced_region,
 )
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
@@ -250,7 +251,8 @@ def while_loop(
     >>> int(total)
     10
     """
-    cond, body = as_region("while_loop", "cond", cond), as_region("while_loop", "body", body)
+    cond = telling("while_loop", as_region("while_loop", "cond", cond))
+    body = telling("while_loop", as_region("while_loop", "body", body))
     if shape_invariants is not None:
         check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
@@ -745,7 +747,7 @@ def map_fn(
     >>> tg.map_fn(lambda x: x * x, tg.constant([1.0, 2.0, 3.0])).numpy()
     array([1., 4., 9.], dtype=float32)
     """
-    fn = as_region("map_fn", "fn", fn)
+    fn = telling("map_fn", as_region("map_fn", "fn", fn))
     rows, structure, length = _rows("map_fn", elems)
     names = names_of_parameters(fn, [len(rows)])
     loop = _ScanLoop("map_fn", [], rows, length, False, names)
@@ -767,7 +769,7 @@ def _accumulated(
     back_prop: bool,
     is_stacked: bool,
 ) -> Any:
-    fn = as_region(name, "fn", fn)
+    fn = telling(name, as_region(name, "fn", fn))
     as_flag(name, "reverse", is_reverse)
     rows, row_structure, length = _rows(name, elems)
     ends: list[Tensor] = []

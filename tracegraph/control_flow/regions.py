@@ -18,7 +18,7 @@ from tracegraph import nest
 from tracegraph.control.while_loop import COUNT
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
 from tracegraph.core.later import opened
-from tracegraph.core.source import Source, here
+from tracegraph.core.source import Source, here, is_ours
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail, kind_of, shown
@@ -243,6 +243,15 @@ def _flat_shapes(invariants: Any) -> list[Any]:
     if isinstance(invariants, dict):
         return [shape for key in sorted(invariants) for shape in _flat_shapes(invariants[key])]
     return [invariants]
+
+
+def telling(form: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's function as the public function `form` traces it: it warns of what it sets outside
+    of itself, which happens once."""
+    if is_ours(getattr(getattr(function, "__code__", None), "co_filename", "")):
+        return function
+    # The first function that is traced opens it.
+    return opened("tracegraph.control_flow.set_while_tracing").telling(form, function)
 
 
 #: The key of the token in tables that hold the values of Variables by identity.

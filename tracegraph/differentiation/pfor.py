@@ -110,7 +110,7 @@ def _traced(
             trace.create_as_outer()
             if trace.outer.is_top_level:
                 trace.what, trace.may_create = "a parallel loop", is_first
-            trace.orders_state = False
+            trace.region, trace.orders_state = here(), False
             has_iterations = all(x.type.is_static and x.type.shape[0] > 0 for x in elements)
             trace.actual = list(elements) if has_iterations else None
             trace.takes_first_of_actual = True

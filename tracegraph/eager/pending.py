@@ -804,8 +804,9 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     if region is not None:
         where = f"the branch or the body of the loop at {region}"
         fix = (
-            "return it from there, or set the name in the statement itself: what a method or a "
-            "function from elsewhere sets in an object there is not state of the statement"
+            "return it from there, as a result or as what the loop carries; in an `if` or a loop, "
+            "set the name in the statement itself: what a function from elsewhere sets is not its "
+            "state"
         )
         if builder is not None and builder.is_open:  # what is outside is a tape that knows another
             where += ", which is not traced to its end"

@@ -128,6 +128,19 @@ _NUMBER_FIX = (
     "compute with the tensor itself, or pass the number to the @tg.function as a Python one"
 )
 _INDEX_FIX = "use tg.gather for an element, or pass the number to the @tg.function as a Python int"
+_RANGE_FIX = (
+    "; a `for` statement over range(n) becomes a loop of the graph and may append to a list, but a "
+    "comprehension is Python's: use tg.map_fn(lambda i: ..., tg.range(n))"
+)
+LENGTH_FIX = (
+    "compute with the whole tensor, or give the size in the TensorSpec; tg.shape(x)[0] is the size "
+    "at run time"
+)
+_ITERATION_FIX = "use tg.map_fn(lambda row: ..., x), or give the size in the TensorSpec"
+_COMPREHENSION_FIX = (
+    "a comprehension is Python's: write a `for` statement, which becomes a loop of the graph and "
+    f"may append to a list, or {_ITERATION_FIX}"
+)
 _NUMPY_FIX = "use the function of tg in place of NumPy's, or tg.numpy_function"
 
 
@@ -147,6 +160,16 @@ def _codes_around() -> Iterator[CodeType]:
             yield code
 
 
+def iteration_fix() -> str:
+    """The fix where Python goes through a tensor of open length."""
+    return _COMPREHENSION_FIX if _runs_converted() else _ITERATION_FIX
+
+
+def _runs_converted() -> bool:
+    """Whether the user's function runs with its control flow converted."""
+    return any(ask(code) for code in _codes_around() for ask in is_converted)
+
+
 def _with_reason(fix: str) -> str:
     """The fix where Python needs a number from a graph tensor, with why code was not converted."""
     for code in _codes_around():
@@ -159,8 +182,7 @@ def _bool(self: Tensor) -> bool:
     if is_symbolic(self):
         fix = _with_reason(_CONTROL_FIX)
         kind = TraceError if fix == _CONTROL_FIX else UnconvertedError
-        has_hooks = any(ask(code) for code in _codes_around() for ask in is_converted)
-        fix = _LIBRARY_FIX if has_hooks and kind is TraceError else fix
+        fix = _LIBRARY_FIX if kind is TraceError and _runs_converted() else fix
         refuse_value(self, BOOL, fix, kind=kind)
     outcome = bool(_element(self, BOOL))
     for recorder in current().recorders:
@@ -206,6 +228,8 @@ def _index(self: Tensor) -> int:
             fix="convert it: tg.cast(x, tg.int32)",
         )
     fix = _with_reason(_INDEX_FIX) if is_symbolic(self) else ""
+    if fix == _INDEX_FIX and _runs_converted():
+        fix += _RANGE_FIX
     return int(_element(self, "a Python index", fix))
 
 

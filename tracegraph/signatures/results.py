@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,24 @@ def result_leaves(result: Any, name: str, place: Source) -> tuple[list[Any], nes
         leaves, structure = nest.flatten_structure(result, none_is_leaf=True)
     except Mismatch as mismatch:
         fail(TraceError, f"the result of {name}: {mismatch.fact}", source=place, fix=mismatch.fix)
+    for key in _keys(structure):
+        if any(isinstance(part, Tensor) for part in nest.flatten(key)):
+            fail(
+                TraceError,
+                f"{name} returned a dict with a tensor as a key, which has no value while tracing",
+                source=place,
+                fix="use Python's numbers or strings as keys, or return two tensors: the keys and "
+                "the values",
+            )
     return [_result_leaf(leaf, name, place) for leaf in leaves], structure
+
+
+def _keys(structure: nest.Structure) -> Iterator[Any]:
+    """The keys of all dicts in a structure, and the names of fields."""
+    if structure.container is not None:
+        yield from structure.container.names
+    for part in structure.parts:
+        yield from _keys(part)
 
 
 def _result_leaf(leaf: Any, name: str, place: Source) -> Tensor | None:

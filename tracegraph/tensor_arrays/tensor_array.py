@@ -668,8 +668,30 @@ class TensorList(TensorArray):
             index = ADD(self.size(), as_tensor(index, int32)) if length is None else length + index
         return self.read(index)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _METHODS_OF_LISTS:
+            self._refuse(f".{name}()")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._refuse("an assignment to an item")
+
+    def __delitem__(self, index: Any) -> None:
+        self._refuse("a `del` of an item")
+
+    def _refuse(self, what: str) -> NoReturn:
+        fail(
+            SignatureError,
+            f"{what} changes a list to which a loop appends, and there it can only grow",
+            fix="for a list of fixed length assign all of it: h = [*h[1:], x]; or write to a "
+            "tg.TensorArray",
+        )
+
     def __tracegraph_tensor__(self) -> Tensor:
         return self.stack()
+
+
+_METHODS_OF_LISTS = ("clear", "extend", "insert", "pop", "remove", "reverse", "sort")
 
 
 def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:

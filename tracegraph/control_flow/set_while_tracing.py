@@ -1,0 +1,238 @@
+"""What the functions of branches and loops set outside of themselves while they are traced: that
+happens once, whatever a graph then chooses or repeats, so it is told.
+
+Only what a step could read again is looked at: names, and numbers and tensors in objects, dicts and
+lists. What is only collected, as by `seen.append(x.shape)`, is how such functions are debugged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any, NamedTuple
+
+from tracegraph import nest
+from tracegraph.core.source import here, is_ours
+from tracegraph.eager.tensor_methods import is_symbolic
+from tracegraph.errors import message, warn
+from tracegraph.ir.tensor import Tensor
+
+#: By the public function: when a user expects its function to run, and what to do instead.
+_FORMS = {
+    "cond": ("only when it is taken", "return it from both branches"),
+    "case": ("only when it is taken", "return it from all branches"),
+    "switch_case": ("only when it is taken", "return it from all branches"),
+    "while_loop": ("in each step", "carry it in loop_vars, and return its new value"),
+    "map_fn": ("for each element", "return it, or carry it from element to element with tg.scan"),
+    "scan": ("in each step", "make it part of what fn carries from step to step"),
+    "foldl": ("in each step", "make it part of what fn carries from step to step"),
+    "foldr": ("in each step", "make it part of what fn carries from step to step"),
+    "pfor": ("for each element", "return it, and combine what the elements return"),
+    "vectorized_map": ("for each element", "return it, and combine what the elements return"),
+    "vmap": ("for each element", "return it, and combine what the elements return"),
+}
+#: The forms that may not assign Variables.
+_PARALLEL = ("pfor", "vectorized_map", "vmap")
+#: What was told, as Python's filters for warnings keep it.
+_registry: dict[Any, Any] = {}
+
+
+def telling(form: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The user's function as the public function `form` traces it: it warns of what it sets."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        before = [*_settings_of(function, set())]
+        result = function(*args, **kwargs)
+        for setting in before:
+            if setting.is_changed:
+                _tell(form, setting.path)
+        return result
+
+    return called
+
+
+def _tell(form: str, path: str) -> None:
+    when, fix = _FORMS[form]
+    fix += "" if form in _PARALLEL else ", or keep it in a tg.Variable"
+    text = message(
+        f"{path} was set while a function given to tg.{form} was traced: what such a function sets "
+        f"outside of itself, it sets once, and not {when}",
+        source=here(),
+        fix=fix,
+    )
+    warn(text, registry=_registry)
+
+
+@contextlib.contextmanager
+def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
+    """A context that warns if methods and functions from elsewhere change numbers and tensors in
+    objects that a body has from outside. The statement's own `names` are its state."""
+    before = [*_attributes_reached(body)]
+    yield
+    for setting in before:
+        if setting.path not in names and setting.is_changed:
+            _tell_of_change(setting, is_loop)
+
+
+def _tell_of_change(setting: _Setting, is_loop: bool) -> None:
+    what, when = (
+        ("the body of a loop", "in each step") if is_loop else ("a branch", "when it is taken")
+    )
+    old, new = setting.old, setting.value
+    change = f"changed from {old} to {new}" if type(new) in _NUMBERS else "became another tensor"
+    text = message(
+        f"{setting.path} {change} while {what} was traced: what a method or a function from "
+        f"elsewhere sets in an object, it sets once, and not {when}",
+        source=here(),
+        fix="set it in the statement itself, or keep it in a tg.Variable",
+    )
+    warn(text)
+
+
+class _Setting(NamedTuple):
+    """A name, an attribute or an item, with its value before the trace."""
+
+    path: str
+    #: A cell, or what has the value at `key`.
+    holder: Any
+    key: Any
+    old: Any
+
+    @property
+    def value(self) -> Any:
+        try:
+            is_cell = isinstance(self.holder, CellType)
+            return self.holder.cell_contents if is_cell else self.holder[self.key]
+        except (ValueError, LookupError):  # deleted
+            return self.old
+
+    @property
+    def is_changed(self) -> bool:
+        new, old = self.value, self.old
+        if new is old:
+            return False
+        if any(isinstance(x, Tensor) and is_symbolic(x) for x in nest.flatten(new)):
+            return True
+        kinds = _PLAIN if isinstance(self.holder, CellType) or _is_module(self.holder) else _NUMBERS
+        alike = type(new) is type(old) or kinds is _PLAIN
+        return type(new) in kinds and type(old) in kinds and alike and new != old
+
+
+_NUMBERS = (int, float)
+#: The values of names that code may decide by.
+_PLAIN = (bool, int, float, complex, str, NoneType)
+
+
+def _is_module(holder: Any) -> bool:
+    return isinstance(holder, dict) and "__builtins__" in holder
+
+
+def _settings_of(function: Any, seen: set[int]) -> Iterator[_Setting]:
+    """What a function, and the user's functions that it reaches, may set outside of itself."""
+    if isinstance(function, functools.partial):
+        for place, x in enumerate((*function.args, *function.keywords.values())):
+            yield from _settings_in(f"argument {place}", x, 2, seen)
+        function = function.func
+    if isinstance(function, MethodType):
+        yield from _settings_in("self", function.__self__, 2, seen)
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        yield from _settings_in("self", function, 2, seen)
+        function = vars(type(function)).get("__call__")
+    if not isinstance(function, FunctionType):
+        return
+    code = function.__code__
+    if id(code) in seen or is_ours(code.co_filename):
+        return
+    seen.add(id(code))
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    held: list[tuple[str, Any, Any]] = [(name, cell, _content(cell)) for name, cell in cells]
+    known = function.__globals__
+    held += [(name, known, known[name]) for name in _names_in(code) if name in known]
+    for name, holder, value in held:
+        if not isinstance(value, _CODE) and not name.startswith(_HOOKS):
+            yield _Setting(name, holder, name, value)
+        yield from _settings_in(name, value, 2, seen)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has no value yet
+        return None
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """The names of the module that code may use, with those of the code inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+def _settings_in(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[_Setting]:
+    """What a function may set in a value that it has from outside."""
+    if isinstance(value, (FunctionType, MethodType, functools.partial)):
+        yield from _settings_of(value, seen)
+        return
+    for inner, holder, key, x in _parts(path, value) if depth else ():
+        if type(x) in _NUMBERS or (type(x) is Tensor and _is_in_scope(x)):
+            if not isinstance(holder, tuple):
+                yield _Setting(inner, holder, key, x)
+        else:
+            yield from _settings_in(inner, x, depth - 1, seen)
+
+
+#: Larger tables than this are data.
+_MOST_ITEMS = 100
+
+
+def _parts(path: str, value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """The attributes and items of a value: the path, what holds it, its key there and itself."""
+    if isinstance(value, dict):
+        if len(value) <= _MOST_ITEMS:
+            yield from ((f"{path}[{key!r}]", value, key, x) for key, x in [*value.items()])
+    elif isinstance(value, (list, tuple, deque)):
+        if len(value) <= _MOST_ITEMS:
+            yield from ((f"{path}[{key}]", value, key, x) for key, x in enumerate([*value]))
+        if len(value) and type(value[-1]) is Tensor:  # the end of a list, where a step may look
+            yield f"{path}[-1]", value, -1, value[-1]
+    elif _is_object(value):
+        held = vars(value)
+        yield from ((f"{path}.{name}", held, name, x) for name, x in [*held.items()])
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a value has attributes, and is not code or an object of ours."""
+    is_of_us = type(value).__module__.partition(".")[0] == _US
+    return hasattr(value, "__dict__") and not isinstance(value, _CODE) and not is_of_us
+
+
+#: How the names begin that converted code has for itself.
+_HOOKS = "ag__"
+_US = __name__.partition(".")[0]
+_CODE = (type, FunctionType, MethodType, ModuleType)
+
+
+def _attributes_reached(body: Any) -> Iterator[_Setting]:
+    """The numbers and tensors in the objects that the body of a statement has from outside."""
+    names = getattr(getattr(body, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
+        yield from _attributes_in(name, _content(cell), 2)
+
+
+def _attributes_in(path: str, value: Any, depth: int) -> Iterator[_Setting]:
+    for inner, holder, key, x in _parts(path, value) if depth and _is_object(value) else ():
+        if type(x) in _NUMBERS or (type(x) is Tensor and _is_in_scope(x)):
+            yield _Setting(inner, holder, key, x)
+        else:
+            yield from _attributes_in(inner, x, depth - 1)
+
+
+def _is_in_scope(tensor: Tensor) -> bool:
+    builder = None if tensor.node is None else tensor.node.builder
+    return tensor.node is None or (builder is not None and builder.is_open)
