@@ -18,7 +18,6 @@ from tracegraph.eager.slots import take_off_mesh
 from tracegraph.errors import DTypeError, fail, shown
 from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape
@@ -29,6 +28,7 @@ from tracegraph.random.draws import (
     draw_truncated_normal,
     draw_uniform,
 )
+from tracegraph.random.stateless import key_of_numbers
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace, init_scope
@@ -38,8 +38,15 @@ _MASK = 0xFFFFFFFF
 
 
 def _key_of(seed: int) -> np.ndarray:
-    """The key of an integer seed: its low 64 bits."""
+    """The key of an integer seed: its bits, or a digest of more than 64."""
+    if not -(2**63) <= seed < 2**64:
+        return _digest(seed)
     return np.array([seed >> 32 & _MASK, seed & _MASK], np.uint32)
+
+
+def _digest(*seeds: int) -> np.ndarray:
+    words = hashlib.sha256(repr(seeds).encode()).digest()
+    return np.frombuffer(words[:8], "<u4").astype(np.uint32)
 
 
 _drawn = itertools.count()
@@ -208,7 +215,7 @@ def _as_state(state: Any) -> Any:
     x = as_integers("Generator", "the numbers of a state", state)
     if x.type.shape != (2,):
         refuse("Generator", f"a state is u32[2], and it was given {x.type}", x, fix=_STATES)
-    return cast_to(x, uint32)
+    return key_of_numbers(x)
 
 
 _STATES = "use the state of another generator, or tg.random.Generator.from_seed(1)"
@@ -240,9 +247,10 @@ def _key_for(op_seed: int | None) -> np.ndarray:
     if op_seed is None:
         return _key_of(_fresh_seed() if _Global.seed is None else _Global.seed)
     # Without a global seed, an operation seed still determines the numbers, as in TensorFlow.
-    return np.array([(_Global.seed or 0) & _MASK, op_seed & _MASK], np.uint32) ^ np.uint32(
-        0x9E3779B9
-    )
+    seeds = _Global.seed or 0, op_seed
+    if not all(-(2**31) <= seed < 2**32 for seed in seeds):
+        return _digest(*seeds)
+    return np.array([seed & _MASK for seed in seeds], np.uint32) ^ np.uint32(0x9E3779B9)
 
 
 def generator_of(op_seed: Any = None) -> Generator:
