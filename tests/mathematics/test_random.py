@@ -347,6 +347,31 @@ def test_each_bit_of_a_seed_counts(tmp_path):
     assert len(folded) == len(states) == len(bits)
 
 
+@pytest.mark.parametrize("dtype", [tg.int32, tg.int64, tg.uint64])
+def test_the_seed_of_a_generator_may_be_a_tensor(dtype):
+    for seed in (5, -1, 2**40 + 3):
+        if dtype.min <= seed <= dtype.max:
+            generator = tg.random.Generator.from_seed(tg.constant(seed, dtype))
+            wanted = tg.random.Generator.from_seed(seed).state
+            assert same(generator.state, wanted)
+            generator.normal([2])
+            tg.function(generator.reset_from_seed)(tg.constant(seed, dtype))
+            assert same(generator.state, wanted)
+
+
+def test_no_global_seed_makes_random_numbers_differ_again():
+    drawn = set()
+    for _ in range(2):
+        tg.random.set_seed(None)
+        drawn.add(str(tg.random.normal([2]).numpy()))
+    tg.random.set_seed(1)
+    assert len(drawn) == 2
+
+
+def test_no_integers_need_no_range():
+    assert tg.random.uniform([0, 2], 3, 3, tg.int32).shape == (0, 2)
+
+
 def test_each_bit_of_the_seed_of_a_generator_and_of_an_operation_counts():
     seeds = [3, 3 + 2**32, 3 + 2**64, 3 - 2**64]
     generators = {str(tg.random.Generator.from_seed(x).state.numpy()) for x in seeds}
