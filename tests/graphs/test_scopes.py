@@ -384,3 +384,39 @@ def test_scopes_of_nodes_that_are_left_in_any_order_leave_nothing():
     for task in (second, first, third):
         task.close()
     assert tg.sin(tg.constant(1.0)).source.scope == ""
+
+
+# ---------------------------------------------------------------- names of scopes
+
+
+class Late(tg.Module):
+    """A Module that makes another one in its first call."""
+
+    inner = None
+
+    @tg.Module.with_name_scope
+    def __call__(self):
+        if self.inner is None:
+            self.inner = tg.Module("inner")
+        with self.inner.name_scope as path:
+            return path, tg.Variable(1.0, name="w").name
+
+
+def test_a_name_scope_has_a_name():
+    assert tg.name_scope("encoder").name == "encoder"
+    with tg.name_scope("outer"):
+        late = Late("late")
+    assert late.name_scope.name == "outer/late/"
+    # As in TensorFlow, the scope of a Module is where that was created.
+    assert late() == ("outer/late/inner/", "outer/late/inner/w:0")
+    with tg.name_scope("elsewhere"):
+        assert late() == ("outer/late/inner/", "outer/late/inner/w:0")
+    assert late.inner.name_scope.name == "outer/late/inner/"
+
+
+def test_a_name_that_ends_with_a_slash_leaves_the_open_scopes():
+    with tg.name_scope("outer") as outer, tg.name_scope("inner"):
+        with tg.name_scope(outer) as again:
+            assert again == outer == "outer/"
+            assert tg.Variable(1.0, name="w").name == "outer/w:0"
+        assert tg.Variable(1.0, name="w").name == "outer/inner/w:0"

@@ -514,6 +514,8 @@ BAD = [
     (lambda i: i.crop_and_resize(ONE[None], [[0.0] * 3], [0], [1, 1]), "boxes f32"),
     (lambda i: i.crop_and_resize(ONE[None], [[0.0] * 4], [0.0], [1, 1]), "must be integers"),
     (lambda i: i.crop_and_resize(ONE[None], [[0.0] * 4], [0], [1]), r"crop_size is \[1\]"),
+    (lambda i: i.crop_and_resize(ONE[None], [[np.inf] * 4], [0], [1, 1]), r"a box is \[inf"),
+    (lambda i: i.adjust_contrast(ONE, [2.0]), r"contrast_factor is f32\[1\]"),
     (lambda i: i.rgb_to_hsv(tg.ones([2])), "3 channels"),
     (lambda i: i.rgb_to_hsv(BYTES), "from 0 to 1"),
     (lambda i: i.grayscale_to_rgb(ONE), "1 channel"),

@@ -321,6 +321,68 @@ def test_new_seeds_have_the_dtype_of_the_old_one(dtype):
     assert same(tg.random.stateless_uniform([2], seeds[1]), expected)
 
 
+def test_each_bit_of_a_seed_counts(tmp_path):
+    module = tg.Module()
+    module.draw = tg.function(
+        lambda seed: tg.random.stateless_uniform([2], seed),
+        input_signature=[tg.TensorSpec([2], tg.int64)],
+    )
+    tg.saved_model.save(module, str(tmp_path))
+    loaded = tg.saved_model.load(str(tmp_path)).draw
+    bits = [0, 2**32, 2**40, -(2**63)]
+    wide = [*((1 + x, 2) for x in bits), *((1, 2 + x) for x in bits[1:]), (1 + 2**32, 2 + 2**32)]
+    # Those of 32 bits, with a sign or without, are what they are as narrower integers.
+    narrow = [(-1, 2), (2**31, 7), (-(2**31), 2**31 - 1)]
+    found = []
+    for seed in map(np.array, (*wide, *narrow)):
+        own = tg.random.stateless_uniform([2], seed)
+        assert same(own, module.draw(seed)) and same(own, loaded(seed))
+        found.append(tuple(own.numpy().tolist()))
+    assert len(set(found)) == len(wide) + len(narrow)
+    for seed, numbers in zip(narrow, found[len(wide) :], strict=True):
+        own = tg.constant(np.array(seed).astype(np.uint32))
+        assert tuple(tg.random.stateless_uniform([2], own).numpy().tolist()) == numbers
+    folded = {str(tg.random.fold_in([1, 2], np.int64(3 + x)).numpy()) for x in bits}
+    states = {str(tg.random.Generator(state=np.array([1 + x, 2])).state.numpy()) for x in bits}
+    assert len(folded) == len(states) == len(bits)
+
+
+@pytest.mark.parametrize("dtype", [tg.int32, tg.int64, tg.uint64])
+def test_the_seed_of_a_generator_may_be_a_tensor(dtype):
+    for seed in (5, -1, 2**40 + 3):
+        if dtype.min <= seed <= dtype.max:
+            generator = tg.random.Generator.from_seed(tg.constant(seed, dtype))
+            wanted = tg.random.Generator.from_seed(seed).state
+            assert same(generator.state, wanted)
+            generator.normal([2])
+            tg.function(generator.reset_from_seed)(tg.constant(seed, dtype))
+            assert same(generator.state, wanted)
+
+
+def test_no_global_seed_makes_random_numbers_differ_again():
+    drawn = set()
+    for _ in range(2):
+        tg.random.set_seed(None)
+        drawn.add(str(tg.random.normal([2]).numpy()))
+    tg.random.set_seed(1)
+    assert len(drawn) == 2
+
+
+def test_no_integers_need_no_range():
+    assert tg.random.uniform([0, 2], 3, 3, tg.int32).shape == (0, 2)
+
+
+def test_each_bit_of_the_seed_of_a_generator_and_of_an_operation_counts():
+    seeds = [3, 3 + 2**32, 3 + 2**64, 3 - 2**64]
+    generators = {str(tg.random.Generator.from_seed(x).state.numpy()) for x in seeds}
+    drawn = set()
+    for seed in seeds:
+        tg.random.set_seed(seed)
+        drawn |= {str(tg.random.normal([2], seed=x).numpy()) for x in (None, *seeds)}
+    tg.random.set_seed(1)
+    assert len(generators) == 4 and len(drawn) == 20
+
+
 # ---------------------------------------------------------------- errors
 
 

@@ -34,7 +34,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import BroadcastTo, stack
-from tracegraph.ops.constant import constant
+from tracegraph.ops.constant import Iota, constant
 from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
@@ -842,9 +842,12 @@ class _ScanLoop:
         the states and the rows, and returns the new states and the rest."""
         rows = [x.type.with_shape(x.type.shape[1:]) for x in self.rows]
         types = [x.type for x in self.states]
-        region = traced_region(self.name, step, [*types, *rows], self.names, is_repeated=True)
+        given = [*types, *rows]
+        region = traced_region(
+            self.name, step, given, self.names, is_repeated=True, rows_of=self.rows
+        )
         shared = SharedValues([region], here())
-        count = len(types)
+        count, end = len(types), region.traced.argument_count
         for type in region.result_types[count:]:
             if fix := rank_fix(type):
                 fact = f"{self.name}: a step returns {type}, whose rank is not known, to be stacked"
@@ -858,7 +861,7 @@ class _ScanLoop:
             values |= shared.carried(shared.placeholders_of_states(builder), handles)
             held = [builder.input(type) for type in shared.check_types]
             place = builder.input(COUNT, "count") if held else None
-            given += [builder.input_like(x) for x in inputs[count : count + len(rows)]]
+            given += [builder.input_like(x) for x in inputs[count:end]]
             old = values
             results, values, made = shared.run(region, given, values, captured, place)
             assigned = self._while_it_holds(shared, old, values, held)
@@ -871,7 +874,8 @@ class _ScanLoop:
         states = [*self.states, *before, *shared.passed_checks()]
         states += [constant(0, int32)] if shared.checks else []
         op = Scan(graph, len(constants), len(states), self.length, self.is_reverse)
-        inputs = current().admit_all((*constants, *states, *self.rows))
+        numbers = [Iota(self.length, int32)()] * (end - len(types) - len(rows))
+        inputs = current().admit_all((*constants, *states, *self.rows, *numbers))
         if arrays is not None:
             arrays.measure(op, inputs, 0)
         op, inputs, unstacked = with_stacked_writes(op, inputs)

@@ -69,9 +69,11 @@ def traced_region(
     names: Sequence[str | None] = (),
     convert: Callable[[Any], Any] = lambda result: result,
     is_repeated: bool = False,
+    rows_of: Sequence[Tensor] = (),
 ) -> TracedRegion:
     """The trace of `function`, called with arguments of `types`, under these names if any.
-    `convert` is applied to its result while its trace is open.
+    `convert` is applied to its result while its trace is open. The last arguments are rows of the
+    tensors `rows_of`; if the number of the row was asked for, it is one more argument.
 
     If it calls Python functions that may observe Variables, these are stored when it ends; if it
     `is_repeated`, they are read again when it begins.
@@ -88,7 +90,9 @@ def traced_region(
                 trace.paths = outer.paths
             if outer.is_top_level:
                 trace.what, trace.may_create = "a branch or a loop", is_first
-            result = convert(function(*[trace.argument(*pair) for pair in pairs]))
+            given = [trace.argument(*pair) for pair in pairs]
+            trace.rows.update(zip(given[len(given) - len(rows_of) :], rows_of, strict=True))
+            result = convert(function(*given))
             leaves, structure = result_leaves(result, name, here())
             if trace.has_shown_state:
                 trace.store_state()

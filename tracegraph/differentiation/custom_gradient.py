@@ -90,6 +90,7 @@ class TracedAtCalls:
         pairs = zip(arguments.tensors, arguments.tensor_names, strict=True)
         given = [trace.argument(x.type, name) for x, name in pairs]
         trace.actual = arguments.tensors
+        trace.copies.update(zip(given, arguments.tensors, strict=True))
         return arguments.called(as_traced(self._function, given), given)
 
     def _trace(self, arguments: _Arguments) -> tuple[Traced, Results, Call]:

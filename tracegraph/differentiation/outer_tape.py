@@ -8,16 +8,20 @@ derivatives continue through the nodes that computed them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from tracegraph.core.source import here
 from tracegraph.errors import GradientError, fail
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ops.elementwise import IDENTITY
+from tracegraph.ops.index import Gather
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import Trace
 
-#: A node, with the inputs and outputs it has outside the trace.
-_Row: TypeAlias = tuple[Node, list[Tensor], list[Tensor]]
+#: A node, with the inputs and outputs it has outside the trace. A trace stands for a node that
+#: takes one row of a tensor for it.
+_Row: TypeAlias = tuple[Node | Trace, list[Tensor], list[Tensor]]
 
 
 class OuterTape:
@@ -28,10 +32,11 @@ class OuterTape:
         self,
         record: dict[str, Any],
         nodes: Sequence[Node],
-        tracked: set[Tensor],
+        tracked: Container[Tensor],
         variables: dict[int, Variable],
         outside: OuterTape | None,
         trace: Trace,
+        follows_arguments: bool = False,
     ) -> None:
         self.record = record
         self._nodes = nodes
@@ -41,6 +46,9 @@ class OuterTape:
         self._trace = trace
         #: How many nodes came before the trace, in the trace that is its place.
         self.start = len(record["_builder"].nodes)
+        #: Whether arguments that are rows or copies of tensors are computed from those. If not,
+        #: all arguments are sources.
+        self._follows_arguments = follows_arguments
         #: How many captures of the trace have been examined.
         self._seen = 0
         #: The trace's captures of tensors that are followed outside.
@@ -79,13 +87,12 @@ class OuterTape:
     def nodes_from(self, sources: Sequence[Tensor]) -> list[Node]:
         """The nodes outside that lie between sources, which are tensors of the trace, and the
         trace's captures, as nodes of the trace."""
-        self._refuse_arguments_among(sources)
         variables = self._all_variables()
         used = {id(v) for v in self._trace.variables}
         own = {x: tensor for tensor, x in self._trace.captures.items()}
         own.update((v.handle_in(self._trace), v.handle) for v in variables if id(v) in used)
         below = self._computed_of({own.get(x, x) for x in sources})
-        needed = set(self._ends)
+        needed = {*self._ends, *self._trace.arguments}
         between = []
         for row in reversed(below):
             if not needed.isdisjoint(row[2]):
@@ -107,7 +114,7 @@ class OuterTape:
                 below.append(row)
         return below
 
-    def _refuse_arguments_among(self, sources: Sequence[Tensor]) -> None:
+    def refuse_arguments_among(self, sources: Sequence[Tensor]) -> None:
         """Rejects an argument if the trace captured something computed from it outside: the trace
         serves other arguments too, and that value does not depend on those."""
         given = dict(zip(self._trace.arguments, self._trace.actual or ()))
@@ -143,19 +150,31 @@ class OuterTape:
         for node in self._nodes:
             inputs = [origins.get(x, x) for x in node.inputs]
             yield node, inputs, [origins.get(y, y) for y in node.outputs]
+        if self._follows_arguments:
+            for copy, tensor in self._trace.copies.items():
+                node = Node(IDENTITY, (tensor,), here(), builder)
+                yield node, [origins.get(tensor, tensor)], [copy]
+            for row, tensor in self._trace.rows.items():
+                yield self._trace, [origins.get(tensor, tensor)], [row]
 
     def _translated(
         self,
-        node: Node,
+        node: Node | Trace,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         variables: dict[Tensor, Variable],
     ) -> Node:
         def own(x: Tensor) -> Tensor:
             found = variables.get(x)
-            return self._trace.admit(x) if found is None else found.handle_in(self._trace)
+            if found is not None:
+                return found.handle_in(self._trace)
+            return self._trace.admit_all((x,))[0]
 
-        new = Node(node.op, tuple(map(own, inputs)), node.source, self._trace)
+        if isinstance(node, Trace):
+            inputs, op, source = [*inputs, node.number_of_row()], Gather(0, 0), here()
+        else:
+            op, source = node.op, node.source
+        new = Node(op, tuple(map(own, inputs)), source, self._trace)
         new.outputs = tuple(map(own, outputs))
         return new
 
@@ -174,3 +193,29 @@ def lost_inside(trace: Trace, start: int, x: Tensor) -> set[Tensor]:
             lost.update(reached.intersection(node.outputs))
         lost.update(node.depending(lost))
     return lost
+
+
+class _Everything:
+    def __contains__(self, x: object) -> bool:
+        return True
+
+
+def nodes_around(trace: Trace, sources: Sequence[Tensor]) -> list[Node]:
+    """The nodes of the enclosing traces that lie between sources and what a trace takes from
+    outside, as nodes of the trace: what a tape around all of them would have recorded. Rows that a
+    loop takes of tensors count; its other arguments do not."""
+    around = _record_around(trace)
+    for _ in around.new_captures():
+        pass
+    return around.nodes_from(sources)
+
+
+def _record_around(trace: Trace) -> OuterTape:
+    outer = trace.outer
+    record, everything = {"_builder": outer}, _Everything()
+    if not isinstance(outer, Trace):  # what was computed at top level is constant
+        return OuterTape(record, (), everything, {}, None, trace, follows_arguments=True)
+    variables = {id(v): v for v in outer.variables}
+    outside = _record_around(outer)
+    nodes = tuple(outer.nodes)
+    return OuterTape(record, nodes, everything, variables, outside, trace, follows_arguments=True)

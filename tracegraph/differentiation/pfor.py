@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tracegraph.core.source import here
+from tracegraph.core.types import int32
 from tracegraph.effects.record import current_record, recorded_call
 from tracegraph.errors import SignatureError, fail
 from tracegraph.execution.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
+from tracegraph.ops.constant import Iota
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape, Slice
@@ -41,13 +43,20 @@ def parallel_for(
     """
     builder = current()
     if not builder.is_top_level:
-        return _widened(*_traced(function, elements, caller), elements, count)
+        traced, results = _traced(function, elements, caller)
+        return _widened(traced, results, _with_number(traced, elements, count), count)
     with recorded_call():
         traced, results = _traced(function, elements, caller)
+        elements = _with_number(traced, elements, count)
         if not traced.graph.cuts_runs:
             return _widened(traced, results, elements, count)
         whole = _as_one_body(traced, elements, count)
         return results.pack(run_recorded(whole, elements, traced.variables, current_record()))
+
+
+def _with_number(traced: Traced, elements: Sequence[Tensor], count: Any) -> list[Tensor]:
+    """The elements, and the numbers of the iterations if the body asked for its own."""
+    return [*elements, *[Iota(count, int32)()] * (traced.argument_count - len(elements))]
 
 
 def _widened(traced: Traced, results: Results, elements: Sequence[Tensor], count: Any) -> Any:
@@ -108,6 +117,7 @@ def _traced(
     def run(is_first: bool = True) -> tuple[Traced, Results]:
         with Trace("pfor") as trace:
             trace.create_as_outer()
+            trace.parallel = here()
             if trace.outer.is_top_level:
                 trace.what, trace.may_create = "a parallel loop", is_first
             trace.region, trace.orders_state = here(), False
@@ -115,7 +125,9 @@ def _traced(
             trace.actual = list(elements) if has_iterations else None
             trace.takes_first_of_actual = True
             types = [x.type.with_shape(x.type.shape[1:]) for x in elements]
-            result = function([trace.argument(type, None) for type in types])
+            given = [trace.argument(type, None) for type in types]
+            trace.rows.update(zip(given, elements, strict=True))
+            result = function(given)
             leaves, structure = result_leaves(result, f"the function of {caller}", here())
             traced = trace.traced([y for y in leaves if y is not None])
         if trace.created and trace.outer.is_top_level:  # again, now that the Variables exist

@@ -257,6 +257,7 @@ class GradientTape:
         """Adds the nodes outside that lie between the sources and the trace's captures."""
         if self._outside is not None:
             self._follow_captures()
+            self._outside.refuse_arguments_among(sources)
             inherited = self._outside.nodes_from(sources)
             self._nodes = [*inherited, *self._nodes[len(self._inherited) :]]
             self._inherited = inherited
@@ -1009,7 +1010,7 @@ class GradientTape:
         self._come_back()
         builder = current()
         if isinstance(self._builder, Trace) and not self._is_within(builder):
-            line = self._builder.region
+            line = self._builder.region or self._builder.parallel
             of_region = f"the branch or the body of the loop at {line}"
             fail(
                 LeakedTapeError,
@@ -1080,7 +1081,7 @@ def leaf_tensor(leaf: Any, builder: Builder) -> Tensor:
     if isinstance(builder, Trace):
         return builder.admit_all((leaf,))[0]
     node = leaf.node
-    if node is not None and isinstance(node.builder, Trace) and not node.builder.is_open:
+    if node is not None and isinstance(node.builder, Trace):
         refuse_leaked(leaf)
     return leaf
 

@@ -800,7 +800,7 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
     where = "a @tg.function that was traced"
     fix = "return it from the function, and use the returned value"
     builder = None if tensor.node is None else tensor.node.builder
-    region = getattr(builder, "region", None)
+    region = getattr(builder, "region", None) or getattr(builder, "parallel", None)
     if region is not None:
         where = f"the branch or the body of the loop at {region}"
         fix = (

@@ -64,7 +64,8 @@ def adjust_brightness(image: TensorLike, delta: TensorLike) -> Tensor:
 
 def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     """(x - mean) * contrast_factor + mean, with the mean of each channel of each image; integers
-    are scaled to [0, 1] for it, and clipped to their range.
+    are scaled to [0, 1] for it, and clipped to their range. `contrast_factor` is one number, and
+    anything else raises ShapeError.
 
     This op has no derivative: `GradientTape.gradient` raises a LookupError that names its line.
     Register one with `tg.RegisterGradient("adjust_contrast")`.
@@ -76,11 +77,11 @@ def adjust_contrast(images: TensorLike, contrast_factor: TensorLike) -> Tensor:
     own = as_tensor(images)
     if rank_of(op, own) < 3:
         refuse(op, f"{own.type} is not an image", own, fix="give [height, width, channels]")
-    if own.dtype.is_integer:
-        x, factor = as_operands(op, as_floating(own), contrast_factor)
-        return converted(op, AdjustContrast()(x, factor), own.dtype, True)
-    x, factor = as_operands(op, images, contrast_factor)
-    return AdjustContrast()(x, factor)
+    x, factor = as_operands(op, as_floating(own) if own.dtype.is_integer else own, contrast_factor)
+    if rank_of(op, factor) != 0:
+        fact = f"contrast_factor is {factor.type}, and images have one"
+        refuse(op, fact, own, factor, fix="give a number; for one each, use tg.vectorized_map")
+    return converted(op, AdjustContrast()(x, factor), own.dtype, True)
 
 
 def adjust_gamma(image: TensorLike, gamma: TensorLike = 1, gain: TensorLike = 1) -> Tensor:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.arguments import (
     as_choice,
     as_flag,
@@ -31,8 +33,10 @@ from tracegraph.core.shapes import (
     same_size,
 )
 from tracegraph.core.types import DType, TensorType, float32, float64, int32, int64
+from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.image.geometry import pad_to_bounding_box
 from tracegraph.image.pictures import as_images
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import (
     add,
@@ -48,6 +52,7 @@ from tracegraph.math.elementwise.unary import abs, ceil, exp, floor, sin
 from tracegraph.math.product import einsum
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.tracing.index_checks import value_now
 from tracegraph.typing import ShapeLike, SizeLike, TensorLike
 
 
@@ -258,7 +263,8 @@ def crop_and_resize(
     - `method`: "bilinear" or "nearest"; pixels outside the image are `extrapolation_value`.
 
     Returns float32. Differentiable with respect to the boxes for "bilinear".
-    Raises ShapeError for shapes that do not fit.
+    Raises ShapeError for shapes that do not fit, and InvalidArgumentError for boxes that are known
+    not to be finite.
 
     >>> image = tg.reshape(tg.range(9.0), [1, 3, 3, 1])
     >>> tg.image.crop_and_resize(image, [[0.0, 0.0, 1.0, 0.5]], [0], [3, 2])[0, :, :, 0].numpy()
@@ -280,6 +286,7 @@ def crop_and_resize(
     if len(target) != 2 or any(known_int(count) and count < 1 for count in target):
         refuse(op, f"crop_size is {list(target)}", x, fix="give two sizes of 1 or more")
     x, corners = cast_to(x, float32), cast_to(corners, float32)
+    _check_finite(op, corners)
     _check_size(x, target, float32)
     lines = [
         _line(corners[:, k], corners[:, k + 2], x.type.shape[1 + k], target[k])  # type: ignore[index]
@@ -292,6 +299,15 @@ def crop_and_resize(
     ]
     whole = logical_and(expand_dims(is_inside[0], 2), expand_dims(is_inside[1], 1))
     return where(expand_dims(whole, 3), found, outside)
+
+
+def _check_finite(op: str, boxes: Tensor) -> None:
+    """Rejects boxes with infinite corners, if they are known: all their pixels would be outside."""
+    value = value_now(boxes)
+    if value is not None and not np.isfinite(value).all():
+        wrong = value[~np.isfinite(value).all(axis=1)][0]
+        fact = f"{op}: a box is {wrong.tolist()}"
+        fail(InvalidArgumentError, fact, operands=[operand_text(boxes)], fix="use finite corners")
 
 
 def _line(start: Tensor, end: Tensor, size: Size, count: Size) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracegraph.array.arguments import as_count, as_shape, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import broadcast_to, reshape
-from tracegraph.core.types import DType, as_dtype, float32, float64, uint64
+from tracegraph.core.types import DType, TensorType, as_dtype, float32, float64, uint64
 from tracegraph.errors import DTypeError, InvalidArgumentError, SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import (
@@ -24,6 +24,7 @@ from tracegraph.math.elementwise.unary import erfinv, log, negative
 from tracegraph.math.reduction import argmax
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
 from tracegraph.ops import random as ops
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.index import Gather
 from tracegraph.tracing.index_checks import value_at_hand
 
@@ -161,6 +162,8 @@ def draw_uniform(
 def _integers(key: Tensor, sizes: Any, minval: Any, maxval: Any, kind: DType) -> Tensor:
     """64 random bits modulo the range: the bias is below 1 in 2 ** 31 for ranges of 32 bits."""
     low, high = as_tensor(minval, kind), as_tensor(maxval, kind)
+    if 0 in sizes:  # no integer needs to be between the bounds
+        return full(0, TensorType(kind, sizes))
     _check_bounds(low, high)
     width = subtract(cast_to(high, uint64), cast_to(low, uint64))
     bits = ops.RandomBits(sizes, uint64)(key)

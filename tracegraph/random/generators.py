@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse, refuse_kind
+from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut
 from tracegraph.core.settings import settings
 from tracegraph.core.types import as_dtype, float32, int32, int64, uint32, uint64
 from tracegraph.eager.slots import take_off_mesh
 from tracegraph.errors import DTypeError, fail, shown
-from tracegraph.ir.builder import current
+from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import cast_to
-from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.broadcast import full_like
+from tracegraph.ops.elementwise import Cast, ShiftRight
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.shape import Reshape
 from tracegraph.random.draws import (
@@ -29,6 +31,7 @@ from tracegraph.random.draws import (
     draw_truncated_normal,
     draw_uniform,
 )
+from tracegraph.random.stateless import key_of_numbers
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace, init_scope
@@ -38,8 +41,26 @@ _MASK = 0xFFFFFFFF
 
 
 def _key_of(seed: int) -> np.ndarray:
-    """The key of an integer seed: its low 64 bits."""
+    """The key of an integer seed: its bits, or a digest of more than 64."""
+    if not -(2**63) <= seed < 2**64:
+        return _digest(seed)
     return np.array([seed >> 32 & _MASK, seed & _MASK], np.uint32)
+
+
+def _key_of_seed(seed: Any) -> Any:
+    if not isinstance(seed, Tensor):
+        return _key_of(_int_seed(seed))
+    if not seed.dtype.is_integer or seed.type.shape != ():
+        fix = "give one integer: tg.constant(1, tg.int64)"
+        fail(DTypeError, f"a seed is {seed.type}", operands=[operand_text(seed)], fix=fix)
+    wide = seed if seed.dtype is uint64 else cast_to(seed, int64)
+    high = ShiftRight()(wide, full_like(wide, 32))
+    return Cast(uint32)(stack([high, wide]))
+
+
+def _digest(*seeds: int) -> np.ndarray:
+    words = hashlib.sha256(repr(seeds).encode()).digest()
+    return np.frombuffer(words[:8], "<u4").astype(np.uint32)
 
 
 _drawn = itertools.count()
@@ -84,9 +105,10 @@ class Generator(Module):
         self._state_variable.is_random_state = True
 
     @classmethod
-    def from_seed(cls, seed: int, alg: str | int | None = None) -> Generator:
-        """Creates a generator that draws the same numbers for the same integer seed."""
-        return cls(state=_key_of(_int_seed(seed)))
+    def from_seed(cls, seed: int | Tensor, alg: str | int | None = None) -> Generator:
+        """Creates a generator that draws the same numbers for the same seed, an integer or a tensor
+        of one."""
+        return cls(state=_key_of_seed(seed))
 
     @classmethod
     def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
@@ -123,9 +145,9 @@ class Generator(Module):
         """TensorFlow's number for the algorithm, which is Threefry."""
         return 2
 
-    def reset_from_seed(self, seed: int) -> None:
+    def reset_from_seed(self, seed: int | Tensor) -> None:
         """Restarts from a seed, as `from_seed` does."""
-        self._state_variable.assign(_key_of(_int_seed(seed)))
+        self._state_variable.assign(_key_of_seed(seed))
 
     def reset(self, state: TensorLike) -> None:
         """Continues from the given state."""
@@ -208,7 +230,7 @@ def _as_state(state: Any) -> Any:
     x = as_integers("Generator", "the numbers of a state", state)
     if x.type.shape != (2,):
         refuse("Generator", f"a state is u32[2], and it was given {x.type}", x, fix=_STATES)
-    return cast_to(x, uint32)
+    return key_of_numbers(x)
 
 
 _STATES = "use the state of another generator, or tg.random.Generator.from_seed(1)"
@@ -240,9 +262,10 @@ def _key_for(op_seed: int | None) -> np.ndarray:
     if op_seed is None:
         return _key_of(_fresh_seed() if _Global.seed is None else _Global.seed)
     # Without a global seed, an operation seed still determines the numbers, as in TensorFlow.
-    return np.array([(_Global.seed or 0) & _MASK, op_seed & _MASK], np.uint32) ^ np.uint32(
-        0x9E3779B9
-    )
+    seeds = _Global.seed or 0, op_seed
+    if not all(-(2**31) <= seed < 2**32 for seed in seeds):
+        return _digest(*seeds)
+    return np.array([seed & _MASK for seed in seeds], np.uint32) ^ np.uint32(0x9E3779B9)
 
 
 def generator_of(op_seed: Any = None) -> Generator:
@@ -272,8 +295,9 @@ def set_global_generator(generator: Generator) -> None:
     _Global.generators[None] = generator
 
 
-def set_seed(seed: int) -> None:
-    """Restarts all random numbers of this program: the same seed gives the same sequence.
+def set_seed(seed: int | None) -> None:
+    """Restarts all random numbers of this program: the same seed gives the same sequence, and None
+    one that differs in each run, as before any seed was set.
 
     >>> tg.random.set_seed(1)
     >>> first = tg.random.uniform([2]).numpy()
@@ -282,7 +306,7 @@ def set_seed(seed: int) -> None:
     True
     """
     with _Global.lock:
-        _Global.seed = _int_seed(seed)
+        _Global.seed = None if seed is None else _int_seed(seed)
         generator_of()
         for number, generator in _Global.generators.items():
             generator.reset(_key_for(number))

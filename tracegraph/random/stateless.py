@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tracegraph.array.arguments import as_count, as_integers, as_shape, refuse
+from tracegraph.array.shaping import cut
 from tracegraph.core.types import DType, float32, int32, int64, uint32
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
+from tracegraph.ops.broadcast import full_like
+from tracegraph.ops.elementwise import EQUAL, SELECT, Cast, NotEqual, ShiftRight
 from tracegraph.ops.random import RandomFold, RandomSplit
+from tracegraph.ops.reduce import Any as AnyOf
+from tracegraph.ops.shape import Reshape
 from tracegraph.random.draws import (
     draw_binomial,
     draw_categorical,
@@ -32,7 +37,8 @@ def stateless_normal(
     name: str | None = None,
     alg: str | int | None = "auto_select",
 ) -> Tensor:
-    """`normal` as a function of a seed of two integers.
+    """`normal` as a function of a seed of two integers, of 32 or 64 bits, all of which count. Only
+    integers that the same 32 bits stand for, as -1 and 2**32 - 1, are the same seed.
 
     >>> a, b = (tg.random.stateless_normal([2], seed=[1, 2]) for _ in range(2))
     >>> bool(tg.reduce_all(a == b))
@@ -177,7 +183,8 @@ def fold_in(seed: TensorLike, data: TensorLike, alg: str | int | None = "auto_se
     TensorShape([2])
     """
     number = as_integers("fold_in", "the numbers", data)
-    return _as_seeds(RandomFold()(stateless_key(seed), cast_to(number, uint32)), number.dtype)
+    key = RandomFold()(stateless_key(seed), cast_to(number, uint32))
+    return _as_seeds(_with_high_bits(key, number), number.dtype)
 
 
 def _as_seeds(keys: Tensor, kind: DType) -> Tensor:
@@ -189,7 +196,31 @@ def stateless_key(seed: Any) -> Tensor:
     key = as_tensor(seed)
     if not key.dtype.is_integer or key.type.shape != (2,):
         refuse("random", f"the seed is {key.type}", key, fix="give two integers: seed=[1, 2]")
-    return cast_to(key, uint32)
+    return key_of_numbers(key)
+
+
+def key_of_numbers(numbers: Tensor) -> Tensor:
+    """The key made of two integers: their bits, if each is an integer of 32 bits with or without a
+    sign; otherwise what is above these bits is folded in."""
+    return _with_high_bits(cast_to(numbers, uint32), numbers)
+
+
+def _with_high_bits(key: Tensor, numbers: Tensor) -> Tensor:
+    """A key with the upper bits of integers, a vector or one, folded in, unless these are integers
+    of 32 bits."""
+    if numbers.dtype.size <= uint32.size:
+        return key
+    high = Cast(uint32)(ShiftRight()(numbers, full_like(numbers, 32)))
+    if numbers.dtype is int64:  # those of a negative integer of 32 bits are its sign
+        low = Cast(int32)(numbers)
+        sign = Cast(uint32)(ShiftRight()(low, full_like(low, 31)))
+        high = SELECT(EQUAL(high, sign), full_like(high, 0), high)
+    folded = key
+    for k in range(*high.type.shape) if high.type.shape else (None,):
+        one = high if k is None else Reshape(())(cut(high, 0, k, k + 1))
+        folded = RandomFold()(folded, one)
+    is_wide = AnyOf(None)(NotEqual()(high, full_like(high, 0)))
+    return SELECT(broadcast(is_wide, key.type.shape), folded, key)
 
 
 __all__ = [

@@ -18,10 +18,15 @@ from tracegraph.core.types import DType
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.state.deferred import announce, waiting
 from tracegraph.state.variable import Variable
-from tracegraph.tracing.name_scopes import has_scopes, module_name_scope, module_scope
+from tracegraph.tracing.name_scopes import (
+    NameScope,
+    has_scopes,
+    module_name_scope,
+    module_scope,
+    scope_inside,
+)
 
 if TYPE_CHECKING:
-    import contextlib
     from typing import ParamSpec, TypeVar
 
     from tracegraph.typing import LayoutLike
@@ -74,6 +79,9 @@ class Module:
                 fix="use letters, digits and underscores, not beginning with a digit",
             )
         self._name = name or _snake_case(type(self).__name__)
+        scope = scope_inside(self._name)
+        if scope is not None:
+            self._scope = scope
 
     if TYPE_CHECKING:
 
@@ -137,9 +145,16 @@ class Module:
         return tuple(leaf for leaf in _leaves_below(self) if isinstance(leaf, Module))
 
     @property
-    def name_scope(self) -> contextlib.AbstractContextManager[None]:
-        """A context that puts the nodes made inside it in a scope named after the module."""
-        return module_name_scope(self)
+    def name_scope(self) -> NameScope:
+        """A context that names what is created inside it after the module: `name`, as `encoder/`,
+        is its name behind those of the scopes in which it was created.
+
+        >>> with tg.Module("encoder").name_scope:
+        ...     w = tg.Variable(1.0, name="w")
+        >>> w.name
+        'encoder/w:0'
+        """
+        return module_name_scope(self, getattr(self, "_scope", f"{self.name}/"))
 
     @classmethod
     def with_name_scope(cls, method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
-from tracegraph.core.contexts import context
+from tracegraph.core.contexts import Context, context
 from tracegraph.core.source import place_of_thread
 from tracegraph.errors import DTypeError, fail, kind_of, shown
 
@@ -29,19 +29,31 @@ class _Scopes(threading.local):
 _scopes = _Scopes()
 
 
-@context
-def name_scope(name: str) -> Generator[str, None, None]:
+class NameScope(Context):
+    """A context of `name_scope`; `name` is that of the scope."""
+
+    def __init__(self, name: str, make: Callable[[], Generator[Any, None, None]]) -> None:
+        super().__init__(make(), make)
+        self.name = name
+
+
+def name_scope(name: str) -> NameScope:
     """A context that names what is created inside it: the names of Variables begin with `name/`,
     and nodes of graphs are shown and grouped in that scope. In a graph, a scope whose name is
-    already taken gets a number, as `name_1`.
+    already taken gets a number, as `name_1`. A name that ends with `/`, as that which the context
+    gives, is not within the open scopes. The context has the `name`.
 
     >>> with tg.name_scope("encoder"):
     ...     w = tg.Variable(1.0, name="w")
     >>> w.name
     'encoder/w:0'
     """
-    with _named(name), _node_scope(name):
-        yield "/".join(_scopes.names.values()) + "/"
+
+    def opened() -> Generator[str, None, None]:
+        with _named(name), _node_scope(name.removesuffix("/")):
+            yield _open_path()
+
+    return NameScope(name, opened)
 
 
 @context
@@ -54,11 +66,27 @@ def _named(name: str) -> Generator[None, None, None]:
         names.pop(key, None)
 
 
-@context
-def module_name_scope(module: Any) -> Generator[str, None, None]:
-    """A name scope named after a Module."""
-    with _named(module.name), module_scope(module):
-        yield "/".join(_scopes.names.values()) + "/"
+def _open_path() -> str:
+    """The names of the open scopes, each followed by `/`."""
+    path = ""
+    for name in _scopes.names.values():
+        path = name if name.endswith("/") else f"{path}{name}/"
+    return path
+
+
+def scope_inside(name: str) -> str | None:
+    """The scope of this name within the open ones, or None if none is open."""
+    return f"{_open_path()}{name}/" if _scopes.names else None
+
+
+def module_name_scope(module: Any, name: str) -> NameScope:
+    """The name scope of a Module."""
+
+    def opened() -> Generator[str, None, None]:
+        with _named(name), module_scope(module):
+            yield _open_path()
+
+    return NameScope(name, opened)
 
 
 @context
@@ -175,7 +203,7 @@ def has_scopes() -> bool:
 
 def scoped_name(name: str) -> str:
     """`name` within the open scopes."""
-    return "/".join([*_scopes.names.values(), checked_name(name)])
+    return _open_path() + checked_name(name)
 
 
 def checked_name(name: Any) -> str:

@@ -15,7 +15,7 @@ from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import dim_names
 from tracegraph.core.source import Source, here, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
-from tracegraph.core.types import TOKEN, type_of_array
+from tracegraph.core.types import TOKEN, TensorType, int32, type_of_array
 from tracegraph.eager import backend
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
@@ -197,6 +197,12 @@ class Trace(Builder):
         self.actual: list[Tensor] | None = None
         #: Whether those are stacked, and one iteration of a parallel loop is being traced.
         self.takes_first_of_actual = False
+        #: Arguments that are rows, one for each step of a loop, with the tensors that they are of.
+        self.rows: dict[Tensor, Tensor] = {}
+        #: Arguments that are copies of tensors, since the trace serves one call alone.
+        self.copies: dict[Tensor, Tensor] = {}
+        #: The number of the row in its tensor, if anything asked for it.
+        self._row_number: Tensor | None = None
         self.captures: dict[Tensor, Tensor] = {}
         self.states: dict[int, VariableState] = {}
         self.variables: list[Variable] = []
@@ -221,6 +227,8 @@ class Trace(Builder):
         self._unreached: list[tuple[Variable, Tensor]] = []
         #: What is being traced, for the error about a Variable that it must not create.
         self.what = "a @tg.function"
+        #: The line of the parallel loop, if it is the body of one.
+        self.parallel: Source | None = None
         #: The line of the branch or the loop, if it is a region of one.
         self.region: Source | None = None
         #: Whether that is a step of a loop, or its condition.
@@ -269,6 +277,15 @@ class Trace(Builder):
         tensor = self.input(type, name)
         self.arguments.append(tensor)
         return tensor
+
+    def number_of_row(self) -> Tensor:
+        """Which row is being traced: one more argument, of the shape ()."""
+        if self._row_number is None:
+            self._row_number = self.argument(TensorType(int32, ()), "row")
+            if self.actual is not None:  # in a parallel loop, of which the first row is taken
+                first = TensorType(int32, (1,))
+                self.actual.append(host_tensor(first, np.zeros(1, np.int32)))
+        return self._row_number
 
     def create_as_outer(self) -> None:
         """Allows creating Variables if the enclosing function may create them: that is traced
