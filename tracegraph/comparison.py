@@ -58,7 +58,8 @@ def _told(found: Difference | _Apart) -> str:
     """Describes which elements differ."""
     mine, other = found.values
     place = f"[{', '.join(map(str, found.index))}]" if found.index else "its value"
-    head = f"{found.count:,} of {counted(found.size, 'element')} differ"
+    verb = "differs" if found.count == 1 else "differ"
+    head = f"{found.count:,} of {counted(found.size, 'element')} {verb}"
     return f"{head}, the most at {place}: {mine} and {other}"
 
 
@@ -118,7 +119,7 @@ class RunComparison:
 
     def __str__(self) -> str:
         mine, other = self.nodes
-        count = f"{self.compared:,} nodes of {mine:,} and {other:,} were compared"
+        count = f"nodes compared: {self.compared:,} of {mine:,} and {other:,}"
         if self.agrees:
             return f"no difference: {count}"
         node = "the results differ, and no pair of nodes does" if self.first is None else self.first

@@ -425,3 +425,8 @@ def test_what_was_compiled_is_told_by_line():
     assert any("@tg.function" in row.fix for row in loops)
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.rows))
     assert f"{mine.seconds:8.3f} s  4 programs  sines at test_comparing.py:" in str(found)
+
+
+def test_counts_of_one_are_told_as_such():
+    text = str(tg.debugging.compare(tg.reduce_sum, lambda x: tg.reduce_sum(x) + 1.0, tg.ones([3])))
+    assert "1 of 1 element differs" in text and text.endswith("nodes compared: 1 of 1 and 2")

@@ -531,3 +531,34 @@ def test_a_linear_solve_of_lineax_in_forward_mode(monkeypatch):
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, 1e-4, 1e-5)
     assert read.as_text(locations=True) == graph.as_text(locations=True)
+
+
+def test_a_part_that_only_jax_can_leave_out_of_the_gradient_is_refused_with_what_to_write():
+    """So does diffrax's ImplicitAdjoint: the gradient of some results of its solver is an error."""
+    internal = pytest.importorskip("equinox.internal")
+
+    @jax.custom_jvp
+    def together(x, rest):
+        return x, rest
+
+    together.defjvp(lambda primals, tangents: (together(*primals), tangents))
+
+    def fn(x):
+        return together(x * 2.0, internal.nondifferentiable_backward(x))[0]
+
+    x = tg.constant(3.0)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.from_jax(fn)(x)
+    with pytest.raises(LookupError, match=r"Unexpected cotangent.*tg\.from_jax\(jax\.grad\(f\)\)"):
+        tape.gradient(y, x)
+    assert float(tg.from_jax(jax.grad(fn))(x)) == 2.0
+
+    @tg.custom_gradient
+    def with_gradient(x):
+        return tg.from_jax(fn)(x), lambda g: tg.from_jax(lambda x, g: jax.vjp(fn, x)[1](g)[0])(x, g)
+
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = with_gradient(x)
+    assert float(tape.gradient(y, x)) == 2.0

@@ -41,6 +41,12 @@ def _custom(eqn: Equation, *xs: Tensor) -> Any:
     return _with_rule(eqn, name, program, xs)
 
 
+#: What to write where JAX has the derivative of the whole all the same: it never asks for that of a
+#: part whose cotangent is zero, which here is a tensor of zeros after some rules.
+_DERIVED_BY_JAX = (
+    "(if jax.grad has the derivative of the whole, take it there: tg.from_jax(jax.grad(f)))"
+)
+
 #: Primitives that are differentiated by differentiating their expansion.
 _WRITTEN_OUT = ("CheckpointName", "Einsum", "Nonzero", "SearchSorted")
 
@@ -95,7 +101,7 @@ def _with_rule(
             raise
         # It may still be run, as long as nobody needs the derivative.
         reason = str(error).strip().split("\n")[0] or type(error).__name__
-        stop = PreventGradient(f"{name} has no derivative by JAX: {reason}")
+        stop = PreventGradient(f"{name} has no derivative by JAX: {reason} {_DERIVED_BY_JAX}")
         given = [stop(x) if i in sources else x for i, x in enumerate(xs)]
         return _plain_call(body, given)
     finally:
