@@ -27,7 +27,6 @@ from tracegraph.autograph.state_values import (
     content,
     flags_of,
     flattened,
-    in_graph,
     is_carried,
     is_flag,
     is_number,
@@ -945,9 +944,19 @@ def list_append(items: Any, value: Any) -> Any:
     if type(items) is list:
         if is_carried(value) and _is_in_loop(items):
             raise _ListGrows(items, value)
-        if any(map(in_graph, nest.flatten(value))):
+        if any(map(is_carried, nest.flatten(value))):
             refuse_change(items.append)
     items.append(value)
+    return items
+
+
+def list_extend(items: Any, values: Any) -> Any:
+    """The list after `items.extend(values)`."""
+    if not isinstance(items, (TensorList, list)):
+        items.extend(values)
+        return items
+    for value in [*values]:
+        items = list_append(items, value)
     return items
 
 
