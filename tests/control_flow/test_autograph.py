@@ -1120,6 +1120,49 @@ def test_what_a_comprehension_cannot_do_says_what_to_write():
         assert [*rows.numpy()] == [2.0, 6.0] and [*counts.numpy()] == [0, 1]
 
 
+def caught_in_place(x):
+    try:
+        if x > 1.0:  # here
+            raise ValueError("large")
+    except ValueError:
+        x = -x
+    return x
+
+
+def caught_around_a_loop(x):
+    table = {}
+    try:
+        while x > 0.0:  # here
+            x = table["x"]
+    except KeyError:
+        x = -x
+    return x
+
+
+def caught_inside(x):
+    if x > 1.0:
+        try:
+            raise ValueError("large")
+        except ValueError:
+            x = -x
+    return x
+
+
+def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
+    """It is raised whatever the tensor is, so the result would be that of the handler always."""
+    for function, told in (
+        (caught_in_place, r"a ValueError that leaves a branch of the `if`"),
+        (caught_around_a_loop, r"a KeyError that leaves the loop"),
+    ):
+        f = tg.function(function)
+        for x in (0.5, 2.0):
+            with pytest.raises(TraceError, match=told) as error:
+                f(tg.constant(x))
+            assert here(function, "# here") in str(error.value)
+    f = tg.function(caught_inside)
+    assert [float(f(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
+
+
 def test_a_tensor_is_no_key_of_a_result():
     def keyed(x):
         return {float(row): row for row in x if x is not None}

@@ -151,6 +151,20 @@ def growing_and_popping(n):
     return values[0]
 
 
+def dropping(n):
+    table = {"a": n, "b": n}
+    if n > 1:
+        table.pop("a")
+    return table["b"]
+
+
+def appending_a_number(n):
+    values = [n]
+    if n > 1:
+        values.append(5)
+    return len(values)
+
+
 def cleared(n):
     values = [n, n]
     if n > 1:
@@ -163,6 +177,8 @@ def cleared(n):
     [
         (popping, r"the items of stack is a list \['\*', '\*', '\*'\] before the loop"),
         (growing_and_popping, r"\.pop\(\) changes a list to which a loop appends"),
+        (dropping, r"items of table is a dict \{'b': '\*'\} in the main .* \{'a': '\*', 'b'"),
+        (appending_a_number, r"\.append\(\) changes a list in a branch"),
         (cleared, r"the items of values is a list, \[\] in the main branch"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
@@ -173,6 +189,18 @@ def test_what_changes_its_length_is_refused(function, fact):
         with pytest.raises(SignatureError, match=fact) as error:
             f(tg.constant(3))
         assert f"{__file__}:" in str(error.value)
+
+
+def extended(n):
+    values = [1]
+    for i in range(n):
+        values.extend([i, 2 * i])
+    return len(values), values[0], values[-1]
+
+
+def test_a_list_is_extended_in_a_loop():
+    found = tg.function(extended)(tg.constant(4))
+    assert tuple(map(int, found)) == extended(4)
 
 
 def test_an_error_puts_back_what_was_in_the_containers():

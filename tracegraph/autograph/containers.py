@@ -137,8 +137,10 @@ def _differs(path: str, old: Any, new: Any, names: Sequence[str]) -> bool:
 def _put(container: Any, items: Any) -> None:
     """Puts items into a container, and into those in it."""
     if isinstance(container, dict):
-        for key in container.keys() - items.keys():
-            del container[key]
+        if [*container] != [*items]:  # the keys get back their order
+            held = dict(container)
+            container.clear()
+            container.update({key: held.get(key) for key in items})
         pairs = [*items.items()]
     else:
         if len(container) != len(items):

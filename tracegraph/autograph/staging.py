@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.function_conversion import HOOKS
+from tracegraph.autograph.function_conversion import HOOKS, is_of_us
 from tracegraph.autograph.state_values import (
     SetUnlessLeft,
     StatePlace,
@@ -27,7 +27,6 @@ from tracegraph.autograph.state_values import (
     content,
     flags_of,
     flattened,
-    in_graph,
     is_carried,
     is_flag,
     is_number,
@@ -339,8 +338,12 @@ def run_choice(
     def branch(run: Callable[[], None]) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            with _lists_kept(run, is_loop=False), _objects_kept(run, names, is_loop=False):
-                run()
+            try:
+                with _lists_kept(run, is_loop=False), _objects_kept(run, names, is_loop=False):
+                    run()
+            except Exception as error:
+                _mark(error, "a branch of the `if`")
+                raise
             if changed := containers.changed(held, names):
                 raise containers.ContainersChanged(changed)
             return get_state()
@@ -364,6 +367,15 @@ def run_choice(
         _note_raise(error)
         raise
     set_state(after)
+
+
+def _mark(error: Exception, what: str) -> None:
+    """Notes where a user's exception leaves code that is traced whatever a tensor is: who catches
+    it would see it in every run. See `Trace.escaped`."""
+    if not is_of_us(type(error)):
+        told = f"{type(error).__name__} that leaves {what} at {here()}"
+        with contextlib.suppress(AttributeError):  # one with slots
+            error.escaped = told, here()  # type: ignore[attr-defined]
 
 
 def _note_raise(error: BaseException) -> None:
@@ -580,6 +592,9 @@ class _StagedLoop:
                         raise
                     self._growing[number] = growth.dtype
                     raise _Again from None
+            raise
+        except Exception as error:
+            _mark(error, "the loop")
             raise
 
     def _carry_items(self, held: Sequence[Any]) -> None:
@@ -929,9 +944,19 @@ def list_append(items: Any, value: Any) -> Any:
     if type(items) is list:
         if is_carried(value) and _is_in_loop(items):
             raise _ListGrows(items, value)
-        if any(map(in_graph, nest.flatten(value))):
+        if any(map(is_carried, nest.flatten(value))):
             refuse_change(items.append)
     items.append(value)
+    return items
+
+
+def list_extend(items: Any, values: Any) -> Any:
+    """The list after `items.extend(values)`."""
+    if not isinstance(items, (TensorList, list)):
+        items.extend(values)
+        return items
+    for value in [*values]:
+        items = list_append(items, value)
     return items
 
 

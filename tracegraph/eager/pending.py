@@ -805,8 +805,8 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
         where = f"the branch or the body of the loop at {region}"
         fix = (
             "return it from there, as a result or as what the loop carries; in an `if` or a loop, "
-            "set the name in the statement itself: what a function from elsewhere sets is not its "
-            "state"
+            "set the name in the statement itself, and give a dict its keys before it: what a "
+            "function from elsewhere sets, or a key that is new there, is not its state"
         )
         if builder is not None and builder.is_open:  # what is outside is a tape that knows another
             where += ", which is not traced to its end"

@@ -225,6 +225,9 @@ class Trace(Builder):
         self.paths: Any = None
         #: Variables that no known object holds, with their inputs.
         self._unreached: list[tuple[Variable, Tensor]] = []
+        #: The exception that has left a branch or a loop inside, and its line. If the trace is
+        #: finished after all, it was caught here.
+        self.escaped: tuple[str, Source] | None = None
         #: What is being traced, for the error about a Variable that it must not create.
         self.what = "a @tg.function"
         #: The line of the parallel loop, if it is the body of one.
@@ -248,6 +251,9 @@ class Trace(Builder):
         super().__exit__(*exception)
         _open.traces.pop()
         self.is_open = False
+        escaped = getattr(exception[1], "escaped", None) if exception[1:] else None
+        if escaped is not None and isinstance(self.outer, Trace):
+            self.outer.escaped = escaped
 
     def knows_sizes(self, names: Set[str]) -> bool:
         """Whether a run knows the open sizes of these names: from its inputs, or by finding
@@ -461,6 +467,16 @@ class Trace(Builder):
 
     def traced(self, results: Sequence[Tensor]) -> Traced:
         """The finished body. The trace must not be used afterwards."""
+        if self.escaped is not None:
+            told, source = self.escaped
+            fail(
+                TraceError,
+                f"a {told} was caught while tracing, where it is raised whatever the tensor is "
+                "that decides about it",
+                source=source,
+                fix="let the branch or the loop set a name to test behind it, or decide by a "
+                "Python value",
+            )
         results = self.admit_all(tuple(results))
         self._name_handles()
         states = [self.states[id(v)] for v in self.variables]

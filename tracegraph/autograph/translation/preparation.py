@@ -118,13 +118,15 @@ class _Prepared(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        """`x.append(y)`, for a list of the function's own, as an assignment to `x`, so that a loop
-        carries it."""
+        """`x.append(y)` and `x.extend(y)`, for a list of the function's own, as an assignment to
+        `x`, so that a loop carries it."""
         self.generic_visit(node)
         match node.value:
-            case ast.Call(ast.Attribute(ast.Name(name), "append"), [_], []) as call:
+            case ast.Call(
+                ast.Attribute(ast.Name(name), "append" | "extend" as method), [_], []
+            ) as call:
                 if self._lists and name in self._lists[-1]:
-                    made = ast.parse(f"{name} = {HOOKS}.list_append({name}, value)").body[0]
+                    made = ast.parse(f"{name} = {HOOKS}.list_{method}({name}, value)").body[0]
                     made.value.args[1] = call.args[0]  # type: ignore[attr-defined]
                     for x in ast.walk(made):
                         if x is not call.args[0] and "lineno" in x._attributes:
