@@ -139,7 +139,7 @@ class Layer(Module):
         """Computes the layer's outputs."""
         raise NotImplementedError
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
         """The mask of the outputs, given the inputs and their mask: true where a step counts. A
         `Sequential` gives it to the next layer that takes a `mask`.
 

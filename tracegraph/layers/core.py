@@ -215,7 +215,7 @@ class Embedding(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         return gather(self.embeddings, inputs)
 
-    def compute_mask(self, inputs: Tensor, mask: object = None) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, mask: object = None) -> Tensor | None:
         """Where the integers are not 0, whatever `mask` is; None without `mask_zero`."""
         return not_equal(inputs, 0) if self.mask_zero else None
 
@@ -234,7 +234,7 @@ class Lambda(Layer):
         self,
         function: Positional[Any],
         output_shape: object = None,
-        mask: TensorLike | Callable[[Any, Any], Any] | None = None,
+        mask: TensorLike | Callable[..., TensorLike | None] | None = None,
         arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -246,7 +246,7 @@ class Lambda(Layer):
         self.function, self.arguments = function, dict(arguments or {})
         self.mask = mask
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
         """What `mask` of the constructor is, or returns for the inputs and their mask."""
         return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
