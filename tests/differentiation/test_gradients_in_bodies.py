@@ -82,6 +82,12 @@ def test_rows_are_computed_from_their_tensor(loop):
     assert second.numpy().tolist() == [28.0, 32.0]
 
 
+@pytest.mark.parametrize("loop", [LOOPS["map_fn"], LOOPS["vectorized_map"]])
+def test_no_rows(loop):
+    f = tg.function(lambda x: loop(lambda row: tg.gradients(tg.reduce_sum(row), x)[0], x * x))
+    assert f(tg.zeros([0, 2])).shape == (0, 0, 2)
+
+
 def test_a_python_loop_over_rows_and_a_parallel_loop_at_top_level():
     @tg.function
     def f(x):

@@ -2420,6 +2420,15 @@ def test_eight_threads_compute_at_top_level():
     assert in_threads(work) == [number + 20.0 for number in range(8)]
 
 
+def test_eight_threads_send_one_tensor_to_the_device():
+    double = tg.function(lambda x: x * 2.0)
+    double(tg.constant([0.0, 0.0]))
+    for number in range(30):
+        x = tg.constant([number, 1.0])
+        results = in_threads(lambda _, x=x: double(x).numpy().tolist())
+        assert results == [[2.0 * number, 2.0]] * 8
+
+
 def test_tensors_travel_between_threads():
     pending = tg.constant(3.0) * 2.0
     assert in_threads(lambda number: (pending + float(number)).numpy()) == [

@@ -873,3 +873,56 @@ def test_bad_arguments_of_the_families_are_errors(make, kind, words):
         make()
     assert "test_layer_families.py" in str(error.value)
     assert "fix: " in str(error.value)
+
+
+# ---------------------------------------------------------------- masks in a Sequential
+
+IDS = np.array([[3, 1, 0, 0], [2, 0, 4, 1]])
+
+
+def embedding():
+    return L.Embedding(5, 3, mask_zero=True)
+
+
+def near(x, y):
+    np.testing.assert_allclose(x.numpy(), np.asarray(y), rtol=1e-5)
+
+
+def test_a_sequential_hands_masks_on():
+    first, second = L.LSTM(2, return_sequences=True), L.GRU(2)
+    inner = L.Sequential([embedding(), L.Activation("tanh")])
+    model = L.Sequential([inner, first, L.Dropout(0.5), second])
+    x, mask = tg.tanh(inner.layers[0](IDS)), IDS != 0
+    wanted = second(first(x, mask=mask), mask=mask)
+    near(model(IDS), wanted)
+    near(tg.function(model)(tg.constant(IDS)), wanted)
+    assert not np.allclose(second(first(x)), wanted)
+    assert second.compute_mask(x, mask) is None and first.compute_mask(x, mask) is mask
+
+
+@pytest.mark.parametrize("between", [L.Reshape([4, 3]), L.Conv1D(3, 1), tg.tanh])
+def test_a_mask_ends_at_a_layer_that_may_move_steps(between):
+    table, last = embedding(), L.GlobalAveragePooling1D()
+    model = L.Sequential([table, between, last])
+    near(model(IDS), last(between(table(IDS))))
+
+
+def test_a_mask_given_to_a_sequential():
+    x, mask = sample(2, 3, 4).astype(np.float32), np.array([[1, 1, 0], [0, 1, 0]], bool)
+    pool = L.GlobalAveragePooling1D()
+    model = L.Sequential([L.Identity(), pool], name="model")
+    near(model(x, mask=mask), pool(x, mask=mask))
+    near(
+        L.Sequential([L.Softmax(), pool])(x, mask=mask),
+        pool(tg.nn.softmax(x), mask=mask),
+    )
+    chosen = L.Lambda(lambda x: x, mask=lambda x, mask: mask)
+    near(L.Sequential([chosen, pool])(x, mask=mask), pool(x, mask=mask))
+
+
+def test_masking():
+    x = np.array([[[1.0, 2.0], [-1.0, -1.0], [-1.0, 0.0]]])
+    layer, pool = L.Masking(-1.0), L.GlobalAveragePooling1D()
+    near(layer(x), [[[1.0, 2.0], [0.0, 0.0], [-1.0, 0.0]]])
+    assert layer.compute_mask(x).numpy().tolist() == [[True, False, True]]
+    near(L.Sequential([layer, pool])(x), [[0.0, 1.0]])

@@ -368,6 +368,13 @@ def test_no_global_seed_makes_random_numbers_differ_again():
     assert len(drawn) == 2
 
 
+@pytest.mark.parametrize("seed", [80, 104])
+def test_a_class_of_no_probability_is_not_drawn(seed):
+    """Each of these seeds has a uniform number 0, whose logarithm is infinite."""
+    drawn = tg.random.stateless_categorical([[-40.0, 0.0]], 200000, [seed, 0])
+    assert drawn.numpy().all()
+
+
 def test_no_integers_need_no_range():
     assert tg.random.uniform([0, 2], 3, 3, tg.int32).shape == (0, 2)
 

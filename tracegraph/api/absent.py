@@ -133,10 +133,6 @@ ABSENT = {
     ),
     "random.create_rng_state": ("a state is a key", "use tg.random.Generator.from_seed"),
     "layers.InputLayer": ("a type stands for the inputs", "use tg.layers.Input"),
-    "layers.Masking": (
-        "masks do not travel with tensors",
-        "give the mask where you call: layer(x, mask=mask)",
-    ),
     **dict.fromkeys(
         ["keras.Model", "keras.models"],
         (

@@ -13,7 +13,9 @@ from typing import Any, TypeAlias
 
 from tracegraph.core.source import here
 from tracegraph.errors import GradientError, fail
+from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ops.broadcast import Sum
 from tracegraph.ops.elementwise import IDENTITY
 from tracegraph.ops.index import Gather
 from tracegraph.state.variable import Variable
@@ -170,10 +172,13 @@ class OuterTape:
                 return found.handle_in(self._trace)
             return self._trace.admit_all((x,))[0]
 
-        if isinstance(node, Trace):
-            inputs, op, source = [*inputs, node.number_of_row()], Gather(0, 0), here()
-        else:
+        op: Op
+        if not isinstance(node, Trace):
             op, source = node.op, node.source
+        elif inputs[0].type.shape[0] == 0:  # no step takes the row, and the sum has its type
+            op, source = Sum((0,)), here()
+        else:
+            inputs, op, source = [*inputs, node.number_of_row()], Gather(0, 0), here()
         new = Node(op, tuple(map(own, inputs)), source, self._trace)
         new.outputs = tuple(map(own, outputs))
         return new

@@ -594,25 +594,40 @@ def device_buffer(tensor: Tensor) -> Any:
         try:
             buffer = tensor.buffer
         except AttributeError:
-            buffer = tensor.buffer = _sent(tensor)
-            del tensor.host
+            buffer = _sent(tensor)
     if type(buffer) is Failure:
         buffer.raise_error()
     return buffer
 
 
 def _sent(tensor: Tensor) -> Any:
-    """The buffer of a value that is on the host or in a file; from a file, each device may read
-    only its part."""
-    divide = getattr(tensor.host, "sent", None)
-    return backend.put(host_value(tensor)) if divide is None else divide()
+    """Moves a value from the host or a file to its buffer; from a file, each device may read only
+    its part. Another thread, or a handler, may do so meanwhile: the value is without a buffer or
+    without a host, never both."""
+    try:
+        host = tensor.host
+    except AttributeError:
+        return tensor.buffer
+    divide = getattr(host, "sent", None)
+    buffer = tensor.buffer = backend.put(host_value(tensor)) if divide is None else divide()
+    with contextlib.suppress(AttributeError):
+        del tensor.host
+    return buffer
 
 
 def host_value(tensor: Tensor) -> Any:
     """The array of a tensor on the host; one in a file is read now."""
-    if not isinstance(tensor.host, np.ndarray | np.generic):
-        tensor.host = tensor.host.read()
-    return tensor.host
+    try:
+        host = tensor.host
+    except AttributeError:  # it was moved meanwhile
+        return backend.on_host(tensor.buffer)
+    if not isinstance(host, np.ndarray | np.generic):
+        host = tensor.host = host.read()
+    return host
+
+
+#: Stands for the host of a value that another thread moved to the device.
+_MOVED: Any = object()
 
 
 def program_input(tensor: Tensor) -> Any:
@@ -623,11 +638,12 @@ def program_input(tensor: Tensor) -> Any:
     except AttributeError:
         if tensor.node is not None:
             return device_buffer(tensor)
-        if tensor.host is None:
+        host = getattr(tensor, "host", _MOVED)
+        if host is None:
             # What is computed from it fails too, and does not stay pending.
             tensor.buffer = buffer = Failure(_without_value(tensor), [])
             raise buffer.error from None
-        is_small = tensor.host.nbytes <= _HOST_BYTES
+        is_small = host is not _MOVED and host.nbytes <= _HOST_BYTES
         return host_value(tensor) if is_small else device_buffer(tensor)
     if type(buffer) is Failure:
         raise buffer.error  # which makes results fail too: nobody has been told of it yet

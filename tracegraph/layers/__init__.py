@@ -37,6 +37,7 @@ from tracegraph.layers.core import (
     Embedding as Embedding,
     Identity as Identity,
     Lambda as Lambda,
+    Masking as Masking,
     Rescaling as Rescaling,
 )
 from tracegraph.layers.merging import (

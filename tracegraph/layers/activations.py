@@ -33,6 +33,8 @@ class Activation(Layer):
     array([0., 2.], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         activation: ActivationLike,
@@ -55,6 +57,8 @@ class ReLU(Layer):
     >>> tg.layers.ReLU(max_value=6.0)([-1.0, 9.0]).numpy()
     array([0., 6.], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -83,6 +87,8 @@ class LeakyReLU(Layer):
     array([-0.3,  2. ], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         negative_slope: float = 0.3,
@@ -108,6 +114,8 @@ class PReLU(Layer):
     >>> tg.layers.PReLU("ones")([[-1.0, 2.0]]).numpy()
     array([[-1.,  2.]], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -143,6 +151,8 @@ class ELU(Layer):
     array([-0.6321,  2.    ], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         alpha: float = 1.0,
@@ -165,6 +175,9 @@ class Softmax(Layer):
     >>> tg.layers.Softmax()([1.0, 1.0, 5.0], mask=[True, True, False]).numpy()
     array([0.5, 0.5, 0. ], dtype=float32)
     """
+
+    supports_masking = True
+    _masks_steps = False
 
     def __init__(
         self,

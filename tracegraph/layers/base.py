@@ -94,6 +94,10 @@ class Layer(Module):
     _is_frozen: bool
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
+    #: Whether the mask of the inputs is that of the outputs too, as where steps stay apart.
+    supports_masking = False
+    #: Whether the `mask` of a call, if there is one, is about steps.
+    _masks_steps = True
 
     def __init__(
         self,
@@ -134,6 +138,14 @@ class Layer(Module):
     def call(self, *inputs: Any, **arguments: Any) -> Any:
         """Computes the layer's outputs."""
         raise NotImplementedError
+
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
+        """The mask of the outputs, given the inputs and their mask: true where a step counts. A
+        `Sequential` gives it to the next layer that takes a `mask`.
+
+        By default it is the mask of the inputs if the layer has `supports_masking`, and else None.
+        """
+        return mask if self.supports_masking else None
 
     @overload
     def __call__(self: _OpenLayer, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracegraph.array.arguments import as_flag, as_sizes, refuse_kind
+from tracegraph.array.arguments import as_flag, as_number, as_sizes, refuse_kind
 from tracegraph.array.indexing.selection import gather
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
@@ -14,6 +14,7 @@ from tracegraph.layers.base import Affine, Layer, activation_of, known_last, pos
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.math.product import einsum, matmul
+from tracegraph.math.reduction import reduce_any
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import (
     ActivationLike,
@@ -41,6 +42,8 @@ class Dense(Affine):
     >>> tg.layers.Dense(3, activation="relu")(tg.ones([2, 4])).shape
     TensorShape([2, 3])
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -165,11 +168,11 @@ class Embedding(Layer):
     """Looks up a row of a table for each integer.
 
     - `input_dim`: the number of rows; integers are below it. `output_dim`: the size of a row.
-    - `mask_zero`: whether `compute_mask` masks 0; see below.
+    - `mask_zero`: whether 0 is padding, which later layers of a `Sequential` leave out.
     - `weights`: the table, or a list that holds it, instead of an initializer.
 
-    Integers of shape [...] give [..., output_dim]. Masks do not travel with tensors: pass the
-    result of `compute_mask` to the layers that take a `mask`.
+    Integers of shape [...] give [..., output_dim]. A mask does not travel with a tensor: outside of
+    a `Sequential`, pass the result of `compute_mask` to the layers that take a `mask`.
 
     >>> layer = tg.layers.Embedding(10, 4, mask_zero=True)
     >>> layer([[3, 0]]).shape
@@ -212,7 +215,7 @@ class Embedding(Layer):
     def call(self, inputs: Tensor) -> Tensor:
         return gather(self.embeddings, inputs)
 
-    def compute_mask(self, inputs: Tensor, mask: object = None) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, mask: object = None) -> Tensor | None:
         """Where the integers are not 0, whatever `mask` is; None without `mask_zero`."""
         return not_equal(inputs, 0) if self.mask_zero else None
 
@@ -221,6 +224,7 @@ class Lambda(Layer):
     """Wraps a function without variables of its own.
 
     - `arguments`: keyword arguments for the function.
+    - `mask`: the mask of the outputs, or a function of the inputs and their mask that returns it.
 
     >>> tg.layers.Lambda(lambda x, power: x**power, arguments={"power": 2})([3.0]).numpy()
     array([9.], dtype=float32)
@@ -230,7 +234,7 @@ class Lambda(Layer):
         self,
         function: Positional[Any],
         output_shape: object = None,
-        mask: TensorLike | None = None,
+        mask: TensorLike | Callable[..., TensorLike | None] | None = None,
         arguments: Mapping[str, Any] | None = None,
         name: str | None = None,
         dtype: DTypeLike = float32,
@@ -240,11 +244,51 @@ class Lambda(Layer):
         if not callable(function):
             refuse_kind("Lambda", "function is a function of tensors", function, fix="give one")
         self.function, self.arguments = function, dict(arguments or {})
+        self.mask = mask
+
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
+        """What `mask` of the constructor is, or returns for the inputs and their mask."""
+        return self.mask(inputs, mask) if callable(self.mask) else self.mask
 
     def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
         more = {"training": training} if takes(self.function, "training") else {}
         function: Callable[..., Any] = self.function
         return function(inputs, **{**more, **self.arguments})
+
+
+class Masking(Layer):
+    """Masks the steps of [examples, steps, numbers] at which all numbers are `mask_value`, and sets
+    these to 0.
+
+    The later layers of a `Sequential` leave masked steps out; see `compute_mask`.
+
+    >>> layer = tg.layers.Masking(mask_value=-1.0)
+    >>> x = tg.constant([[[2.0, -1.0], [-1.0, -1.0]]])
+    >>> layer(x).numpy().tolist()
+    [[[2.0, -1.0], [0.0, 0.0]]]
+    >>> layer.compute_mask(x).numpy()
+    array([[ True, False]])
+    """
+
+    def __init__(
+        self,
+        mask_value: float = 0.0,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.mask_value = as_number("Masking", "mask_value", mask_value)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return multiply(inputs, cast_to(self._counts(inputs, True), inputs.dtype))
+
+    def compute_mask(self, inputs: TensorLike, mask: object = None) -> Tensor:
+        """Where a step has a number that is not `mask_value`, whatever `mask` is."""
+        return self._counts(self._as_inputs(inputs), False)
+
+    def _counts(self, x: Tensor, keepdims: bool) -> Tensor:
+        return reduce_any(not_equal(x, cast_to(as_tensor(self.mask_value), x.dtype)), -1, keepdims)
 
 
 class Identity(Layer):
@@ -253,6 +297,8 @@ class Identity(Layer):
     >>> tg.layers.Identity()([1.0]).numpy()
     array([1.], dtype=float32)
     """
+
+    supports_masking = True
 
     def call(self, inputs: Nest) -> Tensor:
         return inputs  # type: ignore[return-value]
@@ -266,6 +312,8 @@ class Rescaling(Layer):
     >>> tg.layers.Rescaling(1 / 127.5, offset=-1.0)([[0.0, 255.0]]).numpy()
     array([[-1.,  1.]], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,

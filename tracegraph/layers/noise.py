@@ -35,6 +35,8 @@ class Dropout(Layer):
     array([1., 1.], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         rate: float,
@@ -130,6 +132,8 @@ class GaussianNoise(Layer):
     array([1.], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         stddev: float,
@@ -157,6 +161,8 @@ class GaussianDropout(Layer):
     >>> tg.layers.GaussianDropout(0.5)([1.0]).numpy()
     array([1.], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -190,6 +196,8 @@ class AlphaDropout(Layer):
     >>> tg.layers.AlphaDropout(0.5)([1.0]).numpy()
     array([1.], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -226,6 +234,8 @@ class ActivityRegularization(Layer):
     >>> layer.losses[0].numpy().item()
     5.0
     """
+
+    supports_masking = True
 
     def __init__(
         self,

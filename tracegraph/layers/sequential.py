@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,11 +16,12 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, parameter_count, takes, tree_shape
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import MOST_SHOWN, Module, settings_text
-from tracegraph.typing import DTypeLike, Nest, ShapeLike
+from tracegraph.typing import DTypeLike, Nest, ShapeLike, TensorLike
 
 
 class Sequential(Layer):
-    """Calls layers one after the other; `training` goes to those that take it.
+    """Calls layers one after the other; `training` goes to those that take it, and so does the mask
+    of their inputs, as `Embedding(mask_zero=True)` and `Masking` make it: see `compute_mask`.
 
     - `layers`: layers, or functions of tensors. A leading `Input` creates the variables of all
       layers at once, as `build` does.
@@ -175,15 +177,44 @@ class Sequential(Layer):
         if not self._shapes and self.layers:
             write("not built yet: call the model, or begin it with tg.layers.Input(shape)")
 
-    def call(self, inputs: Nest, training: bool | None = None) -> Tensor:
+    def call(
+        self, inputs: Nest, training: bool | None = None, mask: TensorLike | None = None
+    ) -> Tensor:
         x: Any = inputs
         shapes: list[Any] = []
+        is_asked, _behind.is_asked = _behind.is_asked, False
         for layer in self.layers:
-            x = layer(x, training=training) if takes(layer, "training") else layer(x)
+            options: dict[str, Any] = {"training": training} if takes(layer, "training") else {}
+            x, mask = _called(layer, x, mask, options)
             if not self._shapes:
                 shapes.append(nest.map_structure(tree_shape, x))
         self._shapes = self._shapes or shapes
+        _behind.mask = mask if is_asked else None
         return x
+
+
+class _Behind(threading.local):
+    """The mask behind a Sequential, for the one that called it and asked for the mask."""
+
+    is_asked = False
+    mask: Any = None
+
+
+_behind = _Behind()
+
+
+def _called(layer: Any, x: Any, mask: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """The outputs of a layer and their mask. What is no layer has none."""
+    if not isinstance(layer, Layer):
+        return layer(x, **options), None
+    if mask is not None and layer._masks_steps and takes(layer, "mask"):
+        options["mask"] = mask
+    if not isinstance(layer, Sequential):
+        return layer(x, **options), layer.compute_mask(x, mask)
+    _behind.is_asked = True
+    y = layer(x, **options)
+    found, _behind.mask = _behind.mask, None
+    return y, found
 
 
 def Input(

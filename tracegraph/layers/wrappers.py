@@ -25,6 +25,8 @@ class TimeDistributed(Layer):
     TensorShape([2, 5, 3])
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         layer: Layer,

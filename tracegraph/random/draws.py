@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.arguments import as_count, as_shape, rank_of, refuse, sizes_of
 from tracegraph.array.shaping import broadcast_to, reshape
 from tracegraph.core.types import DType, TensorType, as_dtype, float32, float64, uint64
@@ -205,7 +207,9 @@ def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> 
     count = as_count("categorical", "num_samples", num_samples)
     x = cast_to(x, drawn_dtype(x.dtype))
     u = ops.RandomUniform((rows, count, classes), x.dtype)(key)
-    # The largest of logits plus Gumbel noise is distributed like softmax.
+    # The largest of logits plus Gumbel noise is distributed like softmax. Of the numbers below the
+    # least positive one, the middle stands for 0, whose noise is minus infinity.
+    u = maximum(u, float(np.finfo(x.dtype.numpy_dtype).eps) / 2)
     gumbel = negative(log(negative(log(u))))
     wide = broadcast(reshape(x, [rows, 1, classes]), gumbel.type.shape)
     return argmax(add(wide, gumbel), axis=2, output_type=dtype)

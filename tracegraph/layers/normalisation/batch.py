@@ -72,6 +72,8 @@ class BatchNormalization(ScaledNormalization):
     ['gamma', 'beta', 'moving_mean', 'moving_variance']
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         axis: int = -1,

@@ -40,6 +40,8 @@ class LayerNormalization(ScaledNormalization):
     array([[-1.,  1.]], dtype=float32)
     """
 
+    supports_masking = True
+
     def __init__(
         self,
         axis: int | Sequence[int] = -1,
@@ -99,6 +101,8 @@ class GroupNormalization(ScaledNormalization):
     >>> tg.layers.GroupNormalization(groups=2, epsilon=0.0)([[1.0, 3.0, 5.0, 9.0]]).numpy()
     array([[-1.,  1., -1.,  1.]], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -192,6 +196,8 @@ class UnitNormalization(Layer):
     >>> tg.layers.UnitNormalization()([[3.0, 4.0]]).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
     """
+
+    supports_masking = True
 
     def __init__(
         self,

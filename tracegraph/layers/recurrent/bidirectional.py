@@ -165,6 +165,11 @@ class Bidirectional(Layer, Generic[Outputs]):
             return merged
         return [*(merged if self.merge_mode is None else [merged]), *states]  # type: ignore[return-value]
 
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
+        """The mask of the inputs, if there is an output for each step; one for both outputs."""
+        kept = mask if self.return_sequences else None
+        return [kept, kept] if self.merge_mode is None else kept
+
     def _merged(self, y: Tensor, z: Tensor) -> Any:
         match self.merge_mode:
             case "concat":

@@ -211,6 +211,10 @@ class RNN(Layer, Generic[Outputs]):
         y = last if outputs is None else transpose(outputs, [1, 0, *range(2, outputs.ndim)])
         return [y, *listed(final)] if self.return_state else y  # type: ignore[return-value]
 
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
+        """The mask of the inputs if there is an output for each step, and else None."""
+        return mask if self.return_sequences else None
+
     def _first_state(self, x: Tensor) -> Any:
         return self.get_initial_state(sizes_of(type(self).__name__, x)[1])
 
