@@ -950,3 +950,18 @@ def test_a_margin_that_turns_out_to_be_negative_is_refused():
     assert concrete(tg.ones([7])).numpy().tolist() == [1.0] * 7 + [0.0] * 2
     with pytest.raises(tg.errors.ShapeError, match="-2"):
         concrete(tg.ones([3]))
+
+
+def test_an_item_of_a_shape_is_one_number():
+    many = tg.constant([[5, 6], [7, 8]])
+    traced = tg.function(lambda sizes: tg.zeros([sizes, 3]))
+    for call, item in (
+        (lambda: tg.zeros([many, 3]), "i32\\[2,2\\]"),  # not its first number
+        (lambda: tg.reshape(tg.ones([6]), [np.array([2, 3]), 1]), "i64\\[2\\]"),
+        (lambda: tg.layers.GRU(3).get_initial_state(tg.ones([2, 3, 4])), "f32\\[2,3,4\\]"),
+        (lambda: traced(tg.constant([4, 5])), "i32\\[2\\]"),  # not two axes
+    ):
+        with pytest.raises(tg.errors.ShapeError, match=f"has an item {item}, which is not one"):
+            call()
+    assert tg.zeros([tg.constant([2]), np.array([3]), np.array(1)]).shape == [2, 3, 1]
+    assert traced(tg.constant([4])).shape == [4, 3]

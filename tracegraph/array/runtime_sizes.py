@@ -22,6 +22,7 @@ from tracegraph.operands.conversion import (
     captured_value,
     cast_to,
     has_dtype,
+    refuse_part,
     require_rank,
     static_value,
 )
@@ -104,8 +105,15 @@ def with_runtime_sizes(op: str, shape: Any) -> Any:
     if not is_open(shape):
         return shape
     if isinstance(shape, (list, tuple)):
-        return [size for part in shape for size in _sizes_of_part(op, part)]
+        return [_size_of_part(op, part) for part in shape]
     return _sizes_of_part(op, shape)
+
+
+def _size_of_part(op: str, part: Any) -> Any:
+    sizes = _sizes_of_part(op, part)
+    if len(sizes) != 1:
+        refuse_part(f"{op}: a shape", as_tensor(part))
+    return sizes[0]
 
 
 def _sizes_of_part(op: str, part: Any) -> list[Any]:

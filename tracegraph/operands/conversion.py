@@ -635,9 +635,26 @@ def static_ints(value: Any, what: str) -> tuple[Any, ...]:
             fix="use ints, such as [2, 3]",
         )
     return tuple(
-        plain(v) if isinstance(v, Dim) else static_ints(v, what)[0] if has_dtype(v) else _int(v)
+        plain(v)
+        if isinstance(v, Dim)
+        else (_one_of(v, what) if has_dtype(v) or isinstance(v, np.ndarray) else _int(v))
         for v in value
     )
+
+
+def _one_of(value: Any, what: str) -> Any:
+    """The integer in an array or a tensor that stands in a list of integers."""
+    numbers = static_ints(value, what)
+    if len(numbers) != 1:
+        refuse_part(what, as_tensor(value))
+    return numbers[0]
+
+
+def refuse_part(what: str, x: Tensor) -> NoReturn:
+    """Raises ShapeError for a tensor of several elements that stands in a list of integers."""
+    fact = f"{what} has an item {x.type}, which is not one integer"
+    fix = "give one integer for each item, such as tg.shape(x)[0]"
+    fail(ShapeError, fact, operands=[operand_text(x)], fix=fix)
 
 
 def _known_while_tracing(x: Tensor, what: str) -> np.ndarray:
