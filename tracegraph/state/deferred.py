@@ -28,8 +28,8 @@ def wait(owner: Any, record: Waiting) -> None:
     number = id(owner)
     if number not in waiting:
 
-        def forget(_: Any) -> None:
-            waiting.pop(number, None)
+        def forget(_: Any, table: dict[int, Any] = waiting) -> None:
+            table.pop(number, None)  # not by its name, which is None when Python ends
 
         waiting[number] = (weakref.ref(owner, forget), [])
     waiting[number][1].append(record)
