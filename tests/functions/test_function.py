@@ -783,6 +783,17 @@ def test_retracing_warning_of_a_new_instance_in_each_iteration():
     )
 
 
+def test_retracing_warning_of_code_decorated_again():
+    with pytest.warns(UserWarning) as caught:
+        for _ in range(5):
+            step = tg.function(lambda x: x * 2.0)
+            [step(tg.constant(1.0)) for _ in range(3)]  # of which only the first is traced
+    assert str(caught[0].message) == (
+        "5 of the last 5 calls of a newly made <lambda> were traced, which is slow. The last time, "
+        "the function was decorated again. Decorate it once, outside of the loop"
+    )
+
+
 def test_clear_cache():
     f, traces = counted()
     f(1)

@@ -117,6 +117,10 @@ class _Streak:
         return True
 
 
+#: What a warning counts: any calls, or the first one of each function.
+_CALLS = f"{_WINDOW} of the last {_WINDOW} calls of {{}}"
+_FIRST = f"{_WINDOW} of the last {_WINDOW} calls of a newly made {{}}"
+
 #: Per code object: consecutive first calls, at one place, of functions made from it.
 _decorated: weakref.WeakKeyDictionary[Any, _Streak] = weakref.WeakKeyDictionary()
 
@@ -163,7 +167,9 @@ class Retracing:
         if not streak.extend():
             return
         if self._class is None:
-            self._warn("the function was decorated again", "Decorate it once, outside of the loop")
+            self._warn(
+                "the function was decorated again", "Decorate it once, outside of the loop", _FIRST
+            )
             return
         self._warn(
             f"it was called on another {self._class}, and each instance has traces of its own",
@@ -174,12 +180,9 @@ class Retracing:
         last = self._retraces[-1]
         self._warn("; ".join(last.changes), f"{last.fix[:1].upper()}{last.fix[1:]}")
 
-    def _warn(self, reason: str, fix: str) -> None:
-        text = (
-            f"{_WINDOW} of the last {_WINDOW} calls of {self._name} were traced, which is slow. "
-            f"The last time, {reason}. {fix}"
-        )
-        warn(text)
+    def _warn(self, reason: str, fix: str, calls: str = _CALLS) -> None:
+        count = calls.format(self._name)
+        warn(f"{count} were traced, which is slow. The last time, {reason}. {fix}")
 
     def forget(self) -> None:
         """Starts afresh, as `clear_cache` does."""
