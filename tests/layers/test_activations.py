@@ -245,3 +245,5 @@ def test_keras_is_the_same_modules():
         assert getattr(tg.keras, name) is getattr(getattr(tg, f"{name.lower()}s"), name)
     with pytest.raises(AttributeError, match=r"fix: use tg\.keras\.Sequential"):
         _ = tg.keras.Model
+    with pytest.raises(AttributeError, match=r'Huber\(reduction="sum"\)'):
+        _ = tg.keras.losses.Reduction

@@ -146,6 +146,7 @@ ABSENT = {
         "each layer has its dtype, and its data format",
         "give them where you make it: tg.layers.Dense(4, dtype=tg.float16)",
     ),
+    "losses.Reduction": ("a reduction is its name", 'use tg.losses.Huber(reduction="sum")'),
     "losses.get": ("objects are made by their classes", "use such as tg.losses.MeanSquaredError()"),
     "metrics.get": ("objects are made by their classes", "use such as tg.metrics.Mean()"),
     "optimizers.get": ("objects are made by their classes", "use such as tg.optimizers.Adam()"),
@@ -172,7 +173,7 @@ ABSENT = {
         _APART,
         "use tg.image for its layers of pictures, NumPy for others",
     ),
-    "keras.utils": ("data are prepared by NumPy", "use NumPy, and tg.one_hot"),
+    "keras.utils": ("data are prepared by NumPy", "use NumPy, tg.one_hot, tg.random.set_seed"),
     "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),
     "keras.callbacks": (
         "training is a loop of your own",
