@@ -243,7 +243,7 @@ _RULES: list[tuple[str, str, str]] = [
     (
         r"keras\.(config|mixed_precision|dtype_policies|DTypePolicy)",
         "each layer has its dtype",
-        "use tg.layers.Dense(4, dtype=tg.float16), and tg.optimizers.LossScaleOptimizer",
+        "use tg.optimizers.LossScaleOptimizer, and cast variables in a `call` of your own",
     ),
     (r"keras\.distribution", _MESHES, "use tg.distribute.Mesh and tg.device"),
     (r"keras\.RematScope", "values are computed again by a function", "use tg.recompute_grad"),
