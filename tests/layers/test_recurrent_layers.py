@@ -517,3 +517,30 @@ def test_convolutions_along_steps_are_those_of_each_step():
     assert first(np.moveaxis(x, -1, 2))[0].shape == (2, 3, 3, 3, 2)
     with pytest.raises(ValueError, match="do not have 5 axes"):
         tg.layers.ConvLSTM2D(3, 3)(x[0])
+
+
+def test_a_sequential_hands_masks_on():
+    class Kept(tg.layers.Layer):
+        supports_masking = True
+
+        def call(self, inputs):
+            return 2.0 * inputs
+
+    ids = np.array([[3, 1, 0, 0], [2, 4, 1, 0]])
+    table = tg.layers.Embedding(5, 4, mask_zero=True)
+    both = tg.layers.Bidirectional(tg.layers.LSTM(3, return_sequences=True))
+    last, dense = tg.layers.GRU(3), tg.layers.Dense(2)
+    x, mask = table(ids), table.compute_mask(ids)
+    expected = dense(last(tg.tanh(2.0 * both(x, mask=mask)), mask=mask)).numpy()
+    inside = tg.layers.Sequential([Kept(), tg.layers.Activation("tanh")])
+    model = tg.layers.Sequential([table, both, tg.layers.Dropout(0.5), inside, last, dense])
+    close(model(ids), expected)
+    close(tg.function(model)(np.pad(ids, [(0, 0), (0, 3)])), expected)
+    close(tg.layers.Sequential([both, inside, last, dense])(x, mask=mask), expected)
+    first = tg.layers.Sequential([tg.layers.Sequential([table, both]), inside])
+    close(tg.layers.Sequential([first, last, dense])(ids), expected)
+    assert first.compute_mask(ids).numpy().tolist() == mask.numpy().tolist()
+    assert model.compute_mask(ids) is None  # the last states only
+    # A layer that does not keep the mask ends it.
+    lost = tg.layers.Sequential([table, both, lambda y: tg.tanh(2.0 * y), last, dense])
+    close(lost(ids), dense(last(tg.tanh(2.0 * both(x, mask=mask)))).numpy())

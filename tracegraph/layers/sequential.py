@@ -192,6 +192,10 @@ class Sequential(Layer):
         _behind.mask = mask if is_asked else None
         return x
 
+    def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
+        """The mask of the outputs, given the inputs and their mask; it calls the layers."""
+        return _called_for_mask(self, inputs, {"mask": mask})[1]
+
 
 class _Behind(threading.local):
     """The mask behind a Sequential, for the one that called it and asked for the mask."""
@@ -209,10 +213,14 @@ def _called(layer: Any, x: Any, mask: Any, options: dict[str, Any]) -> tuple[Any
         return layer(x, **options), None
     if mask is not None and layer._masks_steps and takes(layer, "mask"):
         options["mask"] = mask
-    if not isinstance(layer, Sequential):
-        return layer(x, **options), layer.compute_mask(x, mask)
+    if isinstance(layer, Sequential):
+        return _called_for_mask(layer, x, options)
+    return layer(x, **options), layer.compute_mask(x, mask)
+
+
+def _called_for_mask(model: Sequential, x: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     _behind.is_asked = True
-    y = layer(x, **options)
+    y = model(x, **options)
     found, _behind.mask = _behind.mask, None
     return y, found
 
