@@ -61,6 +61,33 @@ def repeat(step, x, count, **options):
 # Few iterations, few states.
 
 
+@pytest.mark.parametrize("form", ["foldl", "while_loop"])
+def test_a_step_that_forgets_the_state_may_never_run(form):
+    def end(x, rows):
+        if form == "foldl":
+            return tg.foldl(lambda state, row: tg.ones([2]) + row, rows, x)
+        n = tg.shape(rows)[0]
+        return tg.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, tg.ones([2])), (0, x))[1]
+
+    def slopes(x, rows, end=end):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                y = tg.reduce_sum(tg.sin(end(x, rows)))
+            first = tape.gradient(y, x, unconnected_gradients="zero")
+        return first, outer.gradient(first, x, unconnected_gradients="zero")
+
+    x = tg.constant([0.5, -1.0])
+    spec = [tg.TensorSpec([2]), tg.TensorSpec([None])]
+    inside = tg.function(lambda x, rows: slopes(x, rows), input_signature=spec)
+    for count in range(2):
+        rows = tg.zeros([count])
+        expected = [np.zeros(2)] * 2 if count else [np.cos(x), -np.sin(x)]
+        found = slopes(x, rows), inside(x, rows), slopes(x, rows, tg.function(end))
+        np.testing.assert_allclose(np.asarray(found), [expected] * 3, rtol=1e-6)
+
+
 @pytest.mark.sampled(1)
 def test_zero_iterations(run):
     x, w = f64(1.5), f64(2.0)

@@ -7,13 +7,12 @@ on its reverse mode is that of a scan of this length.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import applied, depending_through, own_size, residual_plan
+from tracegraph.calls.call import applied, own_size, residual_plan
 from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.scan import Loop, Scan, stacked_steps, swapped
 from tracegraph.control.without_prints import without_prints, without_tokens
@@ -148,8 +147,7 @@ class RecordedWhile(Loop):
         raise MissingRule(self, "sparsity")
 
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-        through = functools.partial(depending_through, self.body)
-        found = through(self.with_states(inputs, through))
+        found = self.reached(inputs)
         return (*found[: self.states], False, *found[self.states :])
 
     def flow(self, flows: Sequence[Flow]) -> Flow:

@@ -78,6 +78,8 @@ class Loop(Op, abstract=True):
 
     #: Whether the last output counts the runs of the body.
     counts = False
+    #: Whether the body may never run, so that the states stay what they begin with.
+    may_be_skipped = True
 
     if TYPE_CHECKING:
         #: How many tensors the body carries from one run to the next.
@@ -110,6 +112,16 @@ class Loop(Op, abstract=True):
             if more == inputs:
                 return inputs
             inputs = more
+
+    def reached(self, inputs: Flags) -> Flags:
+        """The outputs of the last run of the body that depend on the inputs reached, where states
+        may also stay what they begin with."""
+        through = functools.partial(depending_through, self.body)
+        found = [*through(self.with_states(inputs, through))]
+        if self.may_be_skipped:
+            for place, i in enumerate(self.state_inputs()):
+                found[place] |= inputs[i]
+        return tuple(found)
 
     def flow(self, flows: Sequence[Flow]) -> Flow:
         (flow, *others) = flows
@@ -382,9 +394,12 @@ class Scan(Loop):
         columns = zip(*stacked, strict=True)
         return (*states, *(moved(lambda *rows: np.stack(rows), *column) for column in columns))
 
+    @property
+    def may_be_skipped(self) -> bool:  # type: ignore[override]
+        return not isinstance(self.length, int) or self.length == 0
+
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-        through = functools.partial(depending_through, self.body)
-        return through(self.with_states(inputs, through))
+        return self.reached(inputs)
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         wanted = self._needed(used)

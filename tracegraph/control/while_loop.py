@@ -21,7 +21,6 @@ be symmetric. There it is the transpose of the cotangents.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -299,10 +298,7 @@ class While(Loop):
         return (*states, *count)
 
     def depending(self, inputs: tuple[bool, ...]) -> tuple[bool, ...]:
-        through = functools.partial(depending_through, self.body)
-        found = through(self.with_states(inputs, through))
-        started = inputs[self.constants :]
-        found = tuple(map(any, zip(found, started, strict=True)))
+        found = self.reached(inputs)
         return (*found, False) if self.counts else found
 
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
