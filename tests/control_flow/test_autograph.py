@@ -1610,6 +1610,30 @@ def test_functions_without_branches_do_not_load_what_converts():
     assert done.stdout.strip() == "[5.0, 5.0, 5.0] False", done.stderr
 
 
+def test_the_work_of_a_conversion_grows_with_the_statements_and_not_with_their_paths(monkeypatch):
+    from malt.pyct.static_analysis import reaching_definitions
+
+    visits, visited = [0], reaching_definitions.Analyzer.visit_node
+
+    def counted(analyzer, node):
+        visits[-1] += 1
+        return visited(analyzer, node)
+
+    monkeypatch.setattr(reaching_definitions.Analyzer, "visit_node", counted)
+    for count in (6, 12):  # malt's own walk took 64 times as many visits for the second
+        choice = "    if x > 0.0:\n        x = x - 1.0\n    else:\n        x = x + 3.0\n"
+        text = f"def chosen(x):\n{count * choice}    return x\n"
+        file, names = f"{count} choices.py", {}
+        monkeypatch.setitem(linecache.cache, file, (len(text), None, text.splitlines(True), file))
+        exec(compile(text, file, "exec"), names)
+        found = tg.function(names["chosen"])(tg.constant(2.5))
+        assert float(found) == functools.reduce(
+            lambda x, _: x - 1 if x > 0 else x + 3, range(count), 2.5
+        )
+        visits.append(0)
+    assert visits[0] < visits[1] < 3 * visits[0]
+
+
 def test_how_long_conversion_takes(capsys):
     text = inspect.getsource(while_with_break_and_continue)
     names: dict[str, Any] = {}

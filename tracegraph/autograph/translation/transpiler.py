@@ -13,6 +13,7 @@ import contextlib
 import importlib.util  # malt uses it without importing it
 import itertools
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
@@ -446,6 +447,30 @@ def _store(name: Any, value: str) -> Any:
         loaded=_loaded(name),
         target=_path(name),
     )
+
+
+def _visit_internal(self: Any, mode: Any) -> None:
+    """Visits the nodes of a control flow graph until no visit changes anything, each at least once.
+
+    malt's own walk puts a node in the queue once for each path to it: a million times after twenty
+    `if` statements with an `else`. The analyses end at the same fixed point, since a node that
+    waits is visited after all that queued it.
+    """
+    is_forward = mode == cfg._WalkMode.FORWARD
+    queue = deque([self.graph.entry] if is_forward else self.graph.exit)
+    waiting, visited = set(queue), set()
+    while queue:
+        node = queue.popleft()
+        waiting.discard(node)
+        visited.add(node)
+        has_changed = self.visit_node(node)
+        for following in node.next if is_forward else node.prev:
+            if following not in waiting and (has_changed or following not in visited):
+                waiting.add(following)
+                queue.append(following)
+
+
+cfg.GraphVisitor._visit_internal = _visit_internal
 
 
 def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
