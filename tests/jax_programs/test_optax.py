@@ -117,7 +117,7 @@ def given(name, step):
     "name",
     [pytest.param(name, marks=() if name in FEW else pytest.mark.slow) for name in OPTIMIZERS],
 )
-@pytest.mark.filterwarnings("ignore:.* calls of ours were traced")
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.filterwarnings("ignore:`optimistic_adam` is deprecated")  # it is public all the same
 def test_steps_are_those_of_optax_bit_for_bit(name, optimised):
     transformation = OPTIMIZERS[name]()

@@ -104,7 +104,7 @@ STEPS = [(1, "SAME", 1), (2, "SAME", 1), (1, "VALID", 2), (3, "VALID", 1)]
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.filterwarnings("ignore:.* calls of run were traced")
+@pytest.mark.filterwarnings("ignore:.* calls of .* were traced")
 @pytest.mark.parametrize(("strides", "padding", "dilations"), STEPS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_values_and_gradients_of_functions(dtype, strides, padding, dilations):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracegraph.array.arguments import as_flag, as_number, as_sizes, refuse_kind
-from tracegraph.array.indexing.selection import gather
+from tracegraph.array.indexing.selection import gather, where
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -281,11 +281,12 @@ class Masking(Layer):
         self.mask_value = as_number("Masking", "mask_value", mask_value)
 
     def call(self, inputs: Tensor) -> Tensor:
-        return multiply(inputs, cast_to(self._counts(inputs, True), inputs.dtype))
+        x = as_tensor(inputs)
+        return where(self._counts(x, True), x, cast_to(as_tensor(0.0), x.dtype))
 
     def compute_mask(self, inputs: TensorLike, mask: object = None) -> Tensor:
         """Where a step has a number that is not `mask_value`, whatever `mask` is."""
-        return self._counts(self._as_inputs(inputs), False)
+        return self._counts(as_tensor(self._as_inputs(inputs)), False)
 
     def _counts(self, x: Tensor, keepdims: bool) -> Tensor:
         return reduce_any(not_equal(x, cast_to(as_tensor(self.mask_value), x.dtype)), -1, keepdims)
