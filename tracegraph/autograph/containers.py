@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from tracegraph.autograph.function_conversion import HOOKS, is_of_us
-from tracegraph.autograph.state_values import content, is_carried, is_same
-from tracegraph.core.source import is_ours
+from tracegraph.autograph.state_values import ITEMS_OF, content, is_carried, is_same
+from tracegraph.core.source import HOOKS, is_of_us, is_ours
 
 #: Larger tables than this are data.
 _MOST_ITEMS = 1000
@@ -70,10 +69,6 @@ def with_items(
             _put(x.container, items)
 
     return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
-
-
-#: How the name of such state begins in messages.
-ITEMS_OF = "the items of "
 
 
 def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tracegraph.core.source import is_ours
+from tracegraph.core.source import HOOKS, is_of_us, is_ours
 from tracegraph.core.worker_thread import on_worker_thread
 from tracegraph.eager.tensor_methods import (
     is_converted as is_converted_hooks,
@@ -37,9 +37,7 @@ class NotConvertible(Exception):
     """A function that cannot be converted; its text says why."""
 
 
-#: The name by which converted code refers to the hooks, and the cell that holds them, which
-#: `hooks.py` fills.
-HOOKS = "ag__"
+#: The cell that holds the hooks of converted code, which `hooks.py` fills.
 hooks = CellType()
 
 #: Converting is rare: one conversion at a time, so that threads never duplicate one.
@@ -188,14 +186,6 @@ def _uses_us(names: dict[str, Any]) -> bool:
     return any(map(is_of_us, list(names.values())))
 
 
-def is_of_us(value: Any) -> bool:
-    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-    return isinstance(name, str) and name.partition(".")[0] == _US
-
-
-_US = __name__.partition(".")[0]
-
-
 #: Our functions that take their function arguments unconverted, unlike the others.
 take_as_given: set[Any] = set()
 
@@ -291,7 +281,7 @@ def _is_plain(value: Any) -> bool:
         return value is not converted and _is_of_libraries(value.__code__.co_filename)
     if isinstance(value, BuiltinFunctionType):
         return True
-    return isinstance(value, type) and value.__module__.partition(".")[0] in (_US, "builtins")
+    return isinstance(value, type) and (is_of_us(value) or value.__module__ == "builtins")
 
 
 _PLAIN = (Tensor, Variable, np.ndarray, np.generic, str, bytes, int, float, complex, bool)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.function_conversion import HOOKS, is_of_us
 from tracegraph.autograph.state_values import (
+    ITEMS_OF,
     SetUnlessLeft,
     StatePlace,
     Undefined,
@@ -41,7 +41,7 @@ from tracegraph.control_flow.loops import foldl, while_loop
 from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import is_one
-from tracegraph.core.source import here
+from tracegraph.core.source import HOOKS, here, is_of_us
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType
 from tracegraph.effects.host_calls import declare_result
@@ -354,7 +354,6 @@ def run_choice(
         exits = _Exits(second=frozenset(flags), shared=shared)
         after = chosen(pred, branch(body), branch(orelse), names, exits)
     except containers.ContainersChanged as change:
-        set_state(before)
         for x in change.held:
             x.put_back()
         set_state(before)
@@ -599,7 +598,6 @@ class _StagedLoop:
 
     def _carry_items(self, held: Sequence[Any]) -> None:
         """Takes what is in containers that an iteration changed into the state. Raises _Again."""
-        self._set_state(self._before)
         for x in held:
             x.put_back()
         self._set_state(self._before)
@@ -745,7 +743,7 @@ class _StagedLoop:
 
 def _as_path(name: str) -> str:
     """A name, attribute or item as a path in graphs: `self.d['a']` is `d.a`."""
-    name = name.removeprefix("the items of ").removeprefix("self.")
+    name = name.removeprefix(ITEMS_OF).removeprefix("self.")
     return re.sub(r"\[['\"]?(\w+)['\"]?\]", r".\1", name)
 
 

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tracegraph import nest
-from tracegraph.autograph.function_conversion import HOOKS
 from tracegraph.core.shapes import same_shape
+from tracegraph.core.source import HOOKS
 from tracegraph.core.types import TensorType, rank_fix, type_of_array
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import (
@@ -232,6 +232,10 @@ def _adapted(number: Any, type: TensorType, place: StatePlace, one: Any, other: 
     if type.shape != ():
         place.refuse(UnfitState, one, other, rank_fix(type) or place.fix)
     return type
+
+
+#: How the name of state begins that is what a container holds.
+ITEMS_OF = "the items of "
 
 
 def has_type_of(one: Any, other: Any) -> bool:

@@ -15,7 +15,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType, None
 from typing import Any, NamedTuple
 
 from tracegraph import nest
-from tracegraph.core.source import here, is_ours
+from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
 from tracegraph.eager.tensor_methods import is_symbolic
 from tracegraph.errors import message, warn
 from tracegraph.ir.tensor import Tensor
@@ -154,7 +154,7 @@ def _settings_of(function: Any, seen: set[int]) -> Iterator[_Setting]:
     known = function.__globals__
     held += [(name, known, known[name]) for name in _names_in(code) if name in known]
     for name, holder, value in held:
-        if not isinstance(value, _CODE) and not name.startswith(_HOOKS):
+        if not isinstance(value, _CODE) and not name.startswith(HOOKS):
             yield _Setting(name, holder, name, value)
         yield from _settings_in(name, value, 2, seen)
 
@@ -208,13 +208,10 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
 
 def _is_object(value: Any) -> bool:
     """Whether a value has attributes, and is not code or an object of ours."""
-    is_of_us = type(value).__module__.partition(".")[0] == _US
-    return hasattr(value, "__dict__") and not isinstance(value, _CODE) and not is_of_us
+    is_object = hasattr(value, "__dict__") and not isinstance(value, _CODE)
+    return is_object and not is_of_us(type(value))
 
 
-#: How the names begin that converted code has for itself.
-_HOOKS = "ag__"
-_US = __name__.partition(".")[0]
 _CODE = (type, FunctionType, MethodType, ModuleType)
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 
@@ -233,6 +233,17 @@ def is_ours(file: str) -> bool:
     if found is None:
         found = ours_by_file[file] = os.path.abspath(file).startswith(_OUR_PACKAGES)
     return found
+
+
+def is_of_us(value: Any) -> bool:
+    """Whether a module, or what defines a value, is of tracegraph."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return isinstance(name, str) and name.partition(".")[0] == _US
+
+
+_US = __name__.partition(".")[0]
+#: The name by which converted code refers to its hooks; what it adds begins in the same way.
+HOOKS = "ag__"
 
 
 def here(skip: int = 1) -> Source:

@@ -9,7 +9,8 @@ from collections.abc import Container
 from types import CodeType
 from typing import Any
 
-from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_conversion import NotConvertible
+from tracegraph.core.source import HOOKS
 
 
 def prepared(node: Any, code: CodeType, set_by_calls: Container[str]) -> Any:

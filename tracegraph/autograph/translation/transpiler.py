@@ -38,12 +38,13 @@ from malt.pyct.static_analysis import (
     reaching_fndefs,
 )
 
-from tracegraph.autograph.function_conversion import HOOKS, NotConvertible
+from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import set_by_calls
 from tracegraph.autograph.translation.preparation import loop_options, prepared
 from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.source import HOOKS
 
 assert importlib.util
 
