@@ -26,9 +26,11 @@ from tracegraph.errors import DistributedError, LoweringError, fail, is_of_run, 
 LOST = 70
 #: The interval between attempts to reach the first process, in seconds.
 _RETRY = 0.05
-#: How long a process that exits because of another's error may still report its own, in seconds;
-#: and how long one whose exchange broke waits for news of a lost process.
+#: How long a process that exits because of another's error may still report its own, in seconds.
 _LAST_WORDS = 2.0
+#: How long a process whose exchange broke waits for news of a lost process, in seconds: until after
+#: the last words, or it reports as its own an error that is only a consequence.
+_NEWS = _LAST_WORDS + 1.0
 #: How long a process that has connected may take to identify itself, in seconds.
 _INTRODUCTION = 5.0
 #: In a timeout each process tells so often that it is there, and at least every so many seconds.
@@ -127,7 +129,7 @@ class Watch:
         def note_failure(kind: Any, error: Any, *rest: Any) -> None:
             may_be_of_loss = type(error) is LoweringError or is_of_run(error)
             if may_be_of_loss:  # `_listen` ends this process if another one was lost
-                time.sleep(_LAST_WORDS)
+                time.sleep(_NEWS)
             self._error_code = LOST if may_be_of_loss and self._failed_first is not None else 1
             previous(kind, error, *rest)
 
