@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.extend.random import define_prng_impl, threefry_prng_impl
 
 from lowering import sizes
 from lowering.rules import lowers
@@ -27,10 +30,64 @@ def _per_key(make: Callable[..., Any], key: Any, *others: Any) -> Any:
 _MANY = 2.0**16
 #: What is folded into a key for numbers that do not depend on those that JAX makes from its halves.
 _OTHER_NUMBERS = 0x6E6F726D
+#: Threefry's rotations, of the even and the odd groups of four rounds, and its constant: Salmon et
+#: al., Parallel random numbers: as easy as 1, 2, 3 (2011), table 2 and section 4.3.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_GROUPS = 5
 
 
-def _wrap(key: Any) -> Any:
-    return jax.random.wrap_key_data(key, impl="threefry2x32")
+def _threefry(key: Any, count: Any) -> tuple[Any, Any]:
+    """The two words of Threefry-2x32 with 20 rounds for each count, whose upper word is 0.
+
+    On CPUs JAX lowers the rounds to a loop, which keeps its state in memory. It takes up to 16
+    times as long to compile, depending on the shape, and up to four times as long to run.
+    """
+    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
+    x, y = jnp.broadcast_to(keys[0], count.shape), count + keys[1]
+    for group in range(_GROUPS):
+        for distance in _ROTATIONS[group % 2]:
+            x = x + y
+            y = x ^ ((y << np.uint32(distance)) | (y >> np.uint32(32 - distance)))
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x, y
+
+
+def _random_bits(key: Any, width: int, shape: Sequence[Any]) -> Any:
+    """JAX's numbers of `width` bits, bit for bit."""
+    if not (all(isinstance(size, int) for size in shape) and math.prod(shape) < 2**32):
+        return threefry_prng_impl.random_bits(key, width, shape)
+    x, y = _threefry(key, _positions(shape))
+    dtype = np.dtype(f"uint{width}")
+    if width == 64:
+        return (x.astype(dtype) << dtype.type(32)) | y.astype(dtype)
+    return (x ^ y).astype(dtype)
+
+
+def _positions(shape: Sequence[int]) -> Any:
+    """The position of each element in an array of this shape. As a sum over the axes, each device
+    computes its own part of it."""
+    found = jnp.zeros(shape, np.uint32)
+    for axis, size in enumerate(shape):
+        step = np.uint32(math.prod(shape[axis + 1 :]))
+        found += lax.broadcasted_iota(np.uint32, shape, axis) * step if size > 1 else 0
+    return found
+
+
+_GENERATOR = define_prng_impl(
+    key_shape=threefry_prng_impl.key_shape,
+    seed=threefry_prng_impl.seed,
+    split=threefry_prng_impl.split,
+    fold_in=threefry_prng_impl.fold_in,
+    random_bits=_random_bits,
+    name="threefry2x32",
+    tag="fry",
+)
+
+
+def _wrap(key: Any, generator: Any = _GENERATOR) -> Any:
+    return jax.random.wrap_key_data(key, impl=generator)
 
 
 @lowers(ops.RandomSplit)
@@ -72,7 +129,8 @@ def _gamma(op: ops.RandomGamma, key: Any, alpha: Any) -> Any:
 @lowers(ops.RandomPoisson)
 def _poisson(op: ops.RandomPoisson, key: Any, rate: Any) -> Any:
     def draw(k: Any, rate: Any) -> Any:
-        few = jax.random.poisson(_wrap(k), jnp.minimum(rate, _MANY), dtype=jnp.int32)
+        own = _wrap(k, "threefry2x32")  # JAX takes no other
+        few = jax.random.poisson(own, jnp.minimum(rate, _MANY), dtype=jnp.int32)
         n = jax.random.normal(jax.random.fold_in(_wrap(k), _OTHER_NUMBERS), rate.shape, rate.dtype)
         # Normal numbers with the skewness of the distribution, by Cornish and Fisher's expansion.
         many = jnp.round(rate + jnp.sqrt(rate) * n + (n * n - 1) / 6)

@@ -1,10 +1,13 @@
 """Random numbers: distributions, seeds, generators, freshness in compiled functions."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.stats
 
 import tracegraph as tg
+from tracegraph.core.types import as_dtype
+from tracegraph.ops.random import RandomBits
 
 
 def same(x, y):
@@ -19,6 +22,29 @@ DRAWS = {
     "shuffle": lambda: tg.random.shuffle(tg.range(20)),
     "categorical": lambda: tg.random.categorical(tg.zeros([2, 50]), 8),
 }
+
+
+# ---------------------------------------------------------------- bits
+
+
+def test_bits_are_those_of_jax():
+    keys = np.array([[0, 0], [3, 7], [2**32 - 1, 2**31]], np.uint32)
+    shapes = [(), (7,), (0,), (784, 10), (1, 5, 1), (3, 2, 4, 5)]
+    cases = [(shape, width) for shape in shapes for width in (8, 16, 32, 64)]
+
+    @tg.function
+    def found(keys):
+        return [RandomBits(shape, as_dtype(f"uint{width}"))(keys) for shape, width in cases]
+
+    def of_key(key):
+        key = jax.random.wrap_key_data(key, impl="threefry2x32")
+        return [jax.random.bits(key, shape, np.dtype(f"uint{width}")) for shape, width in cases]
+
+    with jax.enable_x64(True):
+        expected = jax.jit(jax.vmap(of_key))(keys)
+    for y, z in zip(found(tg.constant(keys)), expected, strict=True):
+        assert y.numpy().dtype == z.dtype
+        assert same(y, z)
 
 
 # ---------------------------------------------------------------- distributions
