@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -26,9 +24,11 @@ from tracegraph.core.types import as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown, were
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.calling import call_parameters, nested
 from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.masks import give_masks, mask_of, with_mask
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.module import Module, added_losses, is_frozen, settings_text
 from tracegraph.state.variable import Variable
@@ -140,10 +140,11 @@ class Layer(Module):
         raise NotImplementedError
 
     def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
-        """The mask of the outputs, given the inputs and their mask: true where a step counts. A
-        `Sequential` gives it to the next layer that takes a `mask`.
+        """The mask of the outputs, given the inputs and their mask: true where a step counts. The
+        next layer that takes a `mask` gets it with the outputs.
 
         By default it is the mask of the inputs if the layer has `supports_masking`, and else None.
+        For several outputs, it may be a list.
         """
         return mask if self.supports_masking else None
 
@@ -165,8 +166,12 @@ class Layer(Module):
         self: _Converted[..., Outputs], inputs: Nest, *, training: bool | None
     ) -> Outputs: ...
     def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Any:
-        """Calls the layer; lists, and all floating inputs, are converted to its dtype. `training`
-        is passed on if the layer takes it."""
+        """Calls the layer; lists, and all floating inputs, are converted to its dtype.
+
+        A layer that takes `training` and is not given it gets that of the layer that calls it, and
+        one that takes a `mask` gets the mask of its inputs: see `compute_mask`. Of several inputs,
+        `x_mask` is the mask of `x`.
+        """
         if inputs is _MISSING or more:
             inputs = self._first_of(inputs, more, arguments)
         return self._called(inputs, more, arguments)
@@ -190,10 +195,11 @@ class Layer(Module):
         return inputs
 
     def _called(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
+        parameters = call_parameters(self.call)
+        training = parameters.take_training(more, arguments)
+        mask = parameters.take_masks(inputs, more, arguments, takes_mask=self._masks_steps)
         x = self._as_inputs(inputs)
         rest = [self._cast(value) for value in more]
-        if "training" in arguments and not takes(self, "training"):
-            arguments = {key: value for key, value in arguments.items() if key != "training"}
         if arguments:
             arguments = {key: self._cast(value) for key, value in arguments.items()}
         if not self.built:
@@ -202,11 +208,13 @@ class Layer(Module):
                 self._build_for(x, rest, arguments)
             self.built = True
         call = converted_here(self.call)
-        with _outermost(self):
+        with nested(self, training):
             plain = not (rest or arguments)
             result = call(x) if plain else api_boundary(call)(x, *rest, **arguments)
             if self.activity_regularizer is not None:
                 self._regularize(result)
+        if mask_of(result) is None:
+            give_masks(result, self.compute_mask(x, mask))
         return result
 
     def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
@@ -219,8 +227,7 @@ class Layer(Module):
         if isinstance(inputs, (list, tuple)):
             is_structure = _has_tensors(inputs)
             return self._cast(inputs) if is_structure else as_tensor(inputs, self.dtype)
-        x = as_tensor(inputs)
-        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+        return self._cast_leaf(as_tensor(inputs))
 
     def _cast(self, value: Any) -> Any:
         """The value with each floating tensor or array in it cast to the layer's dtype."""
@@ -232,7 +239,7 @@ class Layer(Module):
         if not _is_array(value):
             return value
         x = as_tensor(value)
-        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+        return with_mask(cast_to(x, self.dtype), mask_of(x)) if x.dtype.is_floating else x
 
     def add_weight(
         self,
@@ -378,27 +385,6 @@ class Layer(Module):
         return super().__repr__() if self.built else f"<{settings_text(self)}, not built>"
 
 
-class _Nesting(threading.local):
-    def __init__(self) -> None:
-        self.is_in_layer = False
-
-
-_thread = _Nesting()
-
-
-@contextlib.contextmanager
-def _outermost(layer: Layer) -> Iterator[None]:
-    """A context for calling a layer. A call from outside any layer clears the previous losses."""
-    was_inside, _thread.is_in_layer = _thread.is_in_layer, True
-    if added_losses and not was_inside:
-        for module in (layer, *layer.submodules):
-            added_losses.pop(module, None)
-    try:
-        yield
-    finally:
-        _thread.is_in_layer = was_inside
-
-
 def _marking_built(build: Callable[..., Any]) -> Any:
     """`build`, after which the layer is built whoever called it: the first call of the layer must
     not create its variables again."""
@@ -434,8 +420,9 @@ def tree_shape(inputs: Any) -> Any:
 
 def takes(layer: Any, argument: str) -> bool:
     """Whether a layer or a function has a parameter of this name."""
-    function = layer.call if isinstance(layer, Layer) else layer
-    return argument in parameters_of(function)
+    if isinstance(layer, Layer):
+        return argument in call_parameters(layer.call).all
+    return argument in parameters_of(layer)
 
 
 def parameter_count(variables: Sequence[Variable]) -> int:
