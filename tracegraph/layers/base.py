@@ -318,18 +318,23 @@ class Layer(Module):
 
     @property
     def weights(self) -> list[Variable]:
-        """All variables: another name of `variables`."""
-        return self.variables
+        """The variables, but for those of metrics and optimizers that the layer holds."""
+        return self._weights_of(self.variables)
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """Another name of `trainable_variables`."""
-        return self.trainable_variables
+        """Those of `weights` that are to be trained."""
+        return self._weights_of(self.trainable_variables)
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """Another name of `non_trainable_variables`."""
-        return self.non_trainable_variables
+        """The other ones of `weights`."""
+        return self._weights_of(self.non_trainable_variables)
+
+    def _weights_of(self, variables: list[Variable]) -> list[Variable]:
+        holders = (module for module in self.submodules if not module._holds_weights)
+        others = {id(v) for module in holders for v in module.variables}
+        return [v for v in variables if id(v) not in others]
 
     @property
     def trainable(self) -> bool:
@@ -357,19 +362,19 @@ class Layer(Module):
                 module._is_frozen = freezes
 
     def count_params(self) -> int:
-        """The total number of elements in the variables."""
-        return parameter_count(self.variables)
+        """The total number of elements in the weights."""
+        return parameter_count(self.weights)
 
     def get_weights(self) -> list[NDArray[Any]]:
-        """The values of all variables, as arrays."""
-        return [variable.numpy() for variable in self.variables]
+        """The values of all weights, as arrays."""
+        return [variable.numpy() for variable in self.weights]
 
     def set_weights(self, weights: Sequence[TensorLike]) -> None:
-        """Assigns the variables, in the order of `weights`.
+        """Assigns the weights, in their order.
 
-        Raises ShapeError unless there is one value of the right shape for each variable.
+        Raises ShapeError unless there is one value of the right shape for each weight.
         """
-        values, own = as_list("set_weights", "weights", weights), self.variables
+        values, own = as_list("set_weights", "weights", weights), self.weights
         if len(values) != len(own):
             fact = f"set_weights: {len(values)} values for {len(own)} variables"
             fail(ShapeError, fact, fix="give one for each of layer.weights, in their order")

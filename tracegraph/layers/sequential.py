@@ -134,7 +134,7 @@ class Sequential(Layer):
     def __repr__(self) -> str:
         """The layers, one per line, and their total number of parameters."""
         head = f"{settings_text(self)} of {counted(len(self.layers), 'layer')}"
-        count = parameter_count(self.variables)
+        count = parameter_count(self.weights)
         head += f", {count} parameters" if self.built else ", not built"
         rows = [f"  {i}: {_layer_text(layer)}" for i, layer in enumerate(self.layers)]
         if len(rows) > 2 * MOST_SHOWN:
@@ -172,7 +172,7 @@ class Sequential(Layer):
         for k, (name, shape, count) in enumerate([head, line, *rows, line]):
             last = count if k == 0 else count.rjust(widths[2])
             write(f"{name.ljust(widths[0])}  {shape.ljust(widths[1])}  {last}".rstrip())
-        total, trained = map(parameter_count, (self.variables, self.trainable_variables))
+        total, trained = map(parameter_count, (self.weights, self.trainable_weights))
         write(f"{counted(total, 'parameter')}, {trained:,} of them trainable")
         if not self._shapes and self.layers:
             write("not built yet: call the model, or begin it with tg.layers.Input(shape)")
@@ -234,6 +234,8 @@ def _title(layer: Any) -> str:
 
 
 def _count(layer: Any) -> int:
+    if isinstance(layer, Layer):
+        return layer.count_params()
     return parameter_count(layer.variables) if isinstance(layer, Module) else 0
 
 

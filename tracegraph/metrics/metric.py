@@ -67,6 +67,8 @@ class Metric(Module):
     (3.0, 3.0)
     """
 
+    _holds_weights = False
+
     def __init__(self, dtype: DTypeLike | None = None, name: str | None = None) -> None:
         super().__init__(name)
         self.dtype: DType = float32 if dtype is None else as_dtype(dtype)
