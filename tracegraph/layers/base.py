@@ -20,11 +20,11 @@ from tracegraph.boundary.argument_errors import SINGLE
 from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import shape_of
-from tracegraph.core.types import as_dtype, float32
+from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown, were
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.calling import call_parameters, nested
+from tracegraph.layers.calling import Weight, call_parameters, nested
 from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -72,6 +72,9 @@ if TYPE_CHECKING:
         ) -> Outputs: ...
 
 
+#: The policies of variables of 32 bits, with the dtype in which the layer computes.
+MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
 #: Marks missing inputs; None is a valid value.
 _MISSING: Any = object()
 
@@ -83,6 +86,8 @@ class Layer(Module):
     are listed in order of creation.
 
     - `dtype`: the dtype of the variables, to which floating inputs are cast; float32 by default.
+      "mixed_float16" and "mixed_bfloat16" are Keras' policies: variables are float32, and the layer
+      computes in 16 bits, which is its `compute_dtype`. Normalisations compute in float32.
     - `activity_regularizer`: a function of the layer's output, or its name; see `losses`.
     - `trainable`: whether its variables are to be trained; see the attribute of this name.
     """
@@ -94,6 +99,10 @@ class Layer(Module):
     _is_frozen: bool
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
+    #: The dtype in which it computes, if that is not the one of its variables.
+    _mixed_with: DType | None = None
+    #: Whether it computes in the dtype of its variables, whatever that of the results is.
+    _computes_in_full = False
     #: Whether the mask of the inputs is that of the outputs too, as where steps stay apart.
     supports_masking = False
     #: Whether the `mask` of a call, if there is one, is about steps.
@@ -108,7 +117,10 @@ class Layer(Module):
         trainable: bool = True,
     ) -> None:
         super().__init__(name)
-        self.dtype = float32 if dtype is None else as_dtype(dtype)
+        is_mixed = isinstance(dtype, str) and dtype in MIXED
+        self.dtype = float32 if dtype is None or is_mixed else as_dtype(dtype)
+        if is_mixed:
+            self._mixed_with = as_dtype(MIXED[dtype])  # type: ignore[index]
         self.built = False
         if not as_flag(type(self).__name__, "trainable", trainable):
             self.trainable = False
@@ -126,6 +138,30 @@ class Layer(Module):
         @asked
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("built", "dtype"))
+
+    @property
+    def compute_dtype(self) -> DType:
+        """The dtype in which the layer computes, and of its results: that of its variables, or of
+        16 bits with a mixed `dtype`."""
+        return self._mixed_with or self.dtype
+
+    @property
+    def variable_dtype(self) -> DType:
+        """The dtype of the variables: another name of `dtype`."""
+        return self.dtype
+
+    @property
+    def _is_mixed(self) -> bool:
+        return self._mixed_with is not None
+
+    @property
+    def _policy(self) -> DTypeLike:
+        """What to give as `dtype` to a layer that computes as this one does."""
+        return f"mixed_{self.compute_dtype.name}" if self._is_mixed else self.dtype
+
+    @property
+    def _input_dtype(self) -> DType:
+        return self.dtype if self._computes_in_full else self.compute_dtype
 
     def build(self, input_shape: Any) -> None:
         """Creates the variables."""
@@ -208,9 +244,11 @@ class Layer(Module):
                 self._build_for(x, rest, arguments)
             self.built = True
         call = converted_here(self.call)
-        with nested(self, training):
+        with nested(self, training, self._input_dtype):
             plain = not (rest or arguments)
             result = call(x) if plain else api_boundary(call)(x, *rest, **arguments)
+            if self._is_mixed and self._computes_in_full:
+                result = nest.map_structure(self._cast_result, result)
             if self.activity_regularizer is not None:
                 self._regularize(result)
         if mask_of(result) is None:
@@ -226,7 +264,7 @@ class Layer(Module):
             return self._cast(inputs)
         if isinstance(inputs, (list, tuple)):
             is_structure = _has_tensors(inputs)
-            return self._cast(inputs) if is_structure else as_tensor(inputs, self.dtype)
+            return self._cast(inputs) if is_structure else as_tensor(inputs, self._input_dtype)
         return self._cast_leaf(as_tensor(inputs))
 
     def _cast(self, value: Any) -> Any:
@@ -239,7 +277,12 @@ class Layer(Module):
         if not _is_array(value):
             return value
         x = as_tensor(value)
-        return with_mask(cast_to(x, self.dtype), mask_of(x)) if x.dtype.is_floating else x
+        if not x.dtype.is_floating:
+            return x
+        return with_mask(cast_to(x, self._input_dtype), mask_of(x))
+
+    def _cast_result(self, y: Any) -> Any:
+        return cast_to(y, self.compute_dtype) if y.dtype.is_floating else y
 
     def add_weight(
         self,
@@ -265,7 +308,8 @@ class Layer(Module):
         value = initializers.get(initializer)(as_shape("add_weight", shape), kind)
         trainable = as_flag("add_weight", "trainable", trainable)
         limit = constraints.get(constraint)
-        variable = Variable(value, trainable=trainable, name=name, dtype=kind, constraint=limit)
+        made = Weight if self._is_mixed and kind.is_floating else Variable
+        variable = made(value, trainable=trainable, name=name, dtype=kind, constraint=limit)
         variable.regularizer = regularizers.get(regularizer)
         variable.has_plain_name = True
         return variable

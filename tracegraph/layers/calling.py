@@ -1,4 +1,5 @@
-"""What a call of a layer takes from the call around it and from its inputs: `training`, masks."""
+"""What a call of a layer takes from the call around it and from its inputs: `training`, masks, and
+the dtype in which it reads its weights."""
 
 from __future__ import annotations
 
@@ -9,10 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
+from tracegraph.core.types import DType
 from tracegraph.ir.builder import current
+from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import cast_to
 from tracegraph.operands.masks import mask_of
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.module import Module, added_losses
+from tracegraph.state.variable import Variable
 
 
 class CallParameters:
@@ -91,6 +96,8 @@ class _Nesting(threading.local):
         #: What `training` is there, and the function that is being traced.
         self.training: Any = None
         self.function: Any = None
+        #: The dtype in which it computes.
+        self.dtype: DType | None = None
 
     def training_here(self) -> Any:
         """What `training` is in the call around; None in a function that is traced inside of it,
@@ -112,10 +119,10 @@ def _traced_function() -> Any:
 
 
 @contextlib.contextmanager
-def nested(layer: Module, training: Any) -> Iterator[None]:
+def nested(layer: Module, training: Any, dtype: DType) -> Iterator[None]:
     """A context for calling a layer. A call from outside any layer clears the previous losses."""
-    was = _thread.is_in_layer, _thread.training, _thread.function
-    _thread.is_in_layer, _thread.training = True, training
+    was = _thread.is_in_layer, _thread.training, _thread.function, _thread.dtype
+    _thread.is_in_layer, _thread.training, _thread.dtype = True, training, dtype
     _thread.function = None if training is None else _traced_function()
     if added_losses and not was[0]:
         for module in (layer, *layer.submodules):
@@ -123,4 +130,15 @@ def nested(layer: Module, training: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        _thread.is_in_layer, _thread.training, _thread.function = was
+        _thread.is_in_layer, _thread.training, _thread.function, _thread.dtype = was
+
+
+class Weight(Variable):
+    """A weight of a layer that computes in another dtype than that of its variables: layers read it
+    in the dtype in which they compute, and everything else in its own."""
+
+    __slots__ = ()
+
+    def __tracegraph_tensor__(self) -> Tensor:
+        read = self.read_value()
+        return read if _thread.dtype is None else cast_to(read, _thread.dtype)

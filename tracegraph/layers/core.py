@@ -329,6 +329,8 @@ class Rescaling(Layer):
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Tensor) -> Tensor:
-        x = cast_to(as_tensor(inputs), self.dtype)
-        scale, offset = as_tensor(self.scale, self.dtype), as_tensor(self.offset, self.dtype)
+        x = cast_to(as_tensor(inputs), self.compute_dtype)
+        scale, offset = (
+            as_tensor(value, self.compute_dtype) for value in (self.scale, self.offset)
+        )
         return add(multiply(x, scale), offset)

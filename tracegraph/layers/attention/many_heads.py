@@ -282,7 +282,7 @@ class MultiHeadAttention(Layer):
         }
         bias_axes = axes if self.use_bias else None
         return EinsumDense(
-            equation, output_shape, activation, bias_axes=bias_axes, dtype=self.dtype, **options
+            equation, output_shape, activation, bias_axes=bias_axes, dtype=self._policy, **options
         )
 
     def make_cache(self, batch_size: SizeLike, max_length: SizeLike) -> tuple[Tensor, Tensor]:
@@ -293,8 +293,8 @@ class MultiHeadAttention(Layer):
         places = as_count("make_cache", "max_length", max_length)
         shape = examples, places, self.num_heads
         return (
-            zeros([*shape, self.key_dim], self.dtype),
-            zeros([*shape, self.value_dim], self.dtype),
+            zeros([*shape, self.key_dim], self.compute_dtype),
+            zeros([*shape, self.value_dim], self.compute_dtype),
         )
 
     def call(  # type: ignore[override]
