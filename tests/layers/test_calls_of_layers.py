@@ -70,6 +70,14 @@ def test_a_layer_of_several_outputs_gives_each_its_mask():
     assert mask_of(left) == KEPT[:, :2].tolist() and mask_of(right) == KEPT[:, 2:].tolist()
 
 
+def test_a_call_gives_no_mask_to_its_arguments():
+    x = tg.ones([2, 4, 3])
+    for layer in (L.Lambda(lambda x: x, mask=tg.constant(KEPT)), L.Masking(), L.Identity()):
+        L.Sequential([layer])(x, mask=KEPT)
+    assert mask_of(L.Lambda(lambda x: x, mask=tg.constant(KEPT))(x)) == KEPT.tolist()
+    assert not hasattr(x, "_keras_mask")
+
+
 def test_masks_of_merged_inputs():
     x, y = embedded(), L.Masking()(np.ones([2, 4, 3], np.float32))
     assert mask_of(L.Add()([x, y])) == [[True] * 4] * 2

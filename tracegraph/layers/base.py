@@ -13,7 +13,7 @@ import numpy as np
 from tracegraph import activations, constraints, initializers, nest, regularizers
 from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_choice, as_flag, as_list, as_shape, as_sizes, refuse
-from tracegraph.array.creation import is_tensor, shape as shape_tensor
+from tracegraph.array.creation import identity, is_tensor, shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here
 from tracegraph.boundary.argument_errors import SINGLE
@@ -252,7 +252,10 @@ class Layer(Module):
             if self.activity_regularizer is not None:
                 self._regularize(result)
         if mask_of(result) is None:
-            give_masks(result, self.compute_mask(x, mask))
+            masks = self.compute_mask(x, mask)
+            if masks is not None:
+                result = identity(result) if result is x else result  # x may be the caller's
+                give_masks(result, masks)
         return result
 
     def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
