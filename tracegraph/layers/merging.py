@@ -49,11 +49,12 @@ class _Merge(Layer):
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return functools.reduce(type(self).combine, self._aligned(inputs))
 
-    def compute_mask(self, inputs: Nest, mask: Any = None) -> TensorLike | None:
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
         """Where a step of any of the inputs counts; None if one of them has no mask."""
-        if mask is None or any(m is None for m in mask):
+        masks: Any = mask
+        if masks is None or any(m is None for m in masks):
             return None
-        return functools.reduce(logical_or, mask)
+        return functools.reduce(logical_or, masks)
 
     def _aligned(self, inputs: Any) -> list[Tensor]:
         """The inputs with equal ranks: new axes are inserted after the axis of examples."""
@@ -156,12 +157,13 @@ class Concatenate(_Merge):
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return concat(inputs, self.axis)  # type: ignore[arg-type]
 
-    def compute_mask(self, inputs: Any, mask: Any = None) -> TensorLike | None:
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
         """Where a step counts in any of the inputs, or, if steps are what is concatenated, in its
         own; one without a mask counts everywhere. None if there is no mask."""
         if mask is None:
             return None
-        whole = [_whole_mask(x, m) for x, m in zip(inputs, mask)]
+        pairs: Any = zip(inputs, mask)  # type: ignore[arg-type]
+        whole = [_whole_mask(x, m) for x, m in pairs]
         return reduce_any(concat(whole, self.axis), -1)
 
 
@@ -217,7 +219,7 @@ class Dot(_Merge):
             tensors = [l2_normalize(x, axis) for x, axis in zip(tensors, axes)]
         return einsum(_equation(ranks, axes), *tensors) if sum(ranks) > 4 else _of_vectors(tensors)
 
-    def compute_mask(self, inputs: Nest, mask: Any = None) -> None:
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> None:
         """None: the steps of the inputs are summed over, or meet those of the other."""
 
 

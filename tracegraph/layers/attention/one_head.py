@@ -70,9 +70,10 @@ class Attention(Layer):
         self._check(inputs)
         return [super(Attention, self)._as_inputs(x) for x in inputs]
 
-    def compute_mask(self, inputs: Nest, mask: Any = None) -> TensorLike | None:
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
         """The mask of the query."""
-        return None if mask is None else mask[0]
+        masks: Any = mask
+        return None if masks is None else masks[0]  # type: ignore[no-any-return]
 
     def _check(self, inputs: Any) -> None:
         if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
