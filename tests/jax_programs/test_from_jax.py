@@ -281,6 +281,16 @@ def test_an_open_size_that_jax_refuses_is_told_where_there_is_no_call():
         f.get_concrete_function(tg.TensorSpec([None]))
 
 
+def test_a_sum_over_an_axis_that_nothing_names_is_refused():
+    summed = tg.from_jax(lambda x: lax.psum(x, "devices"))
+    with pytest.raises(
+        tg.errors.TraceError, match=r"unbound axis name: devices.*\n.*\n  fix: name"
+    ):
+        summed(tg.ones([2]))
+    with pytest.raises(NameError, match="name 'absent' is not defined"):
+        tg.from_jax(lambda x: absent * x)(tg.ones([2]))  # noqa: F821
+
+
 def test_a_mistake_of_the_user_does_not_end_the_trace_for_all_sizes():
     traces = []
 

@@ -627,3 +627,24 @@ def test_a_slope_that_is_infinite_at_a_value_without_derivative(states):
     np.testing.assert_allclose(
         forward.jvp(y), jax.jvp(fn, (jnp.float32(0.7),), (jnp.float32(1),))[1], 1e-6
     )
+
+
+def test_a_rule_whose_cotangent_has_another_dtype():
+    """The integers have 64 bits, and then so have the zeros of the rule."""
+
+    @jax.custom_vjp
+    def chosen(x, places):
+        return x[places]
+
+    def backward(places, g):
+        spread = jnp.zeros(4).at[places].add(5.0 * g)
+        return spread, np.zeros(places.shape, jax.dtypes.float0)
+
+    chosen.defvjp(lambda x, places: (x[places], places), backward)
+    x, places = tg.constant([1.0, 2.0, 3.0, 4.0]), np.array([0, 2])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.from_jax(chosen)(x, places)
+    gradient = tape.gradient(y, x)
+    assert gradient.dtype == tg.float32
+    np.testing.assert_array_equal(gradient, [5.0, 0.0, 5.0, 0.0])

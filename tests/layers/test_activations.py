@@ -247,5 +247,5 @@ def test_keras_is_the_same_modules():
         _ = tg.keras.Model
     with pytest.raises(AttributeError, match=r'Huber\(reduction="sum"\)'):
         _ = tg.keras.losses.Reduction
-    with pytest.raises(AttributeError, match="cast variables in a `call` of your own"):
-        _ = tg.keras.mixed_precision  # a layer of float16 has variables of float16
+    with pytest.raises(AttributeError, match='fix: give each layer dtype="mixed_float16"'):
+        _ = tg.keras.mixed_precision

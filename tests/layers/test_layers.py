@@ -629,3 +629,20 @@ def test_a_module_leaves_out_the_frozen_layers_in_it():
     pair.base(tg.ones([1, 3]))
     assert pair.trainable_variables == (pair.scale,)
     assert {id(v) for v in pair.non_trainable_variables} == {id(v) for v in pair.base.variables}
+
+
+def test_metrics_and_optimizers_of_a_layer_hold_no_weights():
+    model = tg.layers.Sequential([tg.layers.Input([3]), tg.layers.Dense(2)])
+    model.metric, model.optimizer = tg.metrics.Mean(), tg.optimizers.Adam()
+    before = model.get_weights()
+    model.optimizer.build(model.trainable_variables)
+    assert model.count_params() == 8 and len(before) == len(model.weights) == 2
+    assert len(model.variables) == 10 and len(model.non_trainable_variables) == 8
+    assert [*map(id, model.trainable_weights)] == [
+        *map(id, model.weights)
+    ] and model.non_trainable_weights == []
+    model.set_weights([np.zeros([3, 2]), np.ones([2])])
+    np.testing.assert_array_equal(model(tg.ones([1, 3])), [[1.0, 1.0]])
+    lines = []
+    model.summary(print_fn=lines.append)
+    assert lines[-1] == "8 parameters, 8 of them trainable"

@@ -810,6 +810,21 @@ def test_accumulation_inside_of_a_loss_scale():
 # ---------------------------------------------------------------- gradients that are missing
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("get_scaled_loss", "use optimizer.scale_loss"),
+        ("get_unscaled_gradients", "leave it out"),
+        ("loss_scale", "use optimizer.dynamic_scale"),
+    ],
+)
+def test_what_keras_2_called_otherwise_in_a_scaling_optimizer(name, fix):
+    optimizer = tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(1.0))
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'.*\n.*\n  fix: {fix}"):
+        getattr(optimizer, name)
+    assert not hasattr(optimizer, "nothing")
+
+
 def test_variable_without_gradient_stays():
     a, b = tg.Variable(1.0), tg.Variable(1.0)
     tg.optimizers.SGD(0.5).apply_gradients([(None, a), (tg.constant(1.0), b)])

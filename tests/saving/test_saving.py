@@ -1478,3 +1478,14 @@ def test_synchronization_and_aggregation_survive(synchronization, aggregation, t
     damage.set_manifest(tmp_path / "m", content)
     with pytest.raises(tg.errors.LoadError, match="'median', and it must be one of"):
         tg.saved_model.load(tmp_path / "m")
+
+
+def test_a_layer_that_is_saved_without_a_function_is_told(tmp_path):
+    layer = tg.layers.Dense(2)
+    layer(tg.ones([1, 3]))
+    with pytest.warns(UserWarning, match="the Dense was saved without a function, so it cannot be"):
+        tg.saved_model.save(layer, tmp_path / "values")
+    layer.serve = tg.function(layer.__call__, input_signature=[tg.TensorSpec([None, 3])])
+    tg.saved_model.save(layer, tmp_path / "served")
+    loaded = tg.saved_model.load(tmp_path / "served")
+    np.testing.assert_array_equal(loaded.serve(tg.ones([2, 3])), layer(tg.ones([2, 3])))

@@ -201,7 +201,6 @@ _STEP = (
     "steps take gradients",
     "use optimizer.apply_gradients(zip(gradients, variables)), or optimizer.minimize",
 )
-_ONE_DTYPE = ("a layer computes in the dtype of its variables", "use layer.dtype")
 _NO_GRAPH = (
     "there is no graph of layers",
     "call the layers one after the other in a function, as `for layer in model.layers`, and return "
@@ -226,7 +225,7 @@ _OF_LAYERS = {
         "models have summaries, and graphs",
         "use tg.layers.Sequential([...]).summary(), or f.graph(x).summary() of a @tg.function",
     ),
-    **dict.fromkeys(["compute_dtype", "dtype_policy", "variable_dtype"], _ONE_DTYPE),
+    "dtype_policy": ("a layer has two dtypes", "use layer.dtype and layer.compute_dtype"),
     **dict.fromkeys(["input", "inputs", "output", "outputs"], _NO_GRAPH),
     **dict.fromkeys(["from_config", "get_config", "to_json"], _CONFIG),
     "compute_output_shape": (

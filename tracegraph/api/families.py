@@ -243,7 +243,7 @@ _RULES: list[tuple[str, str, str]] = [
     (
         r"keras\.(config|mixed_precision|dtype_policies|DTypePolicy)",
         "each layer has its dtype",
-        "use tg.optimizers.LossScaleOptimizer, and cast variables in a `call` of your own",
+        'give each layer dtype="mixed_float16", and use tg.optimizers.LossScaleOptimizer',
     ),
     (r"keras\.distribution", _MESHES, "use tg.distribute.Mesh and tg.device"),
     (r"keras\.RematScope", "values are computed again by a function", "use tg.recompute_grad"),

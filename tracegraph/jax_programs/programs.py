@@ -510,6 +510,11 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
                 "decides by in static_argnums or static_argnames"
             )
         _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
+    except NameError as error:
+        if "axis name" not in str(error):  # the user's own
+            raise
+        fix = "name the axis around it: jax.vmap(f, axis_name=...); a graph has no axes of devices"
+        _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except jax.errors.TracerArrayConversionError as error:
         _refuse(
             TraceError,

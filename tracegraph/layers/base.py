@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -15,20 +13,22 @@ import numpy as np
 from tracegraph import activations, constraints, initializers, nest, regularizers
 from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_choice, as_flag, as_list, as_shape, as_sizes, refuse
-from tracegraph.array.creation import is_tensor, shape as shape_tensor
+from tracegraph.array.creation import identity, is_tensor, shape as shape_tensor
 from tracegraph.array.shaping import reshape
 from tracegraph.autograph.scope import converted_here
 from tracegraph.boundary.argument_errors import SINGLE
 from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.core.shapes import element_count
 from tracegraph.core.tensorshape import shape_of
-from tracegraph.core.types import as_dtype, float32
+from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import ShapeError, SignatureError, TraceError, counted, fail, shown, were
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.calling import Weight, call_parameters, nested
 from tracegraph.math.elementwise.arithmetic import add, divide
 from tracegraph.math.elementwise.logic import not_equal
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.masks import give_masks, mask_of, with_mask
 from tracegraph.signatures.signature import parameters_of
 from tracegraph.state.module import Module, added_losses, is_frozen, settings_text
 from tracegraph.state.variable import Variable
@@ -72,6 +72,9 @@ if TYPE_CHECKING:
         ) -> Outputs: ...
 
 
+#: The policies of variables of 32 bits, with the dtype in which the layer computes.
+MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
 #: Marks missing inputs; None is a valid value.
 _MISSING: Any = object()
 
@@ -83,6 +86,8 @@ class Layer(Module):
     are listed in order of creation.
 
     - `dtype`: the dtype of the variables, to which floating inputs are cast; float32 by default.
+      "mixed_float16" and "mixed_bfloat16" are Keras' policies: variables are float32, and the layer
+      computes in 16 bits, which is its `compute_dtype`. Normalisations compute in float32.
     - `activity_regularizer`: a function of the layer's output, or its name; see `losses`.
     - `trainable`: whether its variables are to be trained; see the attribute of this name.
     """
@@ -94,6 +99,10 @@ class Layer(Module):
     _is_frozen: bool
     #: A regularizer of the layer's output; see `losses`.
     activity_regularizer: Any = None
+    #: The dtype in which it computes, if that is not the one of its variables.
+    _mixed_with: DType | None = None
+    #: Whether it computes in the dtype of its variables, whatever that of the results is.
+    _computes_in_full = False
     #: Whether the mask of the inputs is that of the outputs too, as where steps stay apart.
     supports_masking = False
     #: Whether the `mask` of a call, if there is one, is about steps.
@@ -108,7 +117,10 @@ class Layer(Module):
         trainable: bool = True,
     ) -> None:
         super().__init__(name)
-        self.dtype = float32 if dtype is None else as_dtype(dtype)
+        is_mixed = isinstance(dtype, str) and dtype in MIXED
+        self.dtype = float32 if dtype is None or is_mixed else as_dtype(dtype)
+        if is_mixed:
+            self._mixed_with = as_dtype(MIXED[dtype])  # type: ignore[index]
         self.built = False
         if not as_flag(type(self).__name__, "trainable", trainable):
             self.trainable = False
@@ -127,6 +139,30 @@ class Layer(Module):
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("built", "dtype"))
 
+    @property
+    def compute_dtype(self) -> DType:
+        """The dtype in which the layer computes, and of its results: that of its variables, or of
+        16 bits with a mixed `dtype`."""
+        return self._mixed_with or self.dtype
+
+    @property
+    def variable_dtype(self) -> DType:
+        """The dtype of the variables: another name of `dtype`."""
+        return self.dtype
+
+    @property
+    def _is_mixed(self) -> bool:
+        return self._mixed_with is not None
+
+    @property
+    def _policy(self) -> DTypeLike:
+        """What to give as `dtype` to a layer that computes as this one does."""
+        return f"mixed_{self.compute_dtype.name}" if self._is_mixed else self.dtype
+
+    @property
+    def _input_dtype(self) -> DType:
+        return self.dtype if self._computes_in_full else self.compute_dtype
+
     def build(self, input_shape: Any) -> None:
         """Creates the variables."""
 
@@ -140,10 +176,11 @@ class Layer(Module):
         raise NotImplementedError
 
     def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
-        """The mask of the outputs, given the inputs and their mask: true where a step counts. A
-        `Sequential` gives it to the next layer that takes a `mask`.
+        """The mask of the outputs, given the inputs and their mask: true where a step counts. The
+        next layer that takes a `mask` gets it with the outputs.
 
         By default it is the mask of the inputs if the layer has `supports_masking`, and else None.
+        For several outputs, it may be a list.
         """
         return mask if self.supports_masking else None
 
@@ -165,8 +202,12 @@ class Layer(Module):
         self: _Converted[..., Outputs], inputs: Nest, *, training: bool | None
     ) -> Outputs: ...
     def __call__(self, inputs: Nest = _MISSING, *more: Any, **arguments: Any) -> Any:
-        """Calls the layer; lists, and all floating inputs, are converted to its dtype. `training`
-        is passed on if the layer takes it."""
+        """Calls the layer; lists, and all floating inputs, are converted to its dtype.
+
+        A layer that takes `training` and is not given it gets that of the layer that calls it, and
+        one that takes a `mask` gets the mask of its inputs: see `compute_mask`. Of several inputs,
+        `x_mask` is the mask of `x`.
+        """
         if inputs is _MISSING or more:
             inputs = self._first_of(inputs, more, arguments)
         return self._called(inputs, more, arguments)
@@ -190,10 +231,11 @@ class Layer(Module):
         return inputs
 
     def _called(self, inputs: Any, more: Sequence[Any], arguments: dict[str, Any]) -> Any:
+        parameters = call_parameters(self.call)
+        training = parameters.take_training(more, arguments)
+        mask = parameters.take_masks(inputs, more, arguments, takes_mask=self._masks_steps)
         x = self._as_inputs(inputs)
         rest = [self._cast(value) for value in more]
-        if "training" in arguments and not takes(self, "training"):
-            arguments = {key: value for key, value in arguments.items() if key != "training"}
         if arguments:
             arguments = {key: self._cast(value) for key, value in arguments.items()}
         if not self.built:
@@ -202,11 +244,18 @@ class Layer(Module):
                 self._build_for(x, rest, arguments)
             self.built = True
         call = converted_here(self.call)
-        with _outermost(self):
+        with nested(self, training, self._input_dtype):
             plain = not (rest or arguments)
             result = call(x) if plain else api_boundary(call)(x, *rest, **arguments)
+            if self._is_mixed and self._computes_in_full:
+                result = nest.map_structure(self._cast_result, result)
             if self.activity_regularizer is not None:
                 self._regularize(result)
+        if mask_of(result) is None:
+            masks = self.compute_mask(x, mask)
+            if masks is not None:
+                result = identity(result) if result is x else result  # x may be the caller's
+                give_masks(result, masks)
         return result
 
     def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
@@ -218,9 +267,8 @@ class Layer(Module):
             return self._cast(inputs)
         if isinstance(inputs, (list, tuple)):
             is_structure = _has_tensors(inputs)
-            return self._cast(inputs) if is_structure else as_tensor(inputs, self.dtype)
-        x = as_tensor(inputs)
-        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+            return self._cast(inputs) if is_structure else as_tensor(inputs, self._input_dtype)
+        return self._cast_leaf(as_tensor(inputs))
 
     def _cast(self, value: Any) -> Any:
         """The value with each floating tensor or array in it cast to the layer's dtype."""
@@ -232,7 +280,12 @@ class Layer(Module):
         if not _is_array(value):
             return value
         x = as_tensor(value)
-        return cast_to(x, self.dtype) if x.dtype.is_floating else x
+        if not x.dtype.is_floating:
+            return x
+        return with_mask(cast_to(x, self._input_dtype), mask_of(x))
+
+    def _cast_result(self, y: Any) -> Any:
+        return cast_to(y, self.compute_dtype) if y.dtype.is_floating else y
 
     def add_weight(
         self,
@@ -258,7 +311,8 @@ class Layer(Module):
         value = initializers.get(initializer)(as_shape("add_weight", shape), kind)
         trainable = as_flag("add_weight", "trainable", trainable)
         limit = constraints.get(constraint)
-        variable = Variable(value, trainable=trainable, name=name, dtype=kind, constraint=limit)
+        made = Weight if self._is_mixed and kind.is_floating else Variable
+        variable = made(value, trainable=trainable, name=name, dtype=kind, constraint=limit)
         variable.regularizer = regularizers.get(regularizer)
         variable.has_plain_name = True
         return variable
@@ -311,18 +365,23 @@ class Layer(Module):
 
     @property
     def weights(self) -> list[Variable]:
-        """All variables: another name of `variables`."""
-        return self.variables
+        """The variables, but for those of metrics and optimizers that the layer holds."""
+        return self._weights_of(self.variables)
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """Another name of `trainable_variables`."""
-        return self.trainable_variables
+        """Those of `weights` that are to be trained."""
+        return self._weights_of(self.trainable_variables)
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
-        """Another name of `non_trainable_variables`."""
-        return self.non_trainable_variables
+        """The other ones of `weights`."""
+        return self._weights_of(self.non_trainable_variables)
+
+    def _weights_of(self, variables: list[Variable]) -> list[Variable]:
+        holders = (module for module in self.submodules if not module._holds_weights)
+        others = {id(v) for module in holders for v in module.variables}
+        return [v for v in variables if id(v) not in others]
 
     @property
     def trainable(self) -> bool:
@@ -350,19 +409,19 @@ class Layer(Module):
                 module._is_frozen = freezes
 
     def count_params(self) -> int:
-        """The total number of elements in the variables."""
-        return parameter_count(self.variables)
+        """The total number of elements in the weights."""
+        return parameter_count(self.weights)
 
     def get_weights(self) -> list[NDArray[Any]]:
-        """The values of all variables, as arrays."""
-        return [variable.numpy() for variable in self.variables]
+        """The values of all weights, as arrays."""
+        return [variable.numpy() for variable in self.weights]
 
     def set_weights(self, weights: Sequence[TensorLike]) -> None:
-        """Assigns the variables, in the order of `weights`.
+        """Assigns the weights, in their order.
 
-        Raises ShapeError unless there is one value of the right shape for each variable.
+        Raises ShapeError unless there is one value of the right shape for each weight.
         """
-        values, own = as_list("set_weights", "weights", weights), self.variables
+        values, own = as_list("set_weights", "weights", weights), self.weights
         if len(values) != len(own):
             fact = f"set_weights: {len(values)} values for {len(own)} variables"
             fail(ShapeError, fact, fix="give one for each of layer.weights, in their order")
@@ -376,27 +435,6 @@ class Layer(Module):
         """As that of any Module, but a layer may have no variables yet: `<Dense(units=3), not
         built>`."""
         return super().__repr__() if self.built else f"<{settings_text(self)}, not built>"
-
-
-class _Nesting(threading.local):
-    def __init__(self) -> None:
-        self.is_in_layer = False
-
-
-_thread = _Nesting()
-
-
-@contextlib.contextmanager
-def _outermost(layer: Layer) -> Iterator[None]:
-    """A context for calling a layer. A call from outside any layer clears the previous losses."""
-    was_inside, _thread.is_in_layer = _thread.is_in_layer, True
-    if added_losses and not was_inside:
-        for module in (layer, *layer.submodules):
-            added_losses.pop(module, None)
-    try:
-        yield
-    finally:
-        _thread.is_in_layer = was_inside
 
 
 def _marking_built(build: Callable[..., Any]) -> Any:
@@ -434,8 +472,9 @@ def tree_shape(inputs: Any) -> Any:
 
 def takes(layer: Any, argument: str) -> bool:
     """Whether a layer or a function has a parameter of this name."""
-    function = layer.call if isinstance(layer, Layer) else layer
-    return argument in parameters_of(function)
+    if isinstance(layer, Layer):
+        return argument in call_parameters(layer.call).all
+    return argument in parameters_of(layer)
 
 
 def parameter_count(variables: Sequence[Variable]) -> int:

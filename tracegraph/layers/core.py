@@ -168,11 +168,10 @@ class Embedding(Layer):
     """Looks up a row of a table for each integer.
 
     - `input_dim`: the number of rows; integers are below it. `output_dim`: the size of a row.
-    - `mask_zero`: whether 0 is padding, which later layers of a `Sequential` leave out.
+    - `mask_zero`: whether 0 is padding, which later layers leave out; see `Layer.compute_mask`.
     - `weights`: the table, or a list that holds it, instead of an initializer.
 
-    Integers of shape [...] give [..., output_dim]. A mask does not travel with a tensor: outside of
-    a `Sequential`, pass the result of `compute_mask` to the layers that take a `mask`.
+    Integers of shape [...] give [..., output_dim].
 
     >>> layer = tg.layers.Embedding(10, 4, mask_zero=True)
     >>> layer([[3, 0]]).shape
@@ -260,7 +259,7 @@ class Masking(Layer):
     """Masks the steps of [examples, steps, numbers] at which all numbers are `mask_value`, and sets
     these to 0.
 
-    The later layers of a `Sequential` leave masked steps out; see `compute_mask`.
+    Later layers leave masked steps out; see `Layer.compute_mask`.
 
     >>> layer = tg.layers.Masking(mask_value=-1.0)
     >>> x = tg.constant([[[2.0, -1.0], [-1.0, -1.0]]])
@@ -330,6 +329,8 @@ class Rescaling(Layer):
         self.scale, self.offset = scale, offset
 
     def call(self, inputs: Tensor) -> Tensor:
-        x = cast_to(as_tensor(inputs), self.dtype)
-        scale, offset = as_tensor(self.scale, self.dtype), as_tensor(self.offset, self.dtype)
+        x = cast_to(as_tensor(inputs), self.compute_dtype)
+        scale, offset = (
+            as_tensor(value, self.compute_dtype) for value in (self.scale, self.offset)
+        )
         return add(multiply(x, scale), offset)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from tracegraph.array.arguments import as_axis, as_flag, as_size, as_sizes, rank_of, refuse
+from tracegraph.array.creation import ones_like
 from tracegraph.array.joining import concat
 from tracegraph.array.shaping import expand_dims
 from tracegraph.core.types import float32
@@ -15,10 +16,12 @@ from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer
 from tracegraph.math.elementwise import arithmetic
+from tracegraph.math.elementwise.logic import logical_and, logical_or
 from tracegraph.math.norms import l2_normalize
 from tracegraph.math.product import einsum
+from tracegraph.math.reduction import reduce_any
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
 class _MergeSettings(TypedDict, total=False):
@@ -45,6 +48,13 @@ class _Merge(Layer):
 
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return functools.reduce(type(self).combine, self._aligned(inputs))
+
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
+        """Where a step of any of the inputs counts; None if one of them has no mask."""
+        masks: Any = mask
+        if masks is None or any(m is None for m in masks):
+            return None
+        return functools.reduce(logical_or, masks)
 
     def _aligned(self, inputs: Any) -> list[Tensor]:
         """The inputs with equal ranks: new axes are inserted after the axis of examples."""
@@ -147,6 +157,24 @@ class Concatenate(_Merge):
     def call(self, inputs: Sequence[TensorLike]) -> Tensor:
         return concat(inputs, self.axis)  # type: ignore[arg-type]
 
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
+        """Where a step counts in any of the inputs, or, if steps are what is concatenated, in its
+        own; one without a mask counts everywhere. None if there is no mask."""
+        if mask is None:
+            return None
+        pairs: Any = zip(inputs, mask)  # type: ignore[arg-type]
+        whole = [_whole_mask(x, m) for x, m in pairs]
+        return reduce_any(concat(whole, self.axis), -1)
+
+
+def _whole_mask(x: Tensor, mask: Any) -> Tensor:
+    """A mask of each number of x."""
+    all_count = ones_like(x, "bool")
+    if mask is None:
+        return all_count
+    flags = as_tensor(mask)
+    return logical_and(expand_dims(flags, -1) if flags.ndim < x.ndim else flags, all_count)
+
 
 class Dot(_Merge):
     """The product of two tensors, summed along one axis of each, for each example.
@@ -190,6 +218,9 @@ class Dot(_Merge):
         if self.normalize:
             tensors = [l2_normalize(x, axis) for x, axis in zip(tensors, axes)]
         return einsum(_equation(ranks, axes), *tensors) if sum(ranks) > 4 else _of_vectors(tensors)
+
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> None:
+        """None: the steps of the inputs are summed over, or meet those of the other."""
 
 
 def _equation(ranks: list[int], axes: list[int]) -> str:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracegraph import nest
 from tracegraph.array.arguments import as_shape, refuse_kind
+from tracegraph.array.creation import identity
 from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, counted, fail, fail_absent, shown
 from tracegraph.functions.function import function
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, parameter_count, takes, tree_shape
+from tracegraph.operands.masks import mask_of, with_mask
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import MOST_SHOWN, Module, settings_text
 from tracegraph.typing import DTypeLike, Nest, ShapeLike, TensorLike
 
 
 class Sequential(Layer):
-    """Calls layers one after the other; `training` goes to those that take it, and so does the mask
-    of their inputs, as `Embedding(mask_zero=True)` and `Masking` make it: see `compute_mask`.
+    """Calls layers one after the other; `training` goes to those that take it.
 
     - `layers`: layers, or functions of tensors. A leading `Input` creates the variables of all
       layers at once, as `build` does.
@@ -134,7 +134,7 @@ class Sequential(Layer):
     def __repr__(self) -> str:
         """The layers, one per line, and their total number of parameters."""
         head = f"{settings_text(self)} of {counted(len(self.layers), 'layer')}"
-        count = parameter_count(self.variables)
+        count = parameter_count(self.weights)
         head += f", {count} parameters" if self.built else ", not built"
         rows = [f"  {i}: {_layer_text(layer)}" for i, layer in enumerate(self.layers)]
         if len(rows) > 2 * MOST_SHOWN:
@@ -172,7 +172,7 @@ class Sequential(Layer):
         for k, (name, shape, count) in enumerate([head, line, *rows, line]):
             last = count if k == 0 else count.rjust(widths[2])
             write(f"{name.ljust(widths[0])}  {shape.ljust(widths[1])}  {last}".rstrip())
-        total, trained = map(parameter_count, (self.variables, self.trainable_variables))
+        total, trained = map(parameter_count, (self.weights, self.trainable_weights))
         write(f"{counted(total, 'parameter')}, {trained:,} of them trainable")
         if not self._shapes and self.layers:
             write("not built yet: call the model, or begin it with tg.layers.Input(shape)")
@@ -181,48 +181,20 @@ class Sequential(Layer):
         self, inputs: Nest, training: bool | None = None, mask: TensorLike | None = None
     ) -> Tensor:
         x: Any = inputs
+        if mask is not None and mask_of(x) is not mask:
+            x = with_mask(identity(x), mask)
         shapes: list[Any] = []
-        is_asked, _behind.is_asked = _behind.is_asked, False
         for layer in self.layers:
-            options: dict[str, Any] = {"training": training} if takes(layer, "training") else {}
-            x, mask = _called(layer, x, mask, options)
+            is_function = not isinstance(layer, Layer) and takes(layer, "training")
+            x = layer(x, training=training) if is_function else layer(x)
             if not self._shapes:
                 shapes.append(nest.map_structure(tree_shape, x))
         self._shapes = self._shapes or shapes
-        _behind.mask = mask if is_asked else None
         return x
 
     def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
         """The mask of the outputs, given the inputs and their mask; it calls the layers."""
-        return _called_for_mask(self, inputs, {"mask": mask})[1]
-
-
-class _Behind(threading.local):
-    """The mask behind a Sequential, for the one that called it and asked for the mask."""
-
-    is_asked = False
-    mask: Any = None
-
-
-_behind = _Behind()
-
-
-def _called(layer: Any, x: Any, mask: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    """The outputs of a layer and their mask. What is no layer has none."""
-    if not isinstance(layer, Layer):
-        return layer(x, **options), None
-    if mask is not None and layer._masks_steps and takes(layer, "mask"):
-        options["mask"] = mask
-    if isinstance(layer, Sequential):
-        return _called_for_mask(layer, x, options)
-    return layer(x, **options), layer.compute_mask(x, mask)
-
-
-def _called_for_mask(model: Sequential, x: Any, options: dict[str, Any]) -> tuple[Any, Any]:
-    _behind.is_asked = True
-    y = model(x, **options)
-    found, _behind.mask = _behind.mask, None
-    return y, found
+        return mask_of(self.call(inputs, mask=mask))  # type: ignore[no-any-return]
 
 
 def Input(
@@ -262,6 +234,8 @@ def _title(layer: Any) -> str:
 
 
 def _count(layer: Any) -> int:
+    if isinstance(layer, Layer):
+        return layer.count_params()
     return parameter_count(layer.variables) if isinstance(layer, Module) else 0
 
 

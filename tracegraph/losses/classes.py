@@ -11,8 +11,9 @@ from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses import functions
 from tracegraph.losses.weighting import as_reduction, floating, reduced
-from tracegraph.math.elementwise.logic import not_equal
+from tracegraph.math.elementwise.logic import logical_and, not_equal
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.masks import mask_of
 from tracegraph.state.module import WithSettings
 from tracegraph.typing import DTypeLike, TensorLike
 
@@ -28,7 +29,8 @@ class Loss(WithSettings):
       become float32.
 
     A loss is called as `loss(y_true, y_pred, sample_weight=None)`. The weights broadcast to the
-    losses, whose shape is that of y_pred without the last axis. Subclasses define `call`.
+    losses, whose shape is that of y_pred without the last axis. What the mask of y_pred leaves out,
+    which layers handed on to it, does not count. Subclasses define `call`.
 
     Raises SignatureError (a ValueError) for an unknown reduction, and DTypeError for a dtype that
     is not floating.
@@ -68,7 +70,9 @@ class Loss(WithSettings):
         """The loss of the predictions, given the labels."""
         labels, predictions = as_tensor(y_true), floating(type(self).__name__, y_pred, self.dtype)
         losses = as_tensor(self.call(labels, predictions))
-        mask = self.mask(labels, losses)
+        mask, of_layers = self.mask(labels, losses), mask_of(y_pred)
+        if of_layers is not None:
+            mask = of_layers if mask is None else logical_and(mask, of_layers)
         return reduced(type(self).__name__, losses, sample_weight, mask, self.reduction)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> TensorLike:

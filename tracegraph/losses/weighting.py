@@ -75,9 +75,7 @@ def reduced(
 ) -> Tensor:
     """Reduces the weighted losses to their sum or mean. Masked losses do not count in the mean, and
     are 0 in the sum."""
-    weights = None if sample_weight is None else as_tensor(sample_weight)
-    if mask is not None:
-        weights = _masked(op, values, weights, mask, reduction)
+    weights = masked(op, values.dtype, sample_weight, mask, reduction)
     if weights is not None:
         values, weights = weighted(op, values, weights)
     if reduction in (None, "none"):
@@ -94,11 +92,15 @@ def _count(values: Tensor) -> Tensor:
     return cast_to(as_tensor(size(values)), values.dtype)
 
 
-def _masked(
-    op: str, values: Tensor, weights: Tensor | None, mask: Tensor, reduction: str | None
-) -> Tensor:
-    """The weights times the mask, scaled so that the mean over all is over the unmasked losses."""
-    of_mask = cast_to(mask, values.dtype)
+def masked(
+    op: str, dtype: DType, sample_weight: Any, mask: Tensor | None, reduction: str | None
+) -> Tensor | None:
+    """The weights times the mask; for a mean of all, scaled so that it is the mean of what the mask
+    leaves. None if there are neither."""
+    weights = None if sample_weight is None else as_tensor(sample_weight)
+    if mask is None:
+        return weights
+    of_mask = cast_to(mask, dtype)
     if reduction in ("mean", "sum_over_batch_size"):
         of_mask = multiply(of_mask, divide_no_nan(_count(of_mask), reduce_sum(of_mask)))
     return of_mask if weights is None else weighted(op, of_mask, weights)[0]

@@ -13,10 +13,11 @@ from tracegraph.core.types import DType, as_dtype, float32
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
-from tracegraph.losses.weighting import of_one_rank, real
+from tracegraph.losses.weighting import masked, of_one_rank, real
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
 from tracegraph.math.reduction import reduce_mean, reduce_sum
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_shape, cast_to
+from tracegraph.operands.masks import mask_of
 from tracegraph.state.deferred import announce
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -65,6 +66,8 @@ class Metric(Module):
     >>> float(largest([1.0, 3.0])), float(largest([2.0]))
     (3.0, 3.0)
     """
+
+    _holds_weights = False
 
     def __init__(self, dtype: DTypeLike | None = None, name: str | None = None) -> None:
         super().__init__(name)
@@ -242,10 +245,12 @@ class MeanMetricWrapper(Mean):
     def update_state(  # type: ignore[override]
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None
     ) -> None:
-        """Adds the function's values for a batch, times weights that broadcast to them."""
+        """Adds the function's values for a batch, times weights that broadcast to them; what the
+        mask of y_pred leaves out has the weight 0."""
         labels, predictions = as_tensor(y_true), as_tensor(y_pred)
         values = self._fn(labels, predictions, **self._arguments)
-        super().update_state(values, self._masked(labels, values, sample_weight))
+        weights = masked(type(self).__name__, self.dtype, sample_weight, mask_of(y_pred), "sum")
+        super().update_state(values, self._masked(labels, values, weights))
 
     def _masked(self, y_true: Tensor, values: Any, sample_weight: Any) -> Any:
         """The weights, which are 0 for rows that do not count."""

@@ -84,6 +84,8 @@ class Optimizer(Module):
     ValueError) for one that is out of range: below zero, or a `beta` of 1 or more.
     """
 
+    _holds_weights = False
+
     #: The names of the slots, the variables that each variable has beside it.
     slot_names: tuple[str, ...] = ()
     #: Whether each row of a step depends only on the same row of the operands.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracegraph.array.arguments import as_list, refuse_kind
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import stack
+from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
 from tracegraph.core.types import float32, int32
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import SignatureError, fail, fail_absent
 from tracegraph.ir.builder import at_top_level
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import equal, is_finite
@@ -20,6 +21,16 @@ from tracegraph.optimizers.rows import RowGradient
 from tracegraph.state.module import Module, in_scope
 from tracegraph.state.variable import Variable
 from tracegraph.typing import Rate
+
+#: What Keras 2 had, and what to do instead.
+_FORMER = {
+    "get_scaled_loss": "use optimizer.scale_loss(loss)",
+    "get_unscaled_gradients": "leave it out: apply_gradients divides the gradients by the scale",
+    "loss_scale": "use optimizer.dynamic_scale",
+    "dynamic": "the scale is always dynamic; scale the loss yourself for a fixed one",
+    "initial_growth_steps": "use optimizer.dynamic_growth_steps",
+    "dynamic_counter": "use optimizer.step_counter",
+}
 
 
 class LossScaleOptimizer(Optimizer):
@@ -72,6 +83,15 @@ class LossScaleOptimizer(Optimizer):
         with at_top_level():
             self.step_counter = state(0, "step_counter", int32)
             self.dynamic_scale = state(float(initial_scale), "dynamic_scale", float32)
+
+    if not TYPE_CHECKING:
+
+        @asked
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _FORMER:
+                fact = f"a LossScaleOptimizer has no attribute {name!r}"
+                fail_absent(name, f"{fact}, which was Keras 2's", _FORMER[name])
+            super().__getattr__(name)
 
     def __repr__(self) -> str:
         return f"<LossScaleOptimizer of {self.inner_optimizer!r}>"

@@ -23,7 +23,16 @@ from tracegraph.calls.undifferentiable import lacks_custom_gradients
 from tracegraph.core.source import Source
 from tracegraph.core.types import as_dtype
 from tracegraph.eager.tensor_methods import host_array
-from tracegraph.errors import LoadError, Mismatch, SignatureError, fact_of, fail, kind_of, shown
+from tracegraph.errors import (
+    LoadError,
+    Mismatch,
+    SignatureError,
+    fact_of,
+    fail,
+    kind_of,
+    shown,
+    warn,
+)
 from tracegraph.export import stablehlo
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
@@ -101,7 +110,8 @@ def save(
       return a dict of tensors; a single one is named `serving_default`.
     - `options`: a `tg.saved_model.SaveOptions`.
 
-    Python functions, and objects that are not data, are left out. A function that *calls* Python
+    Python functions, and objects that are not data, are left out; a UserWarning tells of a layer,
+    or another module with a call, that is saved without a function. A function that *calls* Python
     code when it runs, or whose trace depends on a Python object, is an error that names its line.
     Raises ValueError for other kinds of objects, and for anything that cannot be saved; OSError if
     the system cannot write, as with a full disk, which leaves the old state intact.
@@ -128,6 +138,18 @@ def save(
         fact += "that holds itself"
         fail(SignatureError, fact, fix="keep them side by side", cause=error)
     write_values(path, "weights", saver.values(), partial(saver.write, content, text))
+    if isinstance(obj, Module) and is_called_in_python(obj) and not content["functions"]:
+        _warn_of_values_alone(obj)
+
+
+def _warn_of_values_alone(module: Module) -> None:
+    name = type(module).__name__
+    warn(
+        f"the {name} was saved without a function, so it cannot be called once it is loaded: a "
+        "call of it runs Python. Before saving, give it one: "
+        "module.serve = tg.function(module.__call__, input_signature=[...]). "
+        "For its values alone, use tg.train.Checkpoint"
+    )
 
 
 #: Names that safetensors reserves for itself in a file.

@@ -64,6 +64,8 @@ class Module:
 
     #: Attributes that the walk skips.
     _hidden: frozenset[str] = frozenset()
+    #: Whether its variables are weights of a layer that holds it: not those of optimizers, metrics.
+    _holds_weights = True
     #: A Module that is also a Mapping is not taken apart where structures are.
     __tracegraph_leaf__ = True
 

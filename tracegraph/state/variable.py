@@ -729,7 +729,7 @@ class Variable(Slot, TensorMethods):
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict) -> Any:
-        copied = Variable(
+        copied = type(self)(
             np.array(self.numpy()),
             trainable=self.trainable,
             name=self.base_name,
@@ -752,7 +752,8 @@ class Variable(Slot, TensorMethods):
         replicas = (self.synchronization, self.aggregation)
         value = np.array(self.numpy())
         places = (self._layout, self._memory_kind)
-        return _rebuild, (value, *state, *flags, *replicas, self.regularizer, *places)
+        own = (value, *state, *flags, *replicas, self.regularizer, *places)
+        return _rebuild, own if type(self) is Variable else (*own, type(self))
 
     def __bool__(self) -> bool:
         return bool(self.read_value())
@@ -790,8 +791,9 @@ def _rebuild(
     regularizer: Callable[[Any], Any] | None = None,
     layout: Layout | None = None,
     memory_kind: str | None = None,
+    kind: type[Variable] = Variable,
 ) -> Variable:
-    new = Variable(
+    new = kind(
         array,
         trainable=trainable,
         name=name,

@@ -24,6 +24,7 @@ from tracegraph.jax_programs.equations import (
     sizes_not_given,
     with_sizes_given,
 )
+from tracegraph.operands.conversion import cast_to
 from tracegraph.ops.contract import conjugate
 from tracegraph.ops.elementwise import PreventGradient
 from tracegraph.passes.simplify import simplify
@@ -155,7 +156,9 @@ def _backward(eqn: Equation, name: str, body: Graph, sources: Sequence[int]) -> 
         given = (*given[:count], *map(conjugate, given[count:]))
         active = (*eqn.active, *(True for _ in targets))
         found = eqn.reader.run(closed.jaxpr, eqn.reader.constants(closed), given, active)
-        return [*map(conjugate, found)]
+        # JAX lets a rule return cotangents of another dtype than the operands have.
+        kinds = (body.inputs[i].dtype for i in sources)
+        return [cast_to(conjugate(x), kind) for x, kind in zip(found, kinds, strict=True)]
 
     types = [*body.input_types, *(body.outputs[i].type for i in targets)]
     return graph_of(f"{name}_backward", types, conjugated, simplify)  # which shows it is linear

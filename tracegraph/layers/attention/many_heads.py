@@ -87,7 +87,7 @@ class MultiHeadAttention(Layer):
 
     - `query_mask`, `value_mask`, `key_mask`: [examples, queries or keys]; `attention_mask`:
       [examples, queries, keys], or a shape that broadcasts to it: where a query may attend to a
-      key.
+      key. The first three are by default the masks that earlier layers gave to the inputs.
     - `use_causal_mask`: whether query i attends only to the keys up to i, along one axis.
     - `return_attention_scores`: whether to return the weights, [examples, heads, queries, keys],
       too.
@@ -116,6 +116,8 @@ class MultiHeadAttention(Layer):
 
     Raises ShapeError for inputs with fewer than three axes, and for sizes that do not fit.
     """
+
+    supports_masking = True
 
     def __init__(
         self,
@@ -280,7 +282,7 @@ class MultiHeadAttention(Layer):
         }
         bias_axes = axes if self.use_bias else None
         return EinsumDense(
-            equation, output_shape, activation, bias_axes=bias_axes, dtype=self.dtype, **options
+            equation, output_shape, activation, bias_axes=bias_axes, dtype=self._policy, **options
         )
 
     def make_cache(self, batch_size: SizeLike, max_length: SizeLike) -> tuple[Tensor, Tensor]:
@@ -291,8 +293,8 @@ class MultiHeadAttention(Layer):
         places = as_count("make_cache", "max_length", max_length)
         shape = examples, places, self.num_heads
         return (
-            zeros([*shape, self.key_dim], self.dtype),
-            zeros([*shape, self.value_dim], self.dtype),
+            zeros([*shape, self.key_dim], self.compute_dtype),
+            zeros([*shape, self.value_dim], self.compute_dtype),
         )
 
     def call(  # type: ignore[override]

@@ -20,7 +20,7 @@ from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import matmul
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.typing import DTypeLike, TensorLike
+from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
 class Attention(Layer):
@@ -33,7 +33,8 @@ class Attention(Layer):
     Call it with [query, value] or [query, value, key], of shapes [examples, queries, features] and
     [examples, keys, features]. Arguments of the call:
 
-    - `mask`: [query_mask, value_mask], each None or of shape [examples, queries or keys].
+    - `mask`: [query_mask, value_mask], each None or of shape [examples, queries or keys]; by
+      default the masks that earlier layers gave to the inputs.
     - `return_attention_scores`: whether to return the weights, [examples, queries, keys], too.
     - `use_causal_mask`: whether query i attends only to the keys up to i.
 
@@ -68,6 +69,11 @@ class Attention(Layer):
     def _as_inputs(self, inputs: Any) -> Any:
         self._check(inputs)
         return [super(Attention, self)._as_inputs(x) for x in inputs]
+
+    def compute_mask(self, inputs: Nest, mask: Nest = None) -> TensorLike | None:
+        """The mask of the query."""
+        masks: Any = mask
+        return None if masks is None else masks[0]  # type: ignore[no-any-return]
 
     def _check(self, inputs: Any) -> None:
         if not isinstance(inputs, (list, tuple)) or len(inputs) not in (2, 3):
@@ -109,7 +115,7 @@ class Attention(Layer):
         op = type(self).__name__
         query, value = inputs[:2]
         scores = self._scores(query, inputs[-1] if len(inputs) == 3 else value)
-        query_mask, value_mask = (None, None) if mask is None else mask
+        query_mask, value_mask = (None, None) if mask is None else mask[:2]
         allowed = None if value_mask is None else expand_dims(flags_of(value_mask), 1)
         if as_flag(op, "use_causal_mask", use_causal_mask):
             allowed = both(allowed, causal(*sizes_of(op, scores)[-2:]))

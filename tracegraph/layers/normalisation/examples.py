@@ -165,6 +165,8 @@ class RMSNormalization(Layer):
     array([[0.849, 1.131]], dtype=float32)
     """
 
+    _computes_in_full = True
+
     def __init__(
         self,
         axis: int | Sequence[int] = -1,
@@ -196,6 +198,8 @@ class UnitNormalization(Layer):
     >>> tg.layers.UnitNormalization()([[3.0, 4.0]]).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
     """
+
+    _computes_in_full = True
 
     supports_masking = True
 

@@ -12,6 +12,8 @@ from tracegraph.layers.base import Layer
 class ScaledNormalization(Layer):
     """Has a scale gamma and an offset beta for each element along its axes."""
 
+    _computes_in_full = True
+
     def _set_scale_and_center(
         self, epsilon: Any, center: Any, scale: Any, beta: Sequence[Any], gamma: Sequence[Any]
     ) -> None:

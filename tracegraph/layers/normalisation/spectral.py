@@ -40,6 +40,8 @@ class SpectralNormalization(Layer):
     1.0
     """
 
+    _computes_in_full = True
+
     def __init__(
         self,
         layer: Layer,

@@ -96,7 +96,7 @@ class Cell(Layer):
 
     def get_initial_state(self, batch_size: SizeLike) -> list[Tensor]:
         """The state before the first step: zeros."""
-        return [zeros([batch_size, self.units], self.dtype) for _ in range(self.states)]
+        return [zeros([batch_size, self.units], self.compute_dtype) for _ in range(self.states)]
 
     if not TYPE_CHECKING:  # a type checker sees the call of a Layer
 
@@ -376,7 +376,7 @@ class StackedRNNCells(Layer):
 
     def get_initial_state(self, batch_size: SizeLike) -> list[Any]:
         """The states of all cells before the first step."""
-        return [initial_state_of(cell, batch_size, self.dtype) for cell in self.cells]
+        return [initial_state_of(cell, batch_size, self.compute_dtype) for cell in self.cells]
 
     def build(self, input_shape: Any) -> None:
         shape: Any = [*input_shape]

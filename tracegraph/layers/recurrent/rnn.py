@@ -172,7 +172,7 @@ class RNN(Layer, Generic[Outputs]):
 
     def _make_states(self, input_shape: Any) -> None:
         sizes = [known(self, input_shape, axis) for axis in (0, *range(2, self.axes))]
-        first = self._first_state(zeros([1, *sizes], self.dtype))
+        first = self._first_state(zeros([1, *sizes], self.compute_dtype))
         self.states = nest.map_structure(_kept_between_calls, first)
 
     def reset_state(self) -> None:
@@ -186,7 +186,7 @@ class RNN(Layer, Generic[Outputs]):
 
     def get_initial_state(self, batch_size: SizeLike) -> list[Any]:
         """The state before the first step."""
-        return initial_state_of(self.cell, batch_size, self.dtype)
+        return initial_state_of(self.cell, batch_size, self.compute_dtype)
 
     def call(
         self,
@@ -238,7 +238,7 @@ class RNN(Layer, Generic[Outputs]):
             op = type(self).__name__
             fact = f"{op}: initial_state has {len(values)} tensors, and the cell {wanted}"
             fail(SignatureError, fact, fix="give a list with one for each of cell.state_size")
-        return nest.pack_sequence_as(own, [as_tensor(x, self.dtype) for x in values])
+        return nest.pack_sequence_as(own, [as_tensor(x, self.compute_dtype) for x in values])
 
     def _run(self, x: Tensor, start: Any, kept: Any, training: Any) -> tuple[Any, Any, Any]:
         """The output of the last step, the states after it, and the outputs of all, or None."""
