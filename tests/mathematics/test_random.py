@@ -383,6 +383,11 @@ def test_a_class_of_a_small_probability_is_drawn(seed):
     assert (drawn.numpy() == 0).sum() == 1
 
 
+def test_gamma_numbers_of_the_shape_0_are_the_smallest():
+    drawn = tg.random.stateless_gamma([2, 2], [1, 2], [0.0, 1.0]).numpy()
+    assert (drawn[:, 0] == np.finfo(np.float32).tiny).all() and (drawn[:, 1] > 1e-6).all()
+
+
 def test_no_integers_need_no_range():
     assert tg.random.uniform([0, 2], 3, 3, tg.int32).shape == (0, 2)
 

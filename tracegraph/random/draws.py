@@ -67,11 +67,11 @@ def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
 
 def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor, Tensor]:
     """alpha and beta as tensors of the same shape. Raises InvalidArgumentError if one is known to
-    be negative or 0."""
+    be negative, or beta to be 0."""
     kind = floating_dtype(op, dtype)
     a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
-    for what, x in (("alpha", a), ("beta", b)):
-        _check_at_hand(op, what, x, lambda value: value > 0, "positive numbers")
+    _check_at_hand(op, "alpha", a, lambda value: value >= 0, "numbers of 0 or more")
+    _check_at_hand(op, "beta", b, lambda value: value > 0, "positive numbers")
     return elementwise_operands(op, a, b)
 
 
