@@ -491,6 +491,6 @@ def test_an_open_size_is_taken_to_be_one_that_an_inner_function_declares(shape):
     outer = tg.function(lambda x: inner(x * 2.0), input_signature=[tg.TensorSpec(shape)])
     assert outer(tg.ones([2, 3])).numpy().tolist() == [4.0] * 3
     for wrong in ([3, 3], [6]):
-        with pytest.raises((TypeError, ValueError), match="is declared|was expected"):
+        with pytest.raises((TypeError, ValueError), match=r"is declared|was expected"):
             outer(tg.ones(wrong))
     assert outer(tg.ones([2, 3])).numpy().tolist() == [4.0] * 3
