@@ -594,3 +594,5 @@ def test_sizes_that_are_tensors_of_a_function():
         np.testing.assert_allclose(found, compute(x, *numbers), rtol=1e-6)
     with pytest.raises(tg.errors.ShapeError, match="-1"):
         tg.function(image.pad_to_bounding_box)(x, *map(tg.constant, (0, 0, 5, 9)))
+    with pytest.raises(ValueError, match="target_height is below 1"):
+        tg.function(image.resize_with_crop_or_pad)(x, *map(tg.constant, (0, 5)))

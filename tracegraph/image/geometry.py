@@ -15,8 +15,10 @@ from tracegraph.errors import shown
 from tracegraph.image.pictures import as_images, as_pixels
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import multiply, subtract
+from tracegraph.math.elementwise.logic import greater
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.tracing.trace import current_trace
 from tracegraph.typing import SizeLike, TensorLike
 
 
@@ -126,8 +128,14 @@ def pad_to_bounding_box(
 
 
 def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
-    """Two offsets and two sizes, none of them negative."""
+    """Two offsets and two sizes, none of them negative, and the sizes not 0; of those that only the
+    run knows, the run checks that."""
     names = ("offset_height", "offset_width", "target_height", "target_width")
+    trace = current_trace()
+    for name, number in zip(names[2:], numbers[2:]):
+        if trace is not None and is_open(number):
+            n = as_tensor(number)
+            trace.check(greater(n, 0), f"{op}: {name} is below 1", (n,), "use a size of 1 or more")
     found = [as_count(op, name, number) for name, number in zip(names, numbers)]
     return found[:2], found[2:]
 
