@@ -1380,9 +1380,10 @@ def test_an_initial_value_from_an_argument():
         return x * 2.0
 
     signature_error(
-        lambda: f(tg.constant(3.0), True),
-        "the initial value of a Variable depends on an argument of the @tg.function that creates it",
-        "create the Variable outside of the function, or from values known there",
+        lambda: f.get_concrete_function(tg.TensorSpec([]), True),
+        "the initial value of a Variable depends on an argument of the @tg.function that creates it, "
+        "which has no value yet",
+        "call the function with values first, or create the Variable outside of it",
         ("f32[]  (argument %x)",),
         where=f.python_function,
     ).check()

@@ -794,6 +794,13 @@ def test_retracing_warning_of_code_decorated_again():
     )
 
 
+@pytest.mark.filterwarnings("error")
+def test_no_retracing_warning_of_the_calls_inside_one_trace():
+    inner = tg.function(lambda x: tg.reduce_sum(x * 2.0))
+    outer = tg.function(lambda: sum(inner(tg.ones([n])) for n in range(1, 8)))
+    assert outer().numpy() == 56.0
+
+
 def test_clear_cache():
     f, traces = counted()
     f(1)
@@ -1757,6 +1764,22 @@ def test_variable_made_on_the_first_call_keeps_its_updates():
 
     assert [count().numpy() for _ in range(3)] == [1.0, 2.0, 3.0]
     assert len(kept) == 1
+
+
+def test_variable_made_from_an_argument():
+    """Its value in the first call, also through a function inside, of an open size."""
+    kept = []
+
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def scaled(x):
+        if not kept:
+            kept.append(tg.Variable(x[:2] * tg.cast(tg.size(x), tg.float32)))
+        return kept[0] + x[0]
+
+    outer = tg.function(lambda x: scaled(x[1:]))
+    assert outer(tg.constant([9.0, 1.0, 2.0, 3.0])).numpy().tolist() == [4.0, 7.0]
+    assert outer(tg.constant([9.0, 0.0])).numpy().tolist() == [3.0, 6.0]
+    assert scaled(tg.constant([1.0])).numpy().tolist() == [4.0, 7.0]
 
 
 def test_layer_built_on_the_first_call_of_a_function():

@@ -483,3 +483,24 @@ def test_fractions_of_open_sizes_are_refused_with_a_repair(compute):
         opened(lambda x: x * compute(x.shape[0]))(numbers([3]))
     assert os.path.basename(__file__) in str(caught.value)
     assert "fix: make a tensor of it: tg.cast(tg.shape(x)[0], x.dtype)" in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [None, [None, 3]])
+def test_an_open_size_is_taken_to_be_one_that_an_inner_function_declares(shape):
+    inner = tg.function(lambda x: tg.reduce_sum(x, 0), input_signature=[tg.TensorSpec([2, None])])
+    outer = tg.function(lambda x: inner(x * 2.0), input_signature=[tg.TensorSpec(shape)])
+    assert outer(tg.ones([2, 3])).numpy().tolist() == [4.0] * 3
+    for wrong in ([3, 3], [6]):
+        with pytest.raises((TypeError, ValueError), match=r"is declared|was expected"):
+            outer(tg.ones(wrong))
+    assert outer(tg.ones([2, 3])).numpy().tolist() == [4.0] * 3
+
+
+def test_a_size_in_a_list_is_taken_to_be_a_scalar():
+    """A concrete function cannot be traced again for a known rank."""
+    f = tg.function(lambda n, m: tg.ones([n, 2, m]))
+    spec = tg.TensorSpec(None, tg.int32)
+    concrete = f.get_concrete_function(spec, spec)
+    assert concrete(tg.constant(3), tg.constant(1)).shape == (3, 2, 1)
+    with pytest.raises((TypeError, ValueError), match=r"\(\)|\[2\]"):
+        concrete(tg.constant([3, 4]), tg.constant(1))

@@ -228,3 +228,29 @@ def test_a_size_of_a_finished_trace_at_top_level():
         with pytest.raises(tg.errors.TraceError, match=r"the size .* belongs to a function traced"):
             use(kept[0])
     assert kept[0] != 5
+
+
+def test_a_size_from_an_integer_that_the_caller_knows_is_known_there():
+    """So the caller is one program. Other callers have other sizes, and effects stay."""
+    v = tg.Variable(1.0)
+
+    @tg.function(input_signature=[tg.TensorSpec([None]), tg.TensorSpec([], tg.int32)])
+    def inner(x, n):
+        v.assign_add(x[0])
+        return x[:, None] * tg.ones(tg.stack([tg.size(x), n]))
+
+    @tg.function
+    def outer(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = inner(x, 3)
+        assert y.shape.as_list() == [2, 3]
+        assert inner(x, 5).shape.as_list() == [2, 5]
+        return y, tape.gradient(y, x)
+
+    y, g = outer(tg.constant([2.0, 4.0]))
+    assert not outer.get_concrete_function(tg.TensorSpec([2])).graph.cuts_runs
+    assert y.numpy().tolist() == [[2.0] * 3, [4.0] * 3] and g.numpy().tolist() == [3.0, 3.0]
+    assert v.numpy() == 5.0 and inner(tg.ones([1]), 4).shape == (1, 4)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="-1"):
+        tg.function(lambda x: inner(x, -1))(tg.ones([2]))

@@ -500,6 +500,9 @@ BAD = [
     (lambda i: i.crop_to_bounding_box(ONE, -1, 0, 3, 1), "offset_height is -1"),
     (lambda i: i.pad_to_bounding_box(ONE, 1, 1, 4, 9), "does not fit into 4"),
     (lambda i: i.resize_with_crop_or_pad(ONE, 0, 3), "a target size is 0"),
+    (lambda i: i.crop_to_bounding_box(tg.ones([2, 2, 0]), 0, 0, 1, 1), "has no pixels"),
+    (lambda i: i.pad_to_bounding_box(tg.ones([0, 2, 1]), 0, 0, 2, 2), "has no pixels"),
+    (lambda i: i.resize_with_crop_or_pad(tg.ones([2, 0, 1]), 1, 1), "has no pixels"),
     (lambda i: i.central_crop(ONE, 0.0), "central_fraction is 0"),
     (lambda i: i.central_crop(ONE, 1.5), "central_fraction is 1.5"),
     (lambda i: i.extract_patches(ONE, [1, 2, 2, 1], [1] * 4, [1] * 4, "SAME"), "4 axes"),
@@ -591,3 +594,5 @@ def test_sizes_that_are_tensors_of_a_function():
         np.testing.assert_allclose(found, compute(x, *numbers), rtol=1e-6)
     with pytest.raises(tg.errors.ShapeError, match="-1"):
         tg.function(image.pad_to_bounding_box)(x, *map(tg.constant, (0, 0, 5, 9)))
+    with pytest.raises(ValueError, match="target_height is below 1"):
+        tg.function(image.resize_with_crop_or_pad)(x, *map(tg.constant, (0, 5)))

@@ -401,6 +401,19 @@ def test_a_class_of_no_probability_is_not_drawn(seed):
     assert drawn.numpy().all()
 
 
+@pytest.mark.parametrize("seed", [527, 599])
+def test_a_class_of_a_small_probability_is_drawn(seed):
+    """Among 200,000 numbers, each of these seeds has one below 1.5e-8, the probability of the first
+    class. Multiples of 2 ** -23 are never that small, so the class would never be drawn."""
+    drawn = tg.random.stateless_categorical([[-18.0, 0.0]], 200000, [seed, 0])
+    assert (drawn.numpy() == 0).sum() == 1
+
+
+def test_gamma_numbers_of_the_shape_0_are_the_smallest():
+    drawn = tg.random.stateless_gamma([2, 2], [1, 2], [0.0, 1.0]).numpy()
+    assert (drawn[:, 0] == np.finfo(np.float32).tiny).all() and (drawn[:, 1] > 1e-6).all()
+
+
 def test_no_integers_need_no_range():
     assert tg.random.uniform([0, 2], 3, 3, tg.int32).shape == (0, 2)
 

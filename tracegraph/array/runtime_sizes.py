@@ -12,7 +12,7 @@ import numpy as np
 
 from tracegraph.array.expressions import as_known, difference
 from tracegraph.core.later import opened
-from tracegraph.core.shapes import Dim, Size, element_count, least
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, element_count, least
 from tracegraph.core.types import TensorType, int64
 from tracegraph.errors import ShapeError, fail
 from tracegraph.ir.builder import Builder, current, operand_text
@@ -30,7 +30,7 @@ from tracegraph.ops.broadcast import Sum, full
 from tracegraph.ops.constant import Constant, RuntimeSize
 from tracegraph.ops.elementwise import MAXIMUM, Cast
 from tracegraph.ops.reduce import Max
-from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_sizes
 from tracegraph.ops.sort import TrueIndices
 from tracegraph.tensor_arrays.tensor_array import run_size
 from tracegraph.tracing.trace import Trace
@@ -110,6 +110,8 @@ def with_runtime_sizes(op: str, shape: Any) -> Any:
 
 
 def _size_of_part(op: str, part: Any) -> Any:
+    if is_open(part) and isinstance((x := as_tensor(part)).type.shape, ShapeVariable):
+        part = with_sizes(x, ())  # which each run checks
     sizes = _sizes_of_part(op, part)
     if len(sizes) != 1:
         refuse_part(f"{op}: a shape", as_tensor(part))

@@ -7,13 +7,16 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracegraph.calls.call import Call, call, forward_form, repeats
 from tracegraph.control.while_loop import has_while_gradients
 from tracegraph.control_flow.regions import set_runner
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see, with_own_sizes
 from tracegraph.core.later import opened
+from tracegraph.core.shapes import Dim, Size
 from tracegraph.core.source import Source, here
-from tracegraph.core.types import TOKEN, TensorType
+from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.eager import backend
 from tracegraph.eager.pending import COUNTS_ARE_TRUSTED, device_buffer
 from tracegraph.eager.provenance import Callee
@@ -30,13 +33,16 @@ from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.errors import TraceError, fail
 from tracegraph.execution.run_options import PLAIN, RunOptions
-from tracegraph.ir.builder import current
+from tracegraph.ir.builder import Builder, copy_inputs, current, replay
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, get_buffer, host_tensor
+from tracegraph.operands.conversion import known_value
+from tracegraph.ops.constant import Iota, RuntimeSize, constant
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import specialise
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
+from tracegraph.tracing.index_checks import value_at_hand
 from tracegraph.tracing.trace import (
     CallTrace,
     Trace,
@@ -462,8 +468,41 @@ def run_nested(
     traced: Traced, arguments: Sequence[Tensor], variables: Sequence[Variable]
 ) -> list[Tensor]:
     """Appends the body as a call node to the graph under construction."""
-    append = functools.partial(call, with_own_sizes(traced.graph))
+    append = functools.partial(call, with_own_sizes(_with_sizes_known(traced.graph, arguments)))
     return append_call(append, traced, arguments, variables)
+
+
+def _with_sizes_known(graph: Graph, arguments: Sequence[Tensor]) -> Graph:
+    """The graph with the sizes that only a run knows, but that follow from integers which the
+    caller knows while it is traced."""
+    if not graph.cuts_runs:
+        return graph
+    given = zip(graph.inputs, arguments)
+    known = {x: value_at_hand(y) for x, y in given if y.dtype.is_integer}
+    sizes: dict[str, Any] = {}
+    with Builder(graph.name) as builder:
+        env = copy_inputs(graph, builder)
+        env.update({x: constant(value) for x, value in known.items() if value is not None})
+        for node in graph.nodes:
+            if (
+                isinstance(node.op, RuntimeSize)
+                and (size := _known_size(env[node.inputs[0]])) is not None
+            ):
+                sizes[str(node.op.size)] = size
+                env[node.outputs[0]] = Iota(size, int32)()
+            else:
+                replay([node], env, lambda op: op.substitute(sizes))
+        found = builder.finish([env[y] for y in graph.outputs])
+    return found.assigning_as(graph) if sizes else graph
+
+
+def _known_size(n: Tensor) -> Size | None:
+    """The value of an integer as a size, if it follows from constants and is known to be one."""
+    value = known_value(n)
+    size = None if value is None else np.asarray(value)[()]
+    if isinstance(size, Dim):
+        return size if size.name else None
+    return None if size is None or size < 0 else int(size)
 
 
 def _run_at_once(name: str, call: Callable[[], Any]) -> Any:

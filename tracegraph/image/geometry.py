@@ -12,11 +12,13 @@ from tracegraph.array.shaping import cut, pad, reverse, transpose as transpose_a
 from tracegraph.core.shapes import Size, minimum as smaller
 from tracegraph.core.types import float64, int64
 from tracegraph.errors import shown
-from tracegraph.image.pictures import as_images
+from tracegraph.image.pictures import as_images, as_pixels
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import multiply, subtract
+from tracegraph.math.elementwise.logic import greater
 from tracegraph.nn.windows import padded, slices, windows_over
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.tracing.trace import current_trace
 from tracegraph.typing import SizeLike, TensorLike
 
 
@@ -77,13 +79,13 @@ def crop_to_bounding_box(
 ) -> Tensor:
     """Crops images [..., height, width, channels] to a box with the given offsets and sizes.
 
-    Raises ShapeError unless the box is inside the image.
+    Raises ShapeError unless the box is inside the image, and for images without pixels.
 
     >>> tg.image.crop_to_bounding_box(tg.ones([1, 4, 5, 3]), 1, 2, 3, 2).shape
     TensorShape([1, 3, 2, 3])
     """
     op = "crop_to_bounding_box"
-    x = as_images(op, image)
+    x = as_pixels(op, image)
     starts, sizes = _box(op, offset_height, offset_width, target_height, target_width)
     if any(known_int(size) and size == 0 for size in sizes):
         refuse(op, f"the part has the sizes {sizes}", x, fix="use sizes of one or more")
@@ -106,14 +108,14 @@ def pad_to_bounding_box(
     """Pads images [..., height, width, channels] with zeros to the given sizes; they start at the
     given offsets.
 
-    Raises ShapeError if they do not fit.
+    Raises ShapeError if they do not fit, and for images without pixels.
 
     >>> tg.image.pad_to_bounding_box(tg.ones([1, 1, 1]), 1, 0, 2, 2).numpy()[..., 0]
     array([[0., 0.],
            [1., 0.]], dtype=float32)
     """
     op = "pad_to_bounding_box"
-    x = as_images(op, image)
+    x = as_pixels(op, image)
     starts, sizes = _box(op, offset_height, offset_width, target_height, target_width)
     widths: list[Any] = [[0, 0]] * x.ndim
     for axis, start, size in zip((x.ndim - 3, x.ndim - 2), starts, sizes):
@@ -126,8 +128,14 @@ def pad_to_bounding_box(
 
 
 def _box(op: str, *numbers: Any) -> tuple[list[Size], list[Size]]:
-    """Two offsets and two sizes, none of them negative."""
+    """Two offsets and two sizes, none of them negative, and the sizes not 0; of those that only the
+    run knows, the run checks that."""
     names = ("offset_height", "offset_width", "target_height", "target_width")
+    trace = current_trace()
+    for name, number in zip(names[2:], numbers[2:]):
+        if trace is not None and is_open(number):
+            n = as_tensor(number)
+            trace.check(greater(n, 0), f"{op}: {name} is below 1", (n,), "use a size of 1 or more")
     found = [as_count(op, name, number) for name, number in zip(names, numbers)]
     return found[:2], found[2:]
 
@@ -138,14 +146,14 @@ def resize_with_crop_or_pad(
     """Crops images [..., height, width, channels] around their centre, or pads them with zeros on
     all sides, to the given sizes.
 
-    Raises ShapeError for a size below 1.
+    Raises ShapeError for a size below 1, and for images without pixels.
 
     >>> tg.image.resize_with_crop_or_pad(tg.ones([4, 1, 1]), 2, 3).numpy()[..., 0]
     array([[0., 1., 0.],
            [0., 1., 0.]], dtype=float32)
     """
     op = "resize_with_crop_or_pad"
-    x = as_images(op, image)
+    x = as_pixels(op, image)
     _, sizes = _box(op, 0, 0, target_height, target_width)
     for axis, size in zip((x.ndim - 3, x.ndim - 2), sizes):
         if size == 0:

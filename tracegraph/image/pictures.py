@@ -27,6 +27,15 @@ def as_images(op: str, value: Any, ranks: tuple[int, ...] = ()) -> Tensor:
     return x
 
 
+def as_pixels(op: str, value: Any) -> Tensor:
+    """As `as_images`. Raises ShapeError for images that are known to have no pixels."""
+    x = as_images(op, value)
+    if 0 in x.type.shape[-3:]:
+        fix = "leave out images without rows, columns or channels"
+        refuse(op, f"{x.type} has no pixels", x, fix=fix)
+    return x
+
+
 def as_colours(op: str, value: Any) -> Tensor:
     """[..., 3] of floating dtype. Raises ShapeError unless the last size is 3, DTypeError for
     integers."""

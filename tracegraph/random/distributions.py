@@ -111,8 +111,9 @@ def gamma(
     """Gamma-distributed numbers: density x ** (alpha - 1) * e ** (-beta * x), `shape` per
     parameter.
 
-    - `alpha`, `beta`: positive shape and inverse scale, which broadcast; beta is 1 by default. The
-      result has the axes of `shape`, followed by theirs.
+    - `alpha`, `beta`: the shape, 0 or more, and the inverse scale, above 0 and by default 1, which
+      broadcast. The result has the axes of `shape`, followed by theirs. For an alpha of 0 all
+      numbers are the smallest positive one.
 
     The numbers are differentiable with respect to alpha, to first order, and to beta.
 

@@ -22,7 +22,7 @@ from tracegraph.math.elementwise.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.elementwise.unary import erfinv, log, negative
+from tracegraph.math.elementwise.unary import erfinv, log, log1p, negative
 from tracegraph.math.reduction import argmax
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, elementwise_operands
 from tracegraph.ops import random as ops
@@ -67,11 +67,11 @@ def _moved(n: Tensor, mean: Any, stddev: Any) -> Tensor:
 
 def gamma_parameters(op: str, alpha: Any, beta: Any, dtype: Any) -> tuple[Tensor, Tensor]:
     """alpha and beta as tensors of the same shape. Raises InvalidArgumentError if one is known to
-    be negative or 0."""
+    be negative, or beta to be 0."""
     kind = floating_dtype(op, dtype)
     a, b = as_tensor(alpha, kind), as_tensor(1.0 if beta is None else beta, kind)
-    for what, x in (("alpha", a), ("beta", b)):
-        _check_at_hand(op, what, x, lambda value: value > 0, "positive numbers")
+    _check_at_hand(op, "alpha", a, lambda value: value >= 0, "numbers of 0 or more")
+    _check_at_hand(op, "beta", b, lambda value: value > 0, "positive numbers")
     return elementwise_operands(op, a, b)
 
 
@@ -206,10 +206,13 @@ def draw_categorical(key: Tensor, logits: Any, num_samples: Any, dtype: Any) -> 
     rows, classes = x.type.shape
     count = as_count("categorical", "num_samples", num_samples)
     x = cast_to(x, drawn_dtype(x.dtype))
-    u = ops.RandomUniform((rows, count, classes), x.dtype)(key)
-    # The largest of logits plus Gumbel noise is distributed like softmax. Of the numbers below the
-    # least positive one, the middle stands for 0, whose noise is minus infinity.
-    u = maximum(u, float(np.finfo(x.dtype.numpy_dtype).eps) / 2)
-    gumbel = negative(log(negative(log(u))))
+    # The largest of logits plus Gumbel noise is distributed like softmax. The noise is that of a
+    # uniform number with all bits of a word: those of `RandomUniform` are multiples of 2 ** -23, so
+    # classes of a probability below it would come up too rarely, or never.
+    bits = x.dtype.size * 8
+    u = cast_to(ops.RandomBits((rows, count, classes), as_dtype(f"uint{bits}"))(key), x.dtype)
+    u = multiply(add(u, 0.5), 2.0**-bits)
+    below_one = 1 - float(np.finfo(x.dtype.numpy_dtype).epsneg)
+    gumbel = negative(log(negative(log1p(negative(minimum(u, below_one))))))
     wide = broadcast(reshape(x, [rows, 1, classes]), gumbel.type.shape)
     return argmax(add(wide, gumbel), axis=2, output_type=dtype)

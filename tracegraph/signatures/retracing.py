@@ -144,7 +144,11 @@ class Retracing:
         self._needs_sizes = False
 
     def seen(self, is_traced: bool) -> None:
-        """Records a call, and warns if too many in a row traced."""
+        """Records a call, and warns if too many in a row traced. Calls inside a trace do not count:
+        one call traces all functions that its function calls, however often it calls them."""
+        if innermost_trace() is not None:
+            self._has_traced |= is_traced
+            return
         if not is_traced:
             self.streak.length = 0
             return
@@ -156,9 +160,8 @@ class Retracing:
 
     def _seen_decorated(self) -> None:
         """Also warns about code decorated repeatedly at one place, as in a loop, or bound to one
-        new instance after another; not about functions that call each other, which one call
-        traces."""
-        if self._code is None or innermost_trace() is not None:
+        new instance after another."""
+        if self._code is None:
             return
         streak = _decorated.setdefault(self._code, _Streak())
         place = str(here())

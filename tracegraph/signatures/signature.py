@@ -38,6 +38,7 @@ from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.conversion import KEY_FIX, as_tensor, is_random_key
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.layout import placement_around
+from tracegraph.ops.shape import with_sizes
 from tracegraph.passes.specialise import bind_sizes, names_in
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace
@@ -690,6 +691,8 @@ class InputSignature:
             self._refuse_leaf(value, spec, name, fix)
         if isinstance(leaf, TensorSpec) and leaf.layout not in (None, spec.layout):
             self._refuse_leaf(leaf, spec, name, "declare the layout in the input_signature")
+        if type(value) is Tensor and not value.type.is_static:
+            value = _with_declared_sizes(value, spec.shape)
         if spec.layout is not None and type(value) is Tensor and not self._is_padded:
             return laid_out_argument(value, spec.layout, self._signature.name, name)
         return value
@@ -755,6 +758,17 @@ def _opened(spec: Any, value: Any) -> list[tuple[Any, Any]] | None:
 def _shape(value: Any) -> Any:
     shape = value.type.shape if type(value) is Tensor else value.shape
     return None if isinstance(shape, ShapeVariable) else shape
+
+
+def _with_declared_sizes(value: Tensor, declared: TensorShape) -> Tensor:
+    """`value` with the sizes that are declared, which each run checks where they were open. Raises
+    ShapeError, by which a live function is traced again, for a rank that must be known first."""
+    if declared.rank is None:
+        return value
+    if all(type(size) is int for size in declared):
+        return with_sizes(value, tuple(declared))
+    pairs = zip(tuple(value.type.shape), declared, strict=True)
+    return with_sizes(value, tuple(b if type(b) is int else a for a, b in pairs))
 
 
 def _text(value: Any) -> str:

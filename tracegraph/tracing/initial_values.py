@@ -1,20 +1,23 @@
-"""Initial values of Variables that a trace creates: computed at top level, without arguments."""
+"""Initial values of Variables that a trace creates: computed at top level."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tracegraph.eager.pending import refuse_leaked
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import at_top_level, operand_text, replay
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.tracing.trace import Trace
 
 
 def concrete_initial_value(tensor: Tensor) -> Tensor:
     """`tensor` as a concrete tensor: replays the nodes that compute it at top level.
 
-    Raises a ValueError if it depends on an argument of the function that is being traced.
+    An argument of a function that is being called has its value in that call. Raises a ValueError
+    if the tensor depends on an argument without one.
     """
     trace = tensor.node.builder if tensor.node is not None else None
     if trace is not None and not trace.is_open:
@@ -24,9 +27,9 @@ def concrete_initial_value(tensor: Tensor) -> Tensor:
         fail(
             SignatureError,
             "the initial value of a Variable depends on an argument of the @tg.function "
-            "that creates it",
+            "that creates it, which has no value yet",
             operands=[operand_text(missing)],
-            fix="create the Variable outside of the function, or from values known there",
+            fix="call the function with values first, or create the Variable outside of it",
         )
     return found
 
@@ -40,6 +43,8 @@ def _concrete_value(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     for variable in trace.variables:
         env[trace.states[id(variable)].handle] = variable.made_tensor()
     outside = {inner: outer for outer, inner in trace.captures.items()}
+    if trace.actual is not None and not trace.takes_first_of_actual:
+        outside.update(zip(trace.arguments, trace.actual))
     nodes, inputs = _needed(trace.nodes, tensor, env)
     for x in inputs:
         if x in env:
@@ -49,9 +54,18 @@ def _concrete_value(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
         env[x], missing = _concrete_value(outside[x])
         if missing is not None:
             return tensor, missing
+    sizes = _sizes_in_call(trace)
     with at_top_level():
-        replay(nodes, env)
+        replay(nodes, env, (lambda op: op.substitute(sizes)) if sizes else None)
     return env[tensor], None
+
+
+def _sizes_in_call(trace: Trace) -> dict[str, Any]:
+    """The open sizes of a trace, and of those around it, in the call that is being traced."""
+    sizes = _sizes_in_call(trace.outer) if isinstance(trace.outer, Trace) else {}
+    formal = [x.type for x in trace.arguments]
+    actual = [with_sizes(x.type, sizes) for x in trace.actual or ()]
+    return {**sizes, **bind_sizes(formal, actual)} if actual else sizes
 
 
 def _needed(
