@@ -239,7 +239,9 @@ def compute_average_loss(
         count = as_count(op, "global_batch_size", global_batch_size)
     if losses.dtype.is_integer:
         losses = cast_to(losses, float64)
-    return divide_no_nan(reduce_sum(losses), cast_to(as_tensor(count), losses.dtype))
+    wide = summable(losses)
+    average = divide_no_nan(reduce_sum(wide), cast_to(as_tensor(count), wide.dtype))
+    return cast_to(average, losses.dtype)
 
 
 def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:
