@@ -82,10 +82,10 @@ def _handlers_postponed() -> Iterator[None]:
                 signal.signal(number, lambda number, frame: struck.append(number))
         yield
     finally:
-        for number, handler in found.items():
-            signal.signal(number, handler)
-        for number in struck:
-            signal.raise_signal(number)
+        for postponed, handler in found.items():
+            signal.signal(postponed, handler)
+        for again in struck:
+            signal.raise_signal(again)
 
 
 class Task(Generic[T]):
