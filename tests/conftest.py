@@ -22,6 +22,7 @@ from tests.compiling import (
 from tests.sampling import divided
 from tests.temporary_files import keep_temporary_files_in_memory
 from tracegraph.eager import pending
+from tracegraph.ir.builder import top_level
 
 # What is read and collected stays, so looking for garbage in it would only take time: a fifth of
 # all that the collection of the tests takes.
@@ -108,6 +109,21 @@ def run(request):
     if request.param == "function":
         return lambda fn, *args: tg.function(fn)(*args)
     return lambda fn, *args: fn(*args)
+
+
+@pytest.fixture
+def compiled_by():
+    """Returns `compiled_by(action)`: how many programs an action compiles. What an earlier test
+    left pending is computed first: it would be part of this test's first program, which no later
+    call could then use."""
+    top_level().evaluate()
+
+    def count(action):
+        before = pending.compiled_count()
+        action()
+        return pending.compiled_count() - before
+
+    return count
 
 
 @pytest.fixture

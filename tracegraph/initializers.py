@@ -23,7 +23,7 @@ from tracegraph.linalg.decompositions import qr
 from tracegraph.linalg.parts import diag_part
 from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.elementwise.unary import sign
-from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two
+from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two, cast_to
 from tracegraph.state.module import WithSettings
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
@@ -276,11 +276,12 @@ class Orthogonal(Initializer):
         sizes = _axes("Orthogonal", shape, 2)
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         wide = max(rows, columns), min(rows, columns)
-        q, r = qr(random.normal(wide, dtype=dtype, seed=self.seed))
+        computed = float32 if dtype.size < 4 else dtype  # 16 bits are too few to factor a matrix
+        q, r = qr(random.normal(wide, dtype=computed, seed=self.seed))
         # With the signs of the diagonal, all orthogonal matrices are equally probable.
         q = multiply(q, sign(diag_part(r)))
         q = transpose(q) if rows < columns else q
-        return multiply(reshape(q, sizes), self.gain)
+        return cast_to(multiply(reshape(q, sizes), self.gain), dtype)
 
 
 class Identity(Initializer):

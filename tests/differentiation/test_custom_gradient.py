@@ -20,7 +20,6 @@ from lowering.program import compile_graph
 from tests.compiling import QUICK
 from tracegraph.calls.custom_call import CustomCall
 from tracegraph.eager import backend
-from tracegraph.eager.pending import compiled_count
 from tracegraph.errors import GradientError, LoadError, ShapeError
 from tracegraph.ir.tensor import Graph
 
@@ -1021,18 +1020,11 @@ def test_state_in_the_function(run):
     assert count.numpy() == 4.0
 
 
-def compiled_by(action: Callable[[], Any]) -> int:
-    """How many programs `action` compiles."""
-    before = compiled_count()
-    action()
-    return compiled_count() - before
-
-
 def step(f: Callable[..., Any], x: Any) -> Any:
     return gradients(f, tg.constant(x))[0].numpy()
 
 
-def test_a_loop_at_top_level_compiles_once():
+def test_a_loop_at_top_level_compiles_once(compiled_by):
     @tg.custom_gradient
     def f(x):
         return x * x * 0.25, lambda dy: dy * 0.5 * x
@@ -1041,7 +1033,7 @@ def test_a_loop_at_top_level_compiles_once():
     assert compiled_by(lambda: [step(f, [float(k), 2.0]) for k in range(10)]) == 0
 
 
-def test_what_is_captured_may_change_without_compiling():
+def test_what_is_captured_may_change_without_compiling(compiled_by):
     scales = [np.full(3, 0.5 + k, np.float32) for k in range(6)]
 
     def at(scale):
@@ -1056,7 +1048,7 @@ def test_what_is_captured_may_change_without_compiling():
     np.testing.assert_array_equal(at(scales[3]), scales[3] ** 2)
 
 
-def test_a_number_among_the_arguments_may_change_without_compiling():
+def test_a_number_among_the_arguments_may_change_without_compiling(compiled_by):
     @tg.custom_gradient
     def cooled(x, temperature):
         return x / temperature, lambda dy: (dy / temperature, None)
@@ -1069,7 +1061,7 @@ def test_a_number_among_the_arguments_may_change_without_compiling():
     np.testing.assert_array_equal(at(4.0), [0.25, 0.25])
 
 
-def test_nested_ones_may_change_without_compiling():
+def test_nested_ones_may_change_without_compiling(compiled_by):
     def at(scale):
         inner = rule(lambda x: x * scale, lambda dy, x: dy * scale)
         outer = rule(lambda x: inner(x) * x, lambda dy, x: dy * 2.0 * inner(x))
@@ -1080,7 +1072,7 @@ def test_nested_ones_may_change_without_compiling():
     np.testing.assert_array_equal(at(1.5), [3.0, 6.0])
 
 
-def test_recomputation_in_a_loop_compiles_once():
+def test_recomputation_in_a_loop_compiles_once(compiled_by):
     def at(scale):
         return step(tg.recompute_grad(lambda x: tg.sin(x * scale)), [1.0, 2.0])
 

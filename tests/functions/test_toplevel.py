@@ -16,13 +16,6 @@ from tracegraph.eager.pending import compiled_count
 from tracegraph.ir.builder import top_level
 
 
-def compiled_by(action):
-    """How many programs `action` compiles."""
-    before = compiled_count()
-    action()
-    return compiled_count() - before
-
-
 def waiting():
     """How many nodes are pending on this thread."""
     return len(top_level().nodes)
@@ -39,7 +32,7 @@ def test_nothing_runs_until_a_value_is_asked_for():
     assert waiting() == 0
 
 
-def test_everything_pending_runs_as_one_program():
+def test_everything_pending_runs_as_one_program(compiled_by):
     x = tg.constant([1.0, 2.0])
 
     def both():
@@ -51,7 +44,7 @@ def test_everything_pending_runs_as_one_program():
     assert compiled_by(both) == 0
 
 
-def test_other_numbers_do_not_compile_again():
+def test_other_numbers_do_not_compile_again(compiled_by):
     def compute(number):
         return (tg.constant([1.0, 2.0]) * number + np.float32(number)).numpy()
 
@@ -60,7 +53,7 @@ def test_other_numbers_do_not_compile_again():
     assert compiled_by(lambda: [compute(0.5 + i) for i in range(20)]) == 0
 
 
-def test_other_arrays_do_not_compile_again():
+def test_other_arrays_do_not_compile_again(compiled_by):
     def compute(array):
         return (tg.constant(array) * 2.0).numpy()
 

@@ -259,6 +259,37 @@ def test_batch_normalization_in_a_function_and_on_another_axis():
     close(layer.moving_mean, (0.01 + 0.99 * 0.01) * x.mean((0, 2)))
 
 
+@pytest.mark.parametrize("renorm", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_normalization_of_16_bits_is_rounded_once(training, renorm):
+    """Its numbers and derivatives are those of float64, of the same inputs and weights."""
+    x = tg.cast(np.random.default_rng(1).uniform(8, 9, (2000, 3)), tg.bfloat16)
+    along = tg.cast(np.random.default_rng(2).uniform(0.5, 1.5, (2000, 3)), tg.bfloat16)
+
+    def run(dtype):
+        layer = tg.layers.BatchNormalization(dtype=dtype, renorm=renorm)
+        layer.build(x.shape)
+        layer.moving_mean.assign([8.5] * 3)
+        layer.moving_variance.assign([0.25] * 3)
+        sources = [tg.cast(x, dtype), *layer.trainable_variables]
+        with tg.GradientTape() as tape:
+            tape.watch(sources[0])
+            y = layer(sources[0], training=training)
+        gradients = tape.gradient(y, sources, output_gradients=tg.cast(along, dtype))
+        found = [y, *gradients, *layer.non_trainable_variables]
+        return [tg.cast(value, tg.float64).numpy() for value in found]
+
+    for own, exact in zip(run(tg.bfloat16), run(tg.float64), strict=True):
+        np.testing.assert_allclose(own, exact, rtol=0, atol=2**-7 * np.abs(exact).max())
+
+
+def test_layers_with_orthogonal_weights_exist_in_16_bits():
+    layer = tg.layers.SimpleRNN(3, dtype="bfloat16")
+    assert layer(tg.ones([1, 2, 2], tg.bfloat16)).dtype == tg.bfloat16
+    q = tg.cast(layer.cell.recurrent_kernel, tg.float32)
+    close(q @ tg.transpose(q), np.eye(3), atol=0.02)
+
+
 def test_sequential():
     model = tg.layers.Sequential(
         [tg.layers.Flatten(), tg.layers.Dense(4, "relu"), tg.layers.Dropout(0.5), lambda x: 2 * x]

@@ -403,6 +403,15 @@ def test_losses_of_probabilities_of_16_bits_are_finite(dtype):
             assert float(found[0]) == pytest.approx(expected, rel=0.02, abs=1e-6), (name, y)
 
 
+def test_means_of_more_float16_losses_than_the_largest_number():
+    x, y = (tg.fill([70_000, 1], tg.constant(number, tg.float16)) for number in (1.5, 0.0))
+    for reduction in ("mean", "mean_with_sample_weight"):
+        loss = losses.MeanAbsoluteError(reduction=reduction)
+        assert loss(y, x).numpy() == 1.5
+        assert loss(y, x, sample_weight=tg.ones_like(x)).numpy() == 1.5
+    assert tg.nn.compute_average_loss(x[:, 0]).numpy() == 1.5
+
+
 def test_losses_of_probabilities_near_0_and_1_keep_their_digits():
     p = np.float32([[0.999998, 2e-6]])
     exact = p.astype(np.float64)

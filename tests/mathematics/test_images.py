@@ -308,6 +308,11 @@ def test_standardization():
     close(tg.image.per_image_standardization(IMAGES), (IMAGES - mean) / deviation, 1e-5)
     flat = tg.image.per_image_standardization(np.full((4, 4, 1), 7, np.uint8))
     same(flat, np.zeros((4, 4, 1)))
+    # A float16 number is smaller than the number of elements.
+    same(
+        tg.image.per_image_standardization(np.ones((300, 300, 1), np.float16)),
+        np.zeros((300, 300, 1)),
+    )
 
 
 def test_noise():

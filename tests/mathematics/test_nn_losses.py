@@ -85,6 +85,41 @@ def test_derivatives_of_log_softmax_keep_their_digits(row):
         np.testing.assert_allclose(found.numpy(), expected, rtol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", [tg.float16, tg.bfloat16, tg.float32], ids=lambda x: x.name)
+def test_derivatives_of_softmax_of_many_classes_keep_their_digits(dtype):
+    """No class stands out, and cotangents have one sign: their sum is hundreds of times larger."""
+    x = tg.cast(RANDOM.uniform(0.0, 0.2, 6000), dtype)
+    g = tg.cast(RANDOM.uniform(0.03, 0.1, 6000), dtype)
+    xs, gs = x.numpy().astype(np.float64), g.numpy().astype(np.float64)
+    p = scipy.special.softmax(xs)
+
+    @tg.function
+    def derivatives(x, g):
+        fns = (tg.nn.softmax, tg.nn.log_softmax, tg.reduce_logsumexp)
+        return [tg.vjp(f, x)[1](along)[0] for f, along in zip(fns, (g, g, g[0]), strict=True)]
+
+    expected = p * (gs - p @ gs), gs - p * gs.sum(), p * gs[0]
+    digits = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-20}[dtype.name]
+    step = 6e-8 if dtype is tg.float16 else 0.0  # of denormal numbers
+    for found, exact in zip(derivatives(x, g), expected, strict=True):
+        found, size = tg.cast(found, tg.float64).numpy(), np.abs(exact).max()
+        np.testing.assert_allclose(found, exact, rtol=0, atol=digits * size + step)
+
+
+def test_float16_has_cross_entropies_of_more_classes_than_its_largest_number():
+    count = 70_000
+    x = tg.zeros([1, count], tg.float16)
+    losses = {
+        "logsumexp": tg.reduce_logsumexp(x, 1),
+        "log_softmax": -tg.nn.log_softmax(x)[:, 0],
+        "dense": tg.nn.softmax_cross_entropy_with_logits(tg.one_hot([3], count), x),
+        "sparse": tg.nn.sparse_softmax_cross_entropy_with_logits([3], x),
+    }
+    for name, loss in losses.items():
+        assert loss.numpy() == np.float16(np.log(count)), name
+    assert tg.nn.softmax(x)[0, 0].numpy() == np.float16(1 / count)
+
+
 def test_infinite_logits_that_are_right_have_no_loss():
     logits = tg.constant([[1.0, 2.0, -np.inf]])
     loss, slope = tg.value_and_grad(

@@ -283,6 +283,30 @@ def test_results_of_several_tasks():
     assert [task.result() for task in tasks] == [0, 1, 4, 9, 16]
 
 
+def test_no_handler_strikes_in_work_in_place():
+    """JAX holds a lock while Python hashes the key of a new `jax.jit`, for example."""
+    order = []
+
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        order.append("work")
+
+    def handle(number, frame):
+        order.append("handler")
+        if len(order) == 3:
+            raise RuntimeError("of the handler")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(RuntimeError, match="of the handler"):
+            Task(work, is_in_place=True)
+        assert signal.getsignal(signal.SIGUSR1) is handle
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert order == ["work", "handler", "handler"]
+
+
 def test_a_handler_compiles_while_jax_holds_its_lock(on_alarm, monkeypatch):
     """JAX calls Python, `__hash__`, while it holds the lock of its table of functions."""
     seen = []

@@ -21,6 +21,7 @@ import atexit
 import contextlib
 import functools
 import gc
+import signal
 import sys
 import threading
 import time
@@ -68,8 +69,28 @@ def entered(lock: threading.RLock) -> contextlib.AbstractContextManager[Any]:
     return _nothing if lock in _own.locks else lock
 
 
+@contextlib.contextmanager
+def _handlers_postponed() -> Iterator[None]:
+    """On the main thread: signal handlers run when the block is over."""
+    found: dict[int, Any] = {}
+    struck: list[int] = []
+    try:
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                found[number] = handler
+                signal.signal(number, lambda number, frame: struck.append(number))
+        yield
+    finally:
+        for postponed, handler in found.items():
+            signal.signal(postponed, handler)
+        for again in struck:
+            signal.raise_signal(again)
+
+
 class Task(Generic[T]):
-    """`work`, started on its own thread, or done in place; `result` waits for it."""
+    """`work`, started on its own thread, or done in place, on the main thread; `result` waits for
+    it."""
 
     def __init__(self, work: Callable[[], T], is_in_place: bool = False) -> None:
         self._work = work
@@ -84,7 +105,8 @@ class Task(Generic[T]):
         self.may_be_left = False
         _running[self] = None
         if is_in_place:
-            self._run()
+            with _handlers_postponed():
+                self._run()
             return
         before = _thread.stack_size(_STACK)
         try:

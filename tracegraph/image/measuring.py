@@ -25,7 +25,7 @@ from tracegraph.math.elementwise.arithmetic import (
     subtract,
 )
 from tracegraph.math.elementwise.unary import abs, log, rsqrt
-from tracegraph.math.reduction import reduce_mean, reduce_prod, reduce_std, reduce_sum
+from tracegraph.math.reduction import reduce_mean, reduce_prod, reduce_std, reduce_sum, summable
 from tracegraph.nn.activation import relu
 from tracegraph.nn.convolutions import depthwise_conv2d
 from tracegraph.nn.pooling import avg_pool2d
@@ -46,13 +46,13 @@ def per_image_standardization(image: TensorLike) -> Tensor:
     """
     op = "per_image_standardization"
     x = as_images(op, image)
-    x = x if x.dtype.is_floating else cast_to(x, float32)
+    own = x if x.dtype.is_floating else cast_to(x, float32)
+    x = summable(own)
     axes = [-3, -2, -1]
     count = cast_to(as_tensor(element_count(x.type.shape[-3:])), x.dtype)  # type: ignore[arg-type]
     deviation = reduce_std(x, axes, keepdims=True)
-    return divide(
-        subtract(x, reduce_mean(x, axes, keepdims=True)), maximum(deviation, rsqrt(count))
-    )
+    distance = subtract(x, reduce_mean(x, axes, keepdims=True))
+    return cast_to(divide(distance, maximum(deviation, rsqrt(count))), own.dtype)
 
 
 def total_variation(images: TensorLike, name: str | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from tracegraph.layers.base import Layer, activation_of, known
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.elementwise.logic import greater
 from tracegraph.math.elementwise.unary import exp
-from tracegraph.math.reduction import reduce_logsumexp
+from tracegraph.math.reduction import reduce_logsumexp, summable
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import (
     ActivationLike,
@@ -212,4 +212,5 @@ def masked_softmax(
 def _softmax(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     if len(axes) == 1:
         return nn.softmax(x, axes[0])
-    return exp(subtract(x, reduce_logsumexp(x, axes, keepdims=True)))
+    wide = summable(x)
+    return cast_to(exp(subtract(wide, reduce_logsumexp(wide, axes, keepdims=True))), x.dtype)

@@ -12,7 +12,7 @@ from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide_no_nan, multiply
-from tracegraph.math.reduction import reduce_sum
+from tracegraph.math.reduction import reduce_sum, summable
 from tracegraph.operands.conversion import as_tensor, broadcast_shape, cast_to
 
 #: The values of `reduction`. Three names stand for a mean, two for no reduction.
@@ -75,17 +75,18 @@ def reduced(
 ) -> Tensor:
     """Reduces the weighted losses to their sum or mean. Masked losses do not count in the mean, and
     are 0 in the sum."""
+    dtype, values = values.dtype, summable(values)
     weights = masked(op, values.dtype, sample_weight, mask, reduction)
     if weights is not None:
         values, weights = weighted(op, values, weights)
     if reduction in (None, "none"):
-        return values
+        return cast_to(values, dtype)
     total = reduce_sum(values)
     if reduction == "sum":
-        return total
+        return cast_to(total, dtype)
     by_weight = reduction == "mean_with_sample_weight" and weights is not None
     count = reduce_sum(weights) if by_weight else _count(values)  # type: ignore[arg-type]
-    return divide_no_nan(total, count)
+    return cast_to(divide_no_nan(total, count), dtype)
 
 
 def _count(values: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from tracegraph.array.arguments import as_axes, as_list, rank_of, refuse
 from tracegraph.array.joining import add_n
 from tracegraph.array.shaping import reshape
 from tracegraph.core.tensorshape import IndexedSlices
-from tracegraph.errors import SignatureError, fail
+from tracegraph.errors import DTypeError, SignatureError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import divide, in_shape_of, maximum, minimum, multiply
 from tracegraph.math.elementwise.unary import rsqrt, sqrt
@@ -197,8 +198,9 @@ def softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> T
     array([0.5, 0.5], dtype=float32)
     """
     x, axes = _classes("softmax", logits, axis)
-    powers = ops.EXP(_shifted(x, axes))
-    return ops.DIV(powers, spread(Sum(axes)(powers), x.type, axes))
+    powers = ops.EXP(_shifted(summable(x), axes))
+    shares = ops.DIV(powers, spread(Sum(axes)(powers), powers.type, axes))
+    return cast_to(shares, x.dtype)
 
 
 def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> Tensor:
@@ -208,17 +210,28 @@ def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) 
     array([-0.6931, -0.6931], dtype=float32)
     """
     x, axes = _classes("log_softmax", logits, axis)
-    _, below = beside_top(x, axes)
-    return ops.SUB(below, spread(log_of_sum(below, Sum(axes)), x.type, axes))
+    _, below = beside_top(summable(x), axes)
+    logs = ops.SUB(below, spread(log_of_sum(below, Sum(axes)), below.type, axes))
+    return cast_to(logs, x.dtype)
 
 
 def _classes(op: str, logits: Any, axis: Any) -> tuple[Tensor, tuple[int, ...]]:
     """The logits as a tensor, and the axes that hold the classes."""
-    x = as_tensor(logits)
+    x = floating_logits(op, logits)
     rank = rank_of(op, x)
     if rank == 0:
         refuse(op, "a scalar has no classes", x, fix="give a tensor with an axis")
     return x, as_axes(op, -1 if axis is None else axis, rank, x)
+
+
+def floating_logits(op: str, logits: Any, fix: str = "") -> Tensor:
+    """The logits as a tensor. Raises DTypeError unless they are floating."""
+    x = as_tensor(logits)
+    if not x.dtype.is_floating:
+        fact = f"{op}: the logits are {x.type}, and they must be floating"
+        fix = fix or "convert them: tg.cast(logits, tg.float32)"
+        fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
+    return x
 
 
 def _shifted(x: Tensor, axes: tuple[int, ...]) -> Tensor:

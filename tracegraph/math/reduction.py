@@ -194,7 +194,7 @@ def reduce_logsumexp(
     >>> tg.reduce_logsumexp([1000.0, 1000.0]).numpy()
     np.float32(1000.6932)
     """
-    x = as_tensor(input_tensor)
+    x = _inexact("reduce_logsumexp", input_tensor)
 
     def over_axes(axes: Any) -> Callable[[Tensor], Tensor]:
         return functools.partial(_log_of_powers, axes)
@@ -203,26 +203,31 @@ def reduce_logsumexp(
 
 
 def _log_of_powers(axes: tuple[int, ...] | None, x: Tensor) -> Tensor:
-    """log(sum(e ** x)) along `axes`, which are dropped."""
-    top, below = beside_top(x, axes)
-    return ops.ADD(log_of_sum(below, Sum(axes)), top)
+    """log(sum(e ** x)) along `axes`, which are dropped. Neither the sum of powers nor those that
+    are left of it fit 16 bits."""
+    wide = summable(x)
+    top, below = beside_top(wide, axes)
+    return cast_to(ops.ADD(log_of_sum(below, Sum(axes)), top), x.dtype)
 
 
 def beside_top(x: Tensor, axes: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
     """The largest element along `axes`, which are dropped, or 0 where it is not finite; and x
     minus it.
 
-    Where one element is larger than all others, its own difference has no derivative: it is
-    always 0. So what the differences of the others contribute is not added to a number near 1,
-    which would round it away."""
+    Where the power of one element outweighs those of all others, its own difference has no
+    derivative: it is always 0. So what the differences of the others contribute is not added to a
+    number near 1, which would round it away. Elsewhere what is subtracted has none, since results
+    do not depend on it: it would be a sum over the others, with the rounding errors of all."""
     top = reductions.Max(axes)(x)
     is_finite = ops.IsFinite()(top)
     top = ops.SELECT(is_finite, top, zeros_of(top))
-    is_top = reductions.IsExtreme(axes, True)(x)
-    count = Sum(axes)(ops.Cast(x.dtype)(is_top))
-    is_alone = ops.AND(is_finite, ops.LESS_EQUAL(count, full_like(count, 1)))
+    still = ops.StopGradient()(top)
+    weight = Sum(axes)(ops.EXP(ops.SUB(x, spread(still, x.type, axes))))
+    outweighs = ops.AND(is_finite, ops.LESS(weight, full_like(weight, 2)))
+    top = ops.SELECT(outweighs, top, still)
     below = ops.SUB(x, spread(top, x.type, axes))
-    is_constant = ops.AND(is_top, spread(is_alone, is_top.type, axes))
+    is_top = ops.EQUAL(below, zeros_of(below))
+    is_constant = ops.AND(is_top, spread(outweighs, is_top.type, axes))
     return top, ops.SELECT(is_constant, ops.StopGradient()(below), below)
 
 

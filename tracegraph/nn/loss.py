@@ -18,8 +18,8 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import add, divide_no_nan, multiply
 from tracegraph.math.elementwise.unary import log_sigmoid, softplus, softplus_parts
-from tracegraph.math.norms import log_softmax
-from tracegraph.math.reduction import finite_top, reduce_sum
+from tracegraph.math.norms import floating_logits, log_softmax
+from tracegraph.math.reduction import finite_top, reduce_sum, summable
 from tracegraph.operands.conversion import (
     as_operands,
     as_tensor,
@@ -52,19 +52,9 @@ def softmax_cross_entropy_with_logits(
     array([0.6931], dtype=float32)
     """
     op = "softmax_cross_entropy_with_logits"
-    logits = _floating_logits(op, logits)
+    logits = floating_logits(op, logits)
     labels, logits = elementwise_operands(op, cast_to(as_tensor(labels), logits.dtype), logits)
     return ops.NEG(reduce_sum(ops.MUL_NO_NAN(log_softmax(logits, axis), labels), axis))
-
-
-def _floating_logits(op: str, logits: Any, fix: str = "") -> Tensor:
-    """The logits as a tensor. Raises DTypeError unless they are floating."""
-    x = as_tensor(logits)
-    if not x.dtype.is_floating:
-        fact = f"{op}: the logits are {x.type}, and they must be floating"
-        fix = fix or "convert them: tg.cast(logits, tg.float32)"
-        fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
-    return x
 
 
 def sparse_softmax_cross_entropy_with_logits(
@@ -85,7 +75,7 @@ def sparse_softmax_cross_entropy_with_logits(
     op = "sparse_softmax_cross_entropy_with_logits"
     labels = as_tensor(labels)
     swapped = "the labels come first: pass labels=... and logits=... by name"
-    logits = _floating_logits(op, logits, swapped if labels.dtype.is_floating else "")
+    logits = floating_logits(op, logits, swapped if labels.dtype.is_floating else "")
     if labels.dtype.size < 4 and labels.dtype.is_integer:  # the number of classes may not fit
         labels = cast_to(labels, int32)
     if not labels.dtype.is_integer:
@@ -120,6 +110,7 @@ def sparse_softmax_cross_entropy_with_logits(
 def _loss_of_label(x: Tensor, is_label: Tensor) -> Tensor:
     """-log_softmax(x) of the one label in each row, as softplus(z), where z is by how much the
     logits of the others are above its own: small losses and all derivatives keep their digits."""
+    dtype, x = x.dtype, summable(x)
     # Masks rather than a gather, whose derivative is a scatter, which is slow on CPUs.
     own = reduce_sum(ops.SELECT(is_label, x, zeros_of(x)), -1)
     # Not -infinity, which `check_numerics` would have to tell from a mistake.
@@ -128,7 +119,7 @@ def _loss_of_label(x: Tensor, is_label: Tensor) -> Tensor:
     top = finite_top(others, -1)
     total = reduce_sum(ops.EXP(ops.SUB(others, broadcast(top, x.type.shape))), -1)
     above = ops.SUB(reshape(top, own.type.shape), own)
-    return softplus(ops.ADD(above, ops.LOG(total)))
+    return cast_to(softplus(ops.ADD(above, ops.LOG(total))), dtype)
 
 
 def _are_in_range(op: str, labels: Tensor, classes: Any) -> bool:
@@ -248,7 +239,9 @@ def compute_average_loss(
         count = as_count(op, "global_batch_size", global_batch_size)
     if losses.dtype.is_integer:
         losses = cast_to(losses, float64)
-    return divide_no_nan(reduce_sum(losses), cast_to(as_tensor(count), losses.dtype))
+    wide = summable(losses)
+    average = divide_no_nan(reduce_sum(wide), cast_to(as_tensor(count), wide.dtype))
+    return cast_to(average, losses.dtype)
 
 
 def _weighted(op: str, losses: Tensor, weight: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from tracegraph.array.indexing.selection import gather
 from tracegraph.array.joining import together
 from tracegraph.array.shaping import cut, pad, reshape
 from tracegraph.core.shapes import element_count, same_size
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, float32
 from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.math.elementwise.arithmetic import (
@@ -233,6 +233,12 @@ def batch_normalization(
     >>> tg.nn.batch_normalization([3.0], 1.0, 4.0, None, None, 0.0).numpy()
     array([1.], dtype=float32)
     """
+    x = as_tensor(x)
+    parts = mean, variance, offset, scale, variance_epsilon
+    given = [as_tensor(p).dtype for p in parts if has_dtype(p)]
+    if x.dtype.is_floating and summable(x) is not x and given.count(x.dtype) == len(given):
+        wide: Any = [p if p is None else cast_to(as_tensor(p), float32) for p in parts]
+        return cast_to(batch_normalization(summable(x), *wide), x.dtype)
     spread = as_tensor(variance)
     # A number takes the dtype of the variance, so that it does not make the result complex.
     own = None if has_dtype(variance_epsilon) else spread.dtype

@@ -144,17 +144,23 @@ class BatchNormalization(ScaledNormalization):
         x = as_tensor(inputs)
         rank = rank_of("BatchNormalization", x)
         axis = as_axis("BatchNormalization", self.axis, rank, x)
+        wide = summable(x)
         if as_flag("BatchNormalization", "training", training) and self.trainable:
             others = [k for k in range(rank) if k != axis]
-            mean, variance = _moments_where(mask, x, others)
+            mean, variance = _moments_where(mask, wide, others)
             offsets = self._corrected(mean, variance) if self.renorm else self._parts()
             self._move_all(mean, variance)
         else:
             mean, variance = self.moving_mean, self.moving_variance
             offsets = self._parts()
-        parts: Any = (mean, variance, *offsets)
-        spread: Any = [p if p is None else along_channels(p, rank - 1 - axis) for p in parts]
-        return nn.batch_normalization(x, *spread, variance_epsilon=self.epsilon)
+        parts: Any = [
+            None
+            if p is None
+            else along_channels(cast_to(as_tensor(p), wide.dtype), rank - 1 - axis)
+            for p in (mean, variance, *offsets)
+        ]
+        y = nn.batch_normalization(wide, *parts, variance_epsilon=self.epsilon)
+        return cast_to(y, x.dtype)
 
     def _corrected(self, mean: Tensor, variance: Tensor) -> tuple[Any, Any]:
         """beta and gamma after the corrections of batch renormalization."""
@@ -185,7 +191,8 @@ class BatchNormalization(ScaledNormalization):
 
 
 def _move(moving: Variable, batch: Tensor, momentum: float) -> None:
-    moving.assign(add(multiply(moving, momentum), multiply(batch, 1 - momentum)))
+    moved = add(multiply(summable(as_tensor(moving)), momentum), multiply(batch, 1 - momentum))
+    moving.assign(cast_to(moved, moving.dtype))
 
 
 def _clipping(bounds: Any) -> dict[str, float]:
@@ -214,11 +221,10 @@ def _moments_where(mask: TensorLike | None, x: Tensor, axes: list[int]) -> tuple
         fact = f"a mask of {flags.type} does not fit inputs of {x.type}"
         fix = "give a mask with the shape of the inputs without the last axis"
         refuse("BatchNormalization", fact, x, fix=fix)
-    wide = summable(x)
     kept = broadcast_to(expand_dims(flags, -1), sizes_of("BatchNormalization", x))
-    zero = as_tensor(0.0, wide.dtype)
-    count = maximum(reduce_sum(cast_to(kept, wide.dtype), axes, keepdims=True), 1.0)
-    mean = divide(reduce_sum(where(kept, wide, zero), axes, keepdims=True), count)
-    spread = where(kept, square(subtract(wide, mean)), zero)
+    zero = as_tensor(0.0, x.dtype)
+    count = maximum(reduce_sum(cast_to(kept, x.dtype), axes, keepdims=True), 1.0)
+    mean = divide(reduce_sum(where(kept, x, zero), axes, keepdims=True), count)
+    spread = where(kept, square(subtract(x, mean)), zero)
     variance = divide(reduce_sum(spread, axes, keepdims=True), count)
-    return cast_to(squeeze(mean, axes), x.dtype), cast_to(squeeze(variance, axes), x.dtype)
+    return squeeze(mean, axes), squeeze(variance, axes)
