@@ -426,3 +426,24 @@ def test_and_and_or_give_the_operand_that_decides():
     assert float(gradient(lambda x: f(x, tg.constant(5.0))[0], x)) == 2.0
     mixed = tg.function(lambda x, y: 1 if x and y > 2.0 else 0)
     assert [int(mixed(tg.constant(2.0), tg.constant(y))) for y in (1.0, 3.0)] == [0, 1]
+
+
+def test_a_number_finds_its_dtype_where_python_would_leave_out_an_inner_loop():
+    def found_late(x, n):
+        total, i = 0.0, 0
+        while i < n:
+            j = 0
+            while j < i:
+                if x > 3.0:
+                    total = total + 100.0
+                elif total > 7.0:
+                    i = i + 1
+                else:
+                    total = total + x
+                j, x = j + 1, x * 1.5
+            i = i + 1
+        return total
+
+    for x in (0.9, 2.5):
+        found = tg.function(found_late)(tg.constant(x, tg.float64), tg.constant(6))
+        assert float(found) == pytest.approx(found_late(x, 6), rel=1e-12)

@@ -352,3 +352,22 @@ def of_a_branch(n):
 def test_a_size_that_only_a_branch_computes_may_be_negative():
     with pytest.raises(tg.errors.TraceError, match="how large it may become"):
         tg.function(of_a_branch)(tg.constant(1))
+
+
+def test_a_loop_of_no_steps_indexes_what_has_no_rows():
+    @tg.function
+    def total(x, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.zeros([2])
+            for i in tg.range(n):
+                y = y + x[i] * tg.gather(x, i) + tg.gather_nd(x, [i]) + tg.reduce_sum(x[:, i])
+        return y, tape.gradient(y, x)
+
+    for n in (0, 2):
+        x = tg.ones([n, 2])
+        y, slope = total(x, tg.constant(n))
+        np.testing.assert_array_equal(y.numpy(), [4.0 * n] * 2)
+        assert slope.shape == (n, 2)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="has no elements to index"):
+        total(tg.ones([0, 2]), tg.constant(1))

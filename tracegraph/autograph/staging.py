@@ -448,11 +448,11 @@ class _LoopName:
         own = [_LoopLeaf(x, None if _is_kept(x) else _type_of(x)) for x in leaves]
         return _LoopName(structure, own)
 
-    def fresh(self) -> Any:
-        """The value before the loop, in fresh containers."""
+    def fresh(self, begun: Callable[[_LoopLeaf], Any]) -> Any:
+        """The value before the loop, in fresh containers: for each leaf what `begun` gives."""
         if self.structure is None:
             return self.undefined
-        return self.structure.pack([leaf.initial for leaf in self.leaves])
+        return self.structure.pack([*map(begun, self.leaves)])
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
         if self.structure is None:
@@ -665,12 +665,23 @@ class _StagedLoop:
     def _retyped(self, once: Callable[[], None]) -> bool:
         """Whether numbers become tensors of another type when an iteration starts with the numbers
         themselves. The loop then carries them with those types."""
-        leaves = [leaf for own in self.own for leaf in own.leaves]
-        if not any(is_number(leaf.initial) for leaf in leaves):
-            return False
-        with Trace("iteration"):
+        numbers = [x.initial for own in self.own for x in own.leaves if is_number(x.initial)]
+        # By integers that it knows, Python may decide to leave out an inner loop.
+        probes = ((bool, int, float, complex), (float, complex))
+        return any(
+            self._is_retyped_by(once, kinds) for kinds in probes if {*map(type, numbers)} & {*kinds}
+        )
+
+    def _is_retyped_by(self, once: Callable[[], None], kinds: tuple[type, ...]) -> bool:
+        """Whether it is so if numbers of these kinds remain numbers, and others are tensors."""
+
+        def begun(leaf: _LoopLeaf) -> Any:
+            is_known = not is_number(leaf.initial) or type(leaf.initial) in kinds
+            return leaf.initial if is_known else iteration.input(type_of(leaf.initial))
+
+        with Trace("iteration") as iteration:
             try:
-                self._run(once, tuple(own.fresh() for own in self.own))
+                self._run(once, tuple(own.fresh(begun) for own in self.own))
             except _Again:
                 return True
             after = self._after_iteration()

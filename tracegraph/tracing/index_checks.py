@@ -8,21 +8,23 @@ that, reads are clamped to the nearest element and writes are dropped, as `ops.i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tracegraph.core.shapes import Size, element_count
-from tracegraph.core.types import int32, int64
+from tracegraph.core.types import bool_, int32, int64
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import DTypeError, InvalidArgumentError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import LARGEST_CONSTANT, static_value
-from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.broadcast import full, zeros_of
+from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import Cast, GreaterEqual, LessEqual, LogicalAnd, NotEqual
 from tracegraph.ops.index import size_value
 from tracegraph.ops.reduce import All, Max, Min
-from tracegraph.ops.shape import at_least, slice_axis
+from tracegraph.ops.shape import Concatenate, at_least, slice_axis
 from tracegraph.tracing.trace import Trace, current_trace
 
 
@@ -37,6 +39,35 @@ def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
         for k, axis in enumerate(axes):
             x = at_least(x, axis, int(_along(value, axes, k).max()) + 1)
     return x
+
+
+def taken_from(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
+    """`in_range`, for elements that are read."""
+    x = in_range(op, x, at, axes)
+    for axis in axes if 0 not in at.type.shape else ():
+        x = with_elements(op, x, axis)
+    return x
+
+
+def with_elements(op: str, x: Tensor, axis: int, count: Size = 1) -> Tensor:
+    """x, of which code takes `count` elements along an axis. If that has none, they are zeros in a
+    branch or a loop, which need not run, and fail the check of a run that comes there."""
+    shape = x.type.shape
+    if shape[axis] != 0 or count == 0 or not _is_in_region():
+        return x
+    fact = f"{op}: axis {axis} of {x.type} has no elements to index"
+    _trace().check(constant(False, bool_), fact, (), "check that the tensor is not empty first")
+    zeros = full(0, x.type.with_shape((*shape[:axis], count, *shape[axis + 1 :])))
+    return Concatenate(axis)(x, zeros)
+
+
+def _is_in_region() -> bool:
+    trace: Any = current_trace()
+    while isinstance(trace, Trace):
+        if trace.region is not None:
+            return True
+        trace = trace.outer
+    return False
 
 
 def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarray | None:
