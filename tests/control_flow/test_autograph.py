@@ -1294,11 +1294,22 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
             k = 0
         return k
 
+    def h(n):
+        for k in tg.range(n):
+            n = n + k
+        else:
+            n = n * 2
+        return n
+
     for function, words in (
+        (
+            h,
+            "not known while tracing[^;]*; h runs as plain Python, because it has a `for ... else`",
+        ),
         (f, "f runs as plain Python, because it has a `yield` in line"),
         (g, "g runs as plain Python, because it has a `for ... else` in line"),
     ):
-        with pytest.raises(tg.errors.TraceError, match=words):
+        with pytest.raises(tg.errors.TraceError, match=f"(?s){words}"):
             tg.function(function)(tg.constant(1))
 
 
