@@ -15,7 +15,7 @@ import numpy as np
 from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.types import bool_, int32, int64
 from tracegraph.eager.tensor_methods import host_array
-from tracegraph.errors import DTypeError, InvalidArgumentError, fail
+from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import LARGEST_CONSTANT, static_value
@@ -50,15 +50,26 @@ def taken_from(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def with_elements(op: str, x: Tensor, axis: int, count: Size = 1) -> Tensor:
-    """x, of which code takes `count` elements along an axis. If that has none, they are zeros in a
-    branch or a loop, which need not run, and fail the check of a run that comes there."""
-    shape = x.type.shape
-    if shape[axis] != 0 or count == 0 or not _is_in_region():
+    """x, of which code takes `count` elements along an axis, and refuses one that has none. A
+    branch or a loop need not run: there they are zeros, and a run that comes there fails."""
+    size = x.type.shape[axis]
+    if count == 0:
+        return x
+    if not _is_in_region():
+        if size == 0:
+            fact = f"{op}: axis {axis} of {x.type} has no elements to index"
+            fail(ShapeError, fact, operands=[operand_text(x)], fix=_NOT_EMPTY)
+        return at_least(x, axis, 1)
+    if size != 0:
         return x
     fact = f"{op}: axis {axis} of {x.type} has no elements to index"
-    _trace().check(constant(False, bool_), fact, (), "check that the tensor is not empty first")
+    _trace().check(constant(False, bool_), fact, (), _NOT_EMPTY)
+    shape = x.type.shape
     zeros = full(0, x.type.with_shape((*shape[:axis], count, *shape[axis + 1 :])))
     return Concatenate(axis)(x, zeros)
+
+
+_NOT_EMPTY = "check that the tensor is not empty first"
 
 
 def _is_in_region() -> bool:
