@@ -447,3 +447,96 @@ def test_a_number_finds_its_dtype_where_python_would_leave_out_an_inner_loop():
     for x in (0.9, 2.5):
         found = tg.function(found_late)(tg.constant(x, tg.float64), tg.constant(6))
         assert float(found) == pytest.approx(found_late(x, 6), rel=1e-12)
+
+
+total = 0
+
+
+def count_globally():
+    global total
+    total += 1
+    return total
+
+
+def counter():
+    count = 0
+
+    def step():
+        nonlocal count
+        count += 1
+        return count
+
+    return step
+
+
+class Counter:
+    __slots__ = ("count",)
+    made = 0
+
+    def __init__(self):
+        self.count = 0
+
+    def step(self):
+        self.count += 1
+        return self.count
+
+    @classmethod
+    def made_one(cls):
+        cls.made += 1
+        return cls.made
+
+
+class Switch:
+    def __init__(self):
+        self.is_on, self.mode, self.built = False, "first", False
+
+    def step(self):
+        self.built = True
+        if not self.is_on:
+            self.is_on, self.mode = True, "later"
+        return 1
+
+
+def by_array(n):
+    numbers = np.zeros(2)
+    for _ in range(n):
+        for k in (0, 1):
+            numbers[k] += 1.0
+    return numbers[0]
+
+
+def step_in_a_loop(n, make):
+    step, m = make(), n
+    for _ in range(n):
+        m = m + step()
+    return m
+
+
+def step_in_a_branch(n, make):
+    step, m = make(), n
+    if n > 1:
+        m = m + step()
+    return m
+
+
+@pytest.mark.parametrize(
+    "function, make, names",
+    [
+        (step_in_a_loop, lambda: count_globally, {"total"}),
+        (step_in_a_loop, lambda: Counter().step, {"self.count"}),
+        (step_in_a_loop, lambda: Counter.made_one, {"Counter.made"}),
+        (step_in_a_loop, lambda: Switch().step, {"self.is_on", "self.mode"}),
+        (step_in_a_branch, counter, {"count"}),
+        (step_in_a_branch, lambda: Switch().step, {"self.is_on", "self.mode"}),
+    ],
+    ids=["global", "slots", "class", "flags", "closure", "flags in a branch"],
+)
+def test_what_functions_from_elsewhere_set_is_told(function, make, names):
+    with pytest.warns(UserWarning, match="while (the body of a loop|a branch) was traced") as told:
+        tg.function(function)(tg.constant(3), make)
+    assert {str(x.message).partition(" changed")[0] for x in told} == names
+
+
+def test_numbers_put_into_an_array_are_told():
+    with pytest.warns(UserWarning, match="numbers changed while the body of a loop was traced"):
+        tg.function(by_array)(tg.constant(3))
