@@ -153,11 +153,13 @@ def _window_axes(op: Any, rank: int, index_rank: int) -> tuple[int, ...]:
 def _dynamic_slice(op: ops.DynamicSlice, x: Any, *starts: Any) -> Any:
     if not starts:
         return x
+    if 0 in x.shape:
+        return jnp.zeros(sizes.shape(op.sizes), x.dtype)
     return lax.dynamic_slice(x, starts, sizes.shape(op.sizes), allow_negative_indices=False)
 
 
 @lowers(ops.DynamicUpdateSlice)
 def _dynamic_update_slice(op: ops.DynamicUpdateSlice, x: Any, update: Any, *starts: Any) -> Any:
-    if not starts or math.prod(update.shape) == 0:
+    if not starts or 0 in update.shape or 0 in x.shape:
         return update if not starts else x
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)

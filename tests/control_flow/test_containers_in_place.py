@@ -191,6 +191,202 @@ def test_what_changes_its_length_is_refused(function, fact):
         assert f"{__file__}:" in str(error.value)
 
 
+def lists_in_lists(n):
+    rows, table, x = [[1.0]], {"a": [], "b": []}, 1.0
+    for i in range(n):
+        rows[0].append(x)
+        if i % 2 == 0:
+            table["a"].append(x)
+        else:
+            table["b"].append(-x)
+        x = x * 2.0
+    return len(rows[0]), rows[0][-1], len(table["a"]), len(table["b"])
+
+
+def keys_of_both(n):
+    table = {}
+    if n > 1:
+        table.update(a=1, b=n)
+    else:
+        table.update(a=5, b=2 * n)
+    return table["a"], table["b"]
+
+
+def taken_before_leaving(n):
+    numbers, total = iter([1, 2, 3, 4]), 0
+    for _ in range(4):
+        x = next(numbers)
+        if total > n:
+            break
+        total = total + n * x
+    return total
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lists_in_lists, keys_of_both, taken_before_leaving],
+    ids=lambda f: f.__name__,
+)
+def test_lists_keys_and_iterators_that_a_graph_can_follow(program):
+    f = tg.function(program)
+    for n in (1, 3):
+        assert [*map(float, tg.nest.flatten(f(tg.constant(n))))] == [
+            *map(float, tg.nest.flatten(program(n)))
+        ]
+
+
+class Numbers:
+    def __init__(self):
+        self.rest = iter([1.0, 2.0, 3.0])
+
+
+def by_next(n):
+    numbers, total = Numbers(), 0.0
+    for _ in range(n):
+        total = total + next(numbers.rest)
+    return total
+
+
+def by_next_in_a_branch(n):
+    numbers = [iter([1.0, 2.0])]
+    return next(numbers[0]) if n > 1 else 0.0 * next(numbers[0])
+
+
+def by_a_generator(n):
+    numbers, total = (k for k in range(5)), 0
+    while n > 0:
+        for x in numbers:
+            total = total + x
+        n = n - 1
+    return total
+
+
+def skipped(n):
+    numbers, total = iter([1, 2, 3]), 0
+    for _ in range(3):
+        if total > n:
+            continue
+        total = total + next(numbers)
+    return total
+
+
+def in_a_row(n):
+    rows, total = [[], []], 0.0
+    for _ in range(n):
+        for row in rows:
+            row.append(2.0)
+            total = total + len(row)
+    return total
+
+
+def at_a_computed_place(n):
+    rows, total = [[], []], n
+    for _ in range(n):
+        for k in range(2):
+            rows[k].append(n)
+            total = total + len(rows[k])
+    return total
+
+
+def by_default(n):
+    table, total = {}, n
+    for _ in range(n):
+        table.setdefault("a", []).append(n)
+        total = total + len(table["a"])
+    return total
+
+
+def inserted(n):
+    values = []
+    for _ in range(n):
+        values.insert(0, 1.0)
+    return len(values)
+
+
+def grown_deque(n):
+    values = deque(maxlen=2)
+    for _ in range(n):
+        values.append(1)
+    return len(values)
+
+
+def counted_by_new_key(n):
+    counts = {}
+    for _ in range(n):
+        for key in ("a", "b"):
+            counts[key] = counts.get(key, 0) + 1
+    return counts["a"]
+
+
+def in_a_long_list(n):
+    counts = [0] * 1500
+    for _ in range(n):
+        for k in (3, 4):
+            counts[k] += 1
+    return counts[3]
+
+
+def in_a_long_list_of_lists(n):
+    counts = [[0, 0] for _ in range(1500)]
+    if n > 1:
+        for k in (3, 4):
+            counts[k][1] += 1
+    return counts[3][1]
+
+
+@pytest.mark.parametrize(
+    "function, fact, line",
+    [
+        (by_next, "iterator is advanced in a loop that a tensor decides about", 3),
+        (by_next_in_a_branch, "iterator is advanced in a branch", 2),
+        (by_a_generator, "iterator is advanced in a loop", 3),
+        (skipped, "iterator is advanced in a branch", 5),
+        (in_a_row, r"\.append\(\) changes a list in a loop", 4),
+        (at_a_computed_place, r"\.append\(\) changes a list in a loop", 4),
+        (by_default, r"\.append\(\) changes a list in a loop", 3),
+        (inserted, r"\.insert\(\) changes a list in a loop", 3),
+        (grown_deque, r"items of values is a list, \[\] before the loop", 2),
+        (counted_by_new_key, r"counts\['a'\] is set to 1 by the first step .* becomes 2", 2),
+        (in_a_long_list, "counts, with 1,500 items, is changed in a branch or a loop", 2),
+        (in_a_long_list_of_lists, "counts, with 1,500 items, is changed", 2),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_python_does_once_is_refused(function, fact, line):
+    with pytest.raises(SignatureError, match=fact) as error:
+        tg.function(function)(tg.constant(3))
+    assert f"{__file__}:{function.__code__.co_firstlineno + line}:" in str(error.value)
+
+
+def test_a_number_under_a_key_that_one_branch_adds_is_told():
+    def one_branch(n):
+        table = {}
+        if n > 1:
+            table.update(a=1)
+        return table.get("a", 0)
+
+    with pytest.warns(UserWarning, match=r"table\['a'\] was set to 1 while a branch was traced"):
+        tg.function(one_branch)(tg.constant(1))
+
+
+def test_what_is_collected_to_look_at_is_left_alone():
+    seen, log, counts = [], {}, [0] * 5000
+
+    @tg.function
+    def f(x):
+        for _ in tg.range(3):
+            seen.append(x.shape)
+            log["of" + "x"] = x.shape[0]
+            log.setdefault("shapes", []).append(x.shape)
+            x = x * 2.0 + counts[0]
+        if x[0] > 3.0:
+            log["shapes"].append(x.dtype)
+        return x
+
+    np.testing.assert_array_equal(f(tg.constant([3.0, 1.0])).numpy(), [24.0, 8.0])
+    assert log["ofx"] == 2 and tg.float32 in log["shapes"] and seen
+
+
 def extended(n):
     values = [1]
     for i in range(n):
@@ -230,3 +426,117 @@ def test_and_and_or_give_the_operand_that_decides():
     assert float(gradient(lambda x: f(x, tg.constant(5.0))[0], x)) == 2.0
     mixed = tg.function(lambda x, y: 1 if x and y > 2.0 else 0)
     assert [int(mixed(tg.constant(2.0), tg.constant(y))) for y in (1.0, 3.0)] == [0, 1]
+
+
+def test_a_number_finds_its_dtype_where_python_would_leave_out_an_inner_loop():
+    def found_late(x, n):
+        total, i = 0.0, 0
+        while i < n:
+            j = 0
+            while j < i:
+                if x > 3.0:
+                    total = total + 100.0
+                elif total > 7.0:
+                    i = i + 1
+                else:
+                    total = total + x
+                j, x = j + 1, x * 1.5
+            i = i + 1
+        return total
+
+    for x in (0.9, 2.5):
+        found = tg.function(found_late)(tg.constant(x, tg.float64), tg.constant(6))
+        assert float(found) == pytest.approx(found_late(x, 6), rel=1e-12)
+
+
+total = 0
+
+
+def count_globally():
+    global total
+    total += 1
+    return total
+
+
+def counter():
+    count = 0
+
+    def step():
+        nonlocal count
+        count += 1
+        return count
+
+    return step
+
+
+class Counter:
+    __slots__ = ("count",)
+    made = 0
+
+    def __init__(self):
+        self.count = 0
+
+    def step(self):
+        self.count += 1
+        return self.count
+
+    @classmethod
+    def made_one(cls):
+        cls.made += 1
+        return cls.made
+
+
+class Switch:
+    def __init__(self):
+        self.is_on, self.mode, self.built = False, "first", False
+
+    def step(self):
+        self.built = True
+        if not self.is_on:
+            self.is_on, self.mode = True, "later"
+        return 1
+
+
+def by_array(n):
+    numbers = np.zeros(2)
+    for _ in range(n):
+        for k in (0, 1):
+            numbers[k] += 1.0
+    return numbers[0]
+
+
+def step_in_a_loop(n, make):
+    step, m = make(), n
+    for _ in range(n):
+        m = m + step()
+    return m
+
+
+def step_in_a_branch(n, make):
+    step, m = make(), n
+    if n > 1:
+        m = m + step()
+    return m
+
+
+@pytest.mark.parametrize(
+    "function, make, names",
+    [
+        (step_in_a_loop, lambda: count_globally, {"total"}),
+        (step_in_a_loop, lambda: Counter().step, {"self.count"}),
+        (step_in_a_loop, lambda: Counter.made_one, {"Counter.made"}),
+        (step_in_a_loop, lambda: Switch().step, {"self.is_on", "self.mode"}),
+        (step_in_a_branch, counter, {"count"}),
+        (step_in_a_branch, lambda: Switch().step, {"self.is_on", "self.mode"}),
+    ],
+    ids=["global", "slots", "class", "flags", "closure", "flags in a branch"],
+)
+def test_what_functions_from_elsewhere_set_is_told(function, make, names):
+    with pytest.warns(UserWarning, match="while (the body of a loop|a branch) was traced") as told:
+        tg.function(function)(tg.constant(3), make)
+    assert {str(x.message).partition(" changed")[0] for x in told} == names
+
+
+def test_numbers_put_into_an_array_are_told():
+    with pytest.warns(UserWarning, match="numbers changed while the body of a loop was traced"):
+        tg.function(by_array)(tg.constant(3))

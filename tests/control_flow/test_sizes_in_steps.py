@@ -352,3 +352,50 @@ def of_a_branch(n):
 def test_a_size_that_only_a_branch_computes_may_be_negative():
     with pytest.raises(tg.errors.TraceError, match="how large it may become"):
         tg.function(of_a_branch)(tg.constant(1))
+
+
+def test_a_loop_of_no_steps_indexes_what_has_no_rows():
+    @tg.function
+    def total(x, n):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = tg.zeros([2])
+            for i in tg.range(n):
+                y = y + x[i] * tg.gather(x, i) + tg.gather_nd(x, [i]) + tg.reduce_sum(x[:, i])
+        return y, tape.gradient(y, x)
+
+    for n in (0, 2):
+        x = tg.ones([n, 2])
+        y, slope = total(x, tg.constant(n))
+        np.testing.assert_array_equal(y.numpy(), [4.0 * n] * 2)
+        assert slope.shape == (n, 2)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="has no elements to index"):
+        total(tg.ones([0, 2]), tg.constant(1))
+
+
+def test_a_loop_that_breaks_over_rows_of_which_the_run_finds_none():
+    @tg.function
+    def total(x, low):
+        y = 0.0
+        for row in tg.boolean_mask(x, x > low):
+            y = y * row + row * row
+            if y > 100.0:
+                break
+        return y
+
+    x = tg.constant([0.25, 0.5, 2.0], tg.float64)
+    for low, y, slope in ((5.0, 0.0, [0, 0, 0]), (0.4, 4.5, [0, 2.0, 4.25])):
+        f = lambda x, low=low: total(x, tg.constant(low, tg.float64))  # noqa: E731
+        assert float(f(x)) == y
+        np.testing.assert_allclose(tg.grad(f)(x).numpy(), slope)
+        np.testing.assert_allclose(tg.jvp(f, (x,), (tg.ones_like(x),))[1].numpy(), sum(slope))
+
+
+def test_an_index_into_what_the_run_finds_empty_is_refused_where_it_is_certain_to_run():
+    @tg.function
+    def chosen(x, n):
+        return tg.boolean_mask(x, x > 1.0)[n]
+
+    assert float(chosen(tg.constant([0.5, 2.0]), tg.constant(0))) == 2.0
+    with pytest.raises(tg.errors.ShapeError, match=rf"{__file__}:\d+"):
+        chosen(tg.constant([0.5]), tg.constant(0))

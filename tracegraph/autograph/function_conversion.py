@@ -28,6 +28,7 @@ from tracegraph.eager.tensor_methods import (
     why_not_converted as why_not_converted_hooks,
 )
 from tracegraph.ir.tensor import Tensor
+from tracegraph.state.module import WRAPS_BY
 from tracegraph.state.variable import Variable
 
 T = TypeVar("T")
@@ -86,6 +87,11 @@ is_converted_hooks.append(lambda code: HOOKS in code.co_freevars)
 
 
 def _converted_function(function: FunctionType) -> FunctionType:
+    wraps = vars(function).get(WRAPS_BY)
+    if wraps is not None:  # a wrapper of ours around a user's method
+        method: Any = function.__wrapped__  # type: ignore[attr-defined]
+        inner = converted(method)
+        return function if inner is method else wraps(inner)
     if is_left_alone(function):
         return function
     code = _code_of(function)

@@ -20,11 +20,14 @@ from tracegraph.autograph import function_conversion, iteration
 from tracegraph.autograph.function_conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
+    changes_kept,
+    check_advance,
     chosen,
     finally_,
     leave_iteration,
     list_append,
     list_extend,
+    list_insert,
     negated,
     predicate,
     read,
@@ -127,6 +130,7 @@ def for_stmt(
     opts: dict[str, Any],
 ) -> None:
     steps = iteration.staged_steps(iterated)
+    check_advance(iterated)
     if steps is not None:
         most, names = opts.get("maximum_iterations"), opts["read_after"]
         item = opts["iterate_names"]
@@ -344,7 +348,7 @@ def if_exp(
 
 def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
     def traced(part: Callable[[], Any]) -> tuple[Any]:
-        with names_kept(part, name):
+        with names_kept(part, name), changes_kept(part, ()):
             return (part(),)
 
     (value,) = chosen(predicate(cond), lambda: traced(first), lambda: traced(second), (name,))
@@ -404,10 +408,17 @@ def iterated(f: Any) -> Any:
         return function
 
     def made(*args: Any, **kwargs: Any) -> Any:
+        for x in args:
+            check_advance(x)
         steps = make(*args, **kwargs)
         return function(*args, **kwargs) if steps is None else steps
 
     return made
+
+
+def _next(iterated: Any, *default: Any) -> Any:
+    check_advance(iterated)
+    return next(iterated, *default)
 
 
 def _print(*values: Any, **options: Any) -> None:
@@ -439,6 +450,7 @@ def _is_counted_by_graph(value: Any) -> bool:
 _OF_TENSORS: dict[Any, Callable[..., Any]] = {
     all: all_,
     any: any_,
+    next: _next,
     print: _print,
     **{f: _by_graph(f) for f in (bool, float, int, len)},
     **{f: _by_graph(f, of_items=True) for f in (max, min, sum)},
@@ -514,6 +526,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     autograph_artifact=autograph_artifact,
     list_append=list_append,
     list_extend=list_extend,
+    list_insert=list_insert,
     called=called,
     check_left_out=check_left_out,
     finally_=finally_,

@@ -10,7 +10,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -330,33 +330,38 @@ def run_choice(
     """An `if` on a predicate of the graph: traces both branches from the same state. The `flags`
     say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too.
     What is in the containers `carried` is state already."""
-    before = get_state()
+    before, flags, advanced = get_state(), frozenset(flags), _thread.advanced
     # The first statement that is traced opens it.
-    containers = opened("tracegraph.autograph.containers")
-    held = containers.held_by((body, orelse), names, carried)
+    containers = opened("tracegraph.autograph.changes.containers")
+    held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
 
-    def branch(run: Callable[[], None]) -> Callable[[], Values]:
+    def branch(run: Callable[[], None], is_first: bool) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
             try:
-                with _lists_kept(run, is_loop=False), _objects_kept(run, names, is_loop=False):
+                with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
                     run()
             except Exception as error:
                 _mark(error, "a branch of the `if`")
                 raise
             if changed := containers.changed(held, names):
                 raise containers.ContainersChanged(changed)
-            return get_state()
+            after = get_state()
+            set_state(before)  # without the keys that are its names
+            keys.remember(is_first, held)
+            return after
 
         return traced
 
     try:
-        exits = _Exits(second=frozenset(flags), shared=shared)
-        after = chosen(pred, branch(body), branch(orelse), names, exits)
+        exits = _Exits(second=flags, shared=shared)
+        after = chosen(pred, branch(body, True), branch(orelse, False), names, exits)
     except containers.ContainersChanged as change:
         for x in change.held:
             x.put_back()
         set_state(before)
+        if advanced != _thread.advanced:  # what is traced again would take further items
+            _refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         names, carried = (*names, *more), (*carried, *change.held)
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried)
@@ -365,6 +370,7 @@ def run_choice(
         set_state(before)
         _note_raise(error)
         raise
+    keys.put_back()
     set_state(after)
 
 
@@ -406,7 +412,10 @@ class _ListGrows(Exception):
     """Code appends to a list that a loop carries."""
 
     def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self.dtype = items, as_tensor(value).dtype
+        self.items, self.dtype, self._source = items, as_tensor(value).dtype, here()
+
+    def refuse(self) -> NoReturn:
+        _refuse_change(self.items.append, is_loop=True, source=self._source)
 
 
 @dataclasses.dataclass
@@ -439,11 +448,11 @@ class _LoopName:
         own = [_LoopLeaf(x, None if _is_kept(x) else _type_of(x)) for x in leaves]
         return _LoopName(structure, own)
 
-    def fresh(self) -> Any:
-        """The value before the loop, in fresh containers."""
+    def fresh(self, begun: Callable[[_LoopLeaf], Any]) -> Any:
+        """The value before the loop, in fresh containers: for each leaf what `begun` gives."""
         if self.structure is None:
             return self.undefined
-        return self.structure.pack([leaf.initial for leaf in self.leaves])
+        return self.structure.pack([*map(begun, self.leaves)])
 
     def value(self, tensors: Iterator[Tensor], is_final: bool = False) -> Any:
         if self.structure is None:
@@ -500,6 +509,9 @@ class _StagedLoop:
         self.own = [_LoopName.before(value) for value in self._before]
         #: The containers whose items iterations change.
         self._carried_items: list[Any] = []
+        # The first loop that is traced opens it.
+        self._containers = opened("tracegraph.autograph.changes.containers")
+        self._added_keys = self._containers.AddedKeys()
         #: What only the loop sets, such as what the function returns from it, by its name's index,
         #: if only the run knows its size: the loop carries what it is computed from.
         self._late: dict[int, LateValue] = {}
@@ -526,6 +538,7 @@ class _StagedLoop:
                 fail(ShapeError, fact, fix="return after the loop: leave it by `break`")
         except BaseException:
             self._set_state(self._before)
+            self._added_keys.remove()
             raise
         self._set_state(self._after(results))
 
@@ -575,13 +588,15 @@ class _StagedLoop:
         grows, to carry it as an array."""
         self._set_state(values)
         user_body, names = self._options.body or body, self._names
-        containers = opened("tracegraph.autograph.containers")
-        held = containers.held_by((user_body,), names, self._carried_items)
+        held = self._containers.held_by((user_body,), names, self._carried_items)
         try:
-            with _lists_kept(user_body, is_loop=True), _objects_kept(user_body, names, True):
+            with changes_kept(user_body), _objects_kept(user_body, names, is_loop=True):
                 body()
-            if changed := containers.changed(held, names):
+            self._added_keys.check(held, names)
+            if changed := self._containers.changed(held, names):
                 self._carry_items(changed)
+            if self._added_keys.are_new(held, self._get_state, self._set_state, values):
+                raise _Again
         except _ListGrows as growth:
             for number, value in enumerate(values):
                 if value is growth.items:
@@ -591,6 +606,8 @@ class _StagedLoop:
                         raise
                     self._growing[number] = growth.dtype
                     raise _Again from None
+            if not _is_in_loop(growth.items):
+                growth.refuse()
             raise
         except Exception as error:
             _mark(error, "the loop")
@@ -601,8 +618,9 @@ class _StagedLoop:
         for x in held:
             x.put_back()
         self._set_state(self._before)
-        add = opened("tracegraph.autograph.containers").with_items
-        self._get_state, self._set_state, more = add(held, self._get_state, self._set_state)
+        self._get_state, self._set_state, more = self._containers.with_items(
+            held, self._get_state, self._set_state
+        )
         self._names = (*self._names, *more)
         self._carried_items += held
         added = self._get_state()[len(self._before) :]
@@ -647,12 +665,23 @@ class _StagedLoop:
     def _retyped(self, once: Callable[[], None]) -> bool:
         """Whether numbers become tensors of another type when an iteration starts with the numbers
         themselves. The loop then carries them with those types."""
-        leaves = [leaf for own in self.own for leaf in own.leaves]
-        if not any(is_number(leaf.initial) for leaf in leaves):
-            return False
-        with Trace("iteration"):
+        numbers = [x.initial for own in self.own for x in own.leaves if is_number(x.initial)]
+        # By integers that it knows, Python may decide to leave out an inner loop.
+        probes = ((bool, int, float, complex), (float, complex))
+        return any(
+            self._is_retyped_by(once, kinds) for kinds in probes if {*map(type, numbers)} & {*kinds}
+        )
+
+    def _is_retyped_by(self, once: Callable[[], None], kinds: tuple[type, ...]) -> bool:
+        """Whether it is so if numbers of these kinds remain numbers, and others are tensors."""
+
+        def begun(leaf: _LoopLeaf) -> Any:
+            is_known = not is_number(leaf.initial) or type(leaf.initial) in kinds
+            return leaf.initial if is_known else iteration.input(type_of(leaf.initial))
+
+        with Trace("iteration") as iteration:
             try:
-                self._run(once, tuple(own.fresh() for own in self.own))
+                self._run(once, tuple(own.fresh(begun) for own in self.own))
             except _Again:
                 return True
             after = self._after_iteration()
@@ -883,33 +912,48 @@ def read(value: Any) -> Any:
     return value
 
 
-# Lists that must not grow.
+# Lists and iterators that must not change.
+
+
+class _Entered(NamedTuple):
+    """A branch or body that is being traced."""
+
+    #: The lists and iterators from outside, by their identities.
+    held: dict[int, Any]
+    #: "a loop" or "a branch"; empty if it only guards code that follows a `break` or `return`:
+    #: Python would come there in each of the same iterations before that.
+    kind: str
 
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
         #: How many `finally` blocks are being traced.
         self.finally_depth = 0
-        #: For each branch and body being traced: the lists from outside, and whether it is a loop.
-        self.lists: list[tuple[dict[int, list[Any]], bool]] = []
+        self.entered: list[_Entered] = []
+        #: How often code that is guarded has advanced an iterator.
+        self.advanced = 0
 
 
 _thread = _OfThread()
 
 
 @contextlib.contextmanager
-def _lists_kept(body: Any, is_loop: bool) -> Iterator[None]:
+def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None]:
     """A context in which the lists that a body has from outside must not change, nor dicts and
-    sets get its tensors as keys."""
+    sets get its tensors as keys, nor iterators be advanced. A branch has `flags`."""
+    is_guard = any(not name.startswith(f"{HOOKS}continue_") for name in flags or ())
+    kind = "a loop" if flags is None else "" if is_guard else "a branch"
     held = [*_held_by(body)]
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
-    _thread.lists.append(({id(x): x for x in held if type(x) is list}, is_loop))
+    kept = {id(x): x for x in held if type(x) is list}
+    kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
+    _thread.entered.append(_Entered(kept, kind))
     try:
         yield
         for table, count in counts:
-            _check_keys(table, count, is_loop)
+            _check_keys(table, count, kind or "a branch")
     finally:
-        _thread.lists.pop()
+        _thread.entered.pop()
 
 
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
@@ -920,7 +964,7 @@ def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
 
 def _is_in_loop(items: Any) -> bool:
     """Whether a loop of the graph, whose body is being traced, has a list from outside."""
-    return any(is_loop and id(items) in lists for lists, is_loop in _thread.lists)
+    return any(x.kind == "a loop" and id(items) in x.held for x in _thread.entered)
 
 
 def _held_by(body: Any) -> Iterator[Any]:
@@ -958,7 +1002,15 @@ def list_extend(items: Any, values: Any) -> Any:
     return items
 
 
-def _check_keys(table: dict[Any, Any] | set[Any], count: int, is_loop: bool) -> None:
+def list_insert(items: Any, place: Any, value: Any) -> Any:
+    """The list after `items.insert(place, value)`."""
+    if type(items) is list and any(map(is_carried, nest.flatten(value))):
+        refuse_change(items.insert)
+    items.insert(place, value)
+    return items
+
+
+def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> None:
     """Raises SignatureError if what is being traced has put its own tensors as keys into a table
     that had `count` entries before."""
     if len(table) <= count:
@@ -967,7 +1019,6 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, is_loop: bool) -> 
     keys = itertools.islice(reversed(table), len(table) - count) if type(table) is dict else table
     for key in (x for whole in keys for x in nest.flatten(whole)):
         if isinstance(key, Tensor) and key.node is not None and key.node.builder is current():
-            where = "a loop" if is_loop else "a branch"
             fail(
                 SignatureError,
                 f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
@@ -980,14 +1031,41 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, is_loop: bool) -> 
 def refuse_change(method: Any) -> None:
     """Raises SignatureError if a method would change a list from outside the branch or body being
     traced."""
-    for lists, is_loop in _thread.lists:
-        if id(method.__self__) in lists:
-            where = "a loop" if is_loop else "a branch"
-            fail(
-                SignatureError,
-                f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
-                "is traced once, and the list is Python's",
-                fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
-                if is_loop
-                else "set a name in both branches, and change the list after them",
-            )
+    for own in _thread.entered:
+        if id(method.__self__) in own.held:
+            _refuse_change(method, is_loop=own.kind == "a loop")
+
+
+def _refuse_change(method: Any, is_loop: bool, source: Any = None) -> NoReturn:
+    where = "a loop" if is_loop else "a branch"
+    fail(
+        SignatureError,
+        f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
+        "is traced once, and the list is Python's",
+        source=source,
+        fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
+        if is_loop
+        else "set a name in both branches, and change the list after them",
+    )
+
+
+def check_advance(iterated: Any) -> None:
+    """Raises SignatureError if `iterated` is an iterator from outside the branch or body being
+    traced."""
+    for own in _thread.entered if isinstance(iterated, Iterator) else ():
+        if id(iterated) in own.held:
+            _thread.advanced += 1
+            if own.kind:
+                _refuse_advance(own.kind)
+
+
+def _refuse_advance(kind: str) -> NoReturn:
+    fail(
+        SignatureError,
+        f"Python's iterator is advanced in {kind} that a tensor decides about; it is traced "
+        "once, so it takes one item, whatever the tensor is",
+        fix="loop over the items themselves, as a tensor: for x in tg.stack(items); or index it: "
+        "items[i]"
+        if kind == "a loop"
+        else "take the item before the `if`",
+    )

@@ -8,11 +8,22 @@ lists. What is only collected, as by `seen.append(x.shape)`, is how such functio
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType, NoneType
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+    NoneType,
+)
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tracegraph import nest
 from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
@@ -69,24 +80,31 @@ def _tell(form: str, path: str) -> None:
 
 @contextlib.contextmanager
 def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
-    """A context that warns if methods and functions from elsewhere change numbers and tensors in
-    objects that a body has from outside. The statement's own `names` are its state."""
-    before = [*_attributes_reached(body)]
+    """A context that warns if methods and functions from elsewhere change numbers, flags and
+    tensors in objects that a body has from outside, or names around them, or if anything changes a
+    NumPy array in place. The statement's own `names` are its state."""
+    before = {x.path: x for x in (*_attributes_reached(body), *_set_by_functions(body))}
+    arrays = [(path, x, x.copy()) for path, x in _arrays_reached(body)]
     yield
-    for setting in before:
+    for setting in before.values():
         if setting.path not in names and setting.is_changed:
-            _tell_of_change(setting, is_loop)
+            old, new = setting.old, setting.value
+            is_plain = type(new) in _PLAIN
+            change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
+            what = "what a method or a function from elsewhere sets outside of itself, it sets"
+            _tell_of_change(setting.path, change, what, is_loop)
+    for path, array, old in arrays:
+        if path not in names and not _are_equal(array, old):
+            what = "what is put into a NumPy array is put there"
+            _tell_of_change(path, "changed", what, is_loop)
 
 
-def _tell_of_change(setting: _Setting, is_loop: bool) -> None:
-    what, when = (
+def _tell_of_change(path: str, change: str, what: str, is_loop: bool) -> None:
+    where, when = (
         ("the body of a loop", "in each step") if is_loop else ("a branch", "when it is taken")
     )
-    old, new = setting.old, setting.value
-    change = f"changed from {old} to {new}" if type(new) in _NUMBERS else "became another tensor"
     text = message(
-        f"{setting.path} {change} while {what} was traced: what a method or a function from "
-        f"elsewhere sets in an object, it sets once, and not {when}",
+        f"{path} {change} while {where} was traced: {what} once, and not {when}",
         source=here(),
         fix="set it in the statement itself, or keep it in a tg.Variable",
     )
@@ -101,13 +119,17 @@ class _Setting(NamedTuple):
     holder: Any
     key: Any
     old: Any
+    #: Whether it is an attribute that a statement reaches: its flags count too.
+    is_attribute: bool = False
 
     @property
     def value(self) -> Any:
         try:
-            is_cell = isinstance(self.holder, CellType)
-            return self.holder.cell_contents if is_cell else self.holder[self.key]
-        except (ValueError, LookupError):  # deleted
+            if isinstance(self.holder, CellType):
+                return self.holder.cell_contents
+            is_table = isinstance(self.holder, (*_TABLES, MappingProxyType))
+            return self.holder[self.key] if is_table else getattr(self.holder, self.key)
+        except (ValueError, LookupError, AttributeError):  # deleted
             return self.old
 
     @property
@@ -117,12 +139,14 @@ class _Setting(NamedTuple):
             return False
         if any(isinstance(x, Tensor) and is_symbolic(x) for x in nest.flatten(new)):
             return True
-        kinds = _PLAIN if isinstance(self.holder, CellType) or _is_module(self.holder) else _NUMBERS
-        alike = type(new) is type(old) or kinds is _PLAIN
+        is_name = isinstance(self.holder, CellType) or _is_module(self.holder)
+        kinds = _PLAIN if is_name or self.is_attribute else _NUMBERS
+        alike = type(new) is type(old) or is_name
         return type(new) in kinds and type(old) in kinds and alike and new != old
 
 
 _NUMBERS = (int, float)
+_TABLES = (dict, list, tuple, deque)
 #: The values of names that code may decide by.
 _PLAIN = (bool, int, float, complex, str, NoneType)
 
@@ -204,6 +228,10 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any, Any, Any]]:
     elif _is_object(value):
         held = vars(value)
         yield from ((f"{path}.{name}", held, name, x) for name, x in [*held.items()])
+    else:
+        for name in getattr(type(value), "__slots__", ()) if not is_of_us(type(value)) else ():
+            if isinstance(name, str) and hasattr(value, name):
+                yield f"{path}.{name}", value, name, getattr(value, name)
 
 
 def _is_object(value: Any) -> bool:
@@ -216,18 +244,103 @@ _CODE = (type, FunctionType, MethodType, ModuleType)
 
 
 def _attributes_reached(body: Any) -> Iterator[_Setting]:
-    """The numbers and tensors in the objects that the body of a statement has from outside."""
+    """The numbers, flags and tensors in the objects that the body of a statement has from
+    outside, and in their classes."""
+    for name, value in _held_by(body):
+        yield from _attributes_in(name, value, 2)
+
+
+def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
+    """What the body of a statement has from outside, apart from names of modules."""
     names = getattr(getattr(body, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
-        yield from _attributes_in(name, _content(cell), 2)
+        value = _content(cell)
+        yield name, value
+        if isinstance(value, MethodType):
+            yield "self", value.__self__
+            yield name, value.__func__
 
 
 def _attributes_in(path: str, value: Any, depth: int) -> Iterator[_Setting]:
-    for inner, holder, key, x in _parts(path, value) if depth and _is_object(value) else ():
-        if type(x) in _NUMBERS or (type(x) is Tensor and _is_in_scope(x)):
-            yield _Setting(inner, holder, key, x)
+    """What a value has; of a table nothing, since its items are looked at as such."""
+    is_table = isinstance(value, _TABLES)
+    if not depth or (is_table and not _is_object(value)) or isinstance(value, _CODE):
+        return
+    own = type(value)
+    if own.__module__ != "builtins" and not is_of_us(own):
+        yield from _numbers_of_class(own)
+    for inner, holder, key, x in _parts(path, value):
+        if type(x) in _ATTRIBUTES or (type(x) is Tensor and _is_in_scope(x)):
+            if key != "built":  # as a layer notes that it has created its Variables
+                yield _Setting(inner, holder, key, x, is_attribute=True)
         else:
             yield from _attributes_in(inner, x, depth - 1)
+
+
+_ATTRIBUTES = (bool, int, float, str)
+
+
+def _numbers_of_class(own: type) -> Iterator[_Setting]:
+    held = vars(own)
+    for name, x in [*held.items()]:
+        if type(x) in _NUMBERS and not name.startswith("__"):
+            yield _Setting(f"{own.__qualname__.rpartition('.')[2]}.{name}", held, name, x)
+
+
+def _set_by_functions(body: Any) -> Iterator[_Setting]:
+    """The names that functions from elsewhere set around them, and numbers of classes, which a body
+    can reach."""
+    code, seen = getattr(body, "__code__", None), set[int]()
+    if code is None:
+        return
+    known = body.__globals__
+    found = (known.get(name) for name in _names_used(code)[0])
+    for value in (*found, *(x for _, x in _held_by(body))):
+        if isinstance(value, FunctionType):
+            yield from _set_by_function(value, seen)
+        elif isinstance(value, type) and not is_of_us(value) and value.__module__ != "builtins":
+            yield from _numbers_of_class(value)
+
+
+def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[_Setting]:
+    code = function.__code__
+    if id(code) in seen or is_ours(code.co_filename) or len(seen) > _MOST_ITEMS:
+        return
+    seen.add(id(code))
+    names, stored = _names_used(code)
+    known = function.__globals__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    held: list[tuple[str, Any, Any]] = [(name, cell, _content(cell)) for name, cell in cells]
+    held += [(name, known, known[name]) for name in names if name in known]
+    for name, holder, value in held:
+        if isinstance(value, FunctionType):
+            yield from _set_by_function(value, seen)
+        elif name in stored and not name.startswith(HOOKS) and not isinstance(value, _CODE):
+            yield _Setting(name, holder, name, value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_used(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of the module that code may use, and those around it that it sets."""
+    own = (x for x in dis.get_instructions(code) if x.opname in ("STORE_GLOBAL", "STORE_DEREF"))
+    return frozenset(code.co_names), frozenset(x.argval for x in own)
+
+
+#: Larger arrays are data.
+_MOST_NUMBERS = 100_000
+
+
+def _arrays_reached(body: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The NumPy arrays that a body has from outside, itself or in attributes."""
+    for name, value in _held_by(body):
+        parts = _parts(name, value) if _is_object(value) else ()
+        for path, x in ((name, value), *((path, x) for path, _, _, x in parts)):
+            if isinstance(x, np.ndarray) and x.size <= _MOST_NUMBERS and x.flags.writeable:
+                yield path, x
+
+
+def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.tobytes() == other.tobytes()
 
 
 def _is_in_scope(tensor: Tensor) -> bool:

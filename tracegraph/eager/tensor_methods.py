@@ -162,7 +162,7 @@ def _codes_around() -> Iterator[CodeType]:
 
 def iteration_fix() -> str:
     """The fix where Python goes through a tensor of open length."""
-    return _COMPREHENSION_FIX if _runs_converted() else _ITERATION_FIX
+    return _COMPREHENSION_FIX if _runs_converted() else _with_reason(_ITERATION_FIX)
 
 
 def _runs_converted() -> bool:
@@ -171,7 +171,7 @@ def _runs_converted() -> bool:
 
 
 def _with_reason(fix: str) -> str:
-    """The fix where Python needs a number from a graph tensor, with why code was not converted."""
+    """The fix where Python decides about a graph tensor, with why code was not converted."""
     for code in _codes_around():
         for reason in filter(None, (why(code) for why in why_not_converted)):
             return f"{fix}; {code.co_name} runs as plain Python, because {reason}"

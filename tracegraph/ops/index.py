@@ -432,7 +432,10 @@ class ScatterMul(Scatter):
 
 
 class DynamicSlice(Op):
-    """x[start_0 : start_0 + sizes[0], ...] with one scalar start per axis, clamped to fit."""
+    """x[start_0 : start_0 + sizes[0], ...] with one scalar start per axis, clamped to fit.
+
+    Of an axis without elements, zeros are taken: a loop over it need not run.
+    """
 
     sizes: Shape
     is_linear = True
@@ -469,7 +472,7 @@ class DynamicSlice(Op):
     def depends_given(self, values: KnownValues, x: Pattern, *starts: Pattern) -> Pattern:
         """`depends`, where `values` holds the starts themselves if they are known."""
         known = [value for value in values[1:] if value is not None]
-        if len(known) == len(starts):
+        if len(known) == len(starts) and 0 not in x.shape:
 
             def read(numbers: np.ndarray) -> np.ndarray:
                 return self.numpy(numbers, *known)
@@ -479,11 +482,14 @@ class DynamicSlice(Op):
         return x.any(axis=axes, keepdims=True).broadcast_to(static_shape(self.sizes))
 
     def numpy(self, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+        if 0 in x.shape:
+            return np.zeros(static_shape(self.sizes), x.dtype)
         return x[clamped_slices(x.shape, self.sizes, starts)]
 
 
 class DynamicUpdateSlice(Op):
-    """x with `update` in place of x[start_0 : start_0 + size_0, ...], starts clamped to fit."""
+    """x with `update` in place of x[start_0 : start_0 + size_0, ...], starts clamped to fit. An x
+    without elements stays as it is."""
 
     is_linear = True
     flops = no_flops
@@ -527,6 +533,8 @@ class DynamicUpdateSlice(Op):
     ) -> Pattern:
         """`depends`, where `values` holds the starts themselves if they are known."""
         known = [value for value in values[2:] if value is not None]
+        if 0 in x.shape:
+            return x
         if len(known) == len(starts):
 
             def written_into(old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -539,7 +547,8 @@ class DynamicUpdateSlice(Op):
 
     def numpy(self, x: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> np.ndarray:
         y = x.copy()
-        y[clamped_slices(x.shape, update.shape, starts)] = update
+        if 0 not in x.shape:
+            y[clamped_slices(x.shape, update.shape, starts)] = update
         return y
 
 
@@ -642,7 +651,7 @@ def check_starts(op: Op, x: TensorType, sizes: Shape, starts: Sequence[TensorTyp
     if starts:
         check_same_dtype(op.name, *starts)
     for size, whole in zip(sizes, x.shape, strict=True):
-        if isinstance(size, int) and isinstance(whole, int) and size > whole:
+        if isinstance(size, int) and isinstance(whole, int) and size > whole > 0:
             raise Mismatch(
                 f"a slice of the sizes {list(sizes)} does not fit in {x}",
                 fix="check the sizes against the shape",

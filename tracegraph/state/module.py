@@ -171,6 +171,7 @@ class Module:
                 leave_out_our_frames(error)
                 raise
 
+        vars(inside)[WRAPS_BY] = cls.with_name_scope
         return inside
 
     def apply_layouts(self, table: Mapping[str, LayoutLike]) -> dict[str, Any]:
@@ -274,6 +275,10 @@ def _setting(value: Any) -> str | None:
     return getattr(value, "__name__", None) if callable(value) else None
 
 
+#: The attribute of a wrapper of a user's method that makes it anew, around the converted method.
+WRAPS_BY = "_wraps_by"
+
+
 def in_scope(method: Method) -> Method:
     """Wraps a method of a Module so that its nodes are in the Module's scope, as those of
     `__call__` are."""
@@ -289,6 +294,7 @@ def in_scope(method: Method) -> Method:
             leave_out_our_frames(error)
             raise
 
+    vars(scoped)[WRAPS_BY] = in_scope
     return cast("Method", scoped)
 
 

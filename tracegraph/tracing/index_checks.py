@@ -8,21 +8,23 @@ that, reads are clamped to the nearest element and writes are dropped, as `ops.i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tracegraph.core.shapes import Size, element_count
-from tracegraph.core.types import int32, int64
+from tracegraph.core.types import bool_, int32, int64
 from tracegraph.eager.tensor_methods import host_array
-from tracegraph.errors import DTypeError, InvalidArgumentError, fail
+from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import LARGEST_CONSTANT, static_value
-from tracegraph.ops.broadcast import zeros_of
+from tracegraph.ops.broadcast import full, zeros_of
+from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import Cast, GreaterEqual, LessEqual, LogicalAnd, NotEqual
 from tracegraph.ops.index import size_value
 from tracegraph.ops.reduce import All, Max, Min
-from tracegraph.ops.shape import at_least, slice_axis
+from tracegraph.ops.shape import Concatenate, at_least, slice_axis
 from tracegraph.tracing.trace import Trace, current_trace
 
 
@@ -37,6 +39,46 @@ def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
         for k, axis in enumerate(axes):
             x = at_least(x, axis, int(_along(value, axes, k).max()) + 1)
     return x
+
+
+def taken_from(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
+    """`in_range`, for elements that are read."""
+    x = in_range(op, x, at, axes)
+    for axis in axes if 0 not in at.type.shape else ():
+        x = with_elements(op, x, axis)
+    return x
+
+
+def with_elements(op: str, x: Tensor, axis: int, count: Size = 1) -> Tensor:
+    """x, of which code takes `count` elements along an axis, and refuses one that has none. A
+    branch or a loop need not run: there they are zeros, and a run that comes there fails."""
+    size = x.type.shape[axis]
+    if count == 0:
+        return x
+    if not _is_in_region():
+        if size == 0:
+            fact = f"{op}: axis {axis} of {x.type} has no elements to index"
+            fail(ShapeError, fact, operands=[operand_text(x)], fix=_NOT_EMPTY)
+        return at_least(x, axis, 1)
+    if size != 0:
+        return x
+    fact = f"{op}: axis {axis} of {x.type} has no elements to index"
+    _trace().check(constant(False, bool_), fact, (), _NOT_EMPTY)
+    shape = x.type.shape
+    zeros = full(0, x.type.with_shape((*shape[:axis], count, *shape[axis + 1 :])))
+    return Concatenate(axis)(x, zeros)
+
+
+_NOT_EMPTY = "check that the tensor is not empty first"
+
+
+def _is_in_region() -> bool:
+    trace: Any = current_trace()
+    while isinstance(trace, Trace):
+        if trace.region is not None:
+            return True
+        trace = trace.outer
+    return False
 
 
 def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarray | None:

@@ -38,7 +38,7 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import NEG, SELECT, Cast
 from tracegraph.ops.index import Gather, GatherNd, ScatterAdd, ScatterMax, ScatterMin, ScatterUpdate
 from tracegraph.ops.shape import Concatenate, Reshape, with_sizes
-from tracegraph.tracing.index_checks import in_range
+from tracegraph.tracing.index_checks import in_range, taken_from
 from tracegraph.typing import Axis, ShapeLike, TensorLike
 
 
@@ -155,7 +155,7 @@ def gather(
     place = as_axis("gather", batch_dims if axis is None else axis, len(sizes), x)
     if place < batch:
         refuse("gather", f"axis {place} is a batch axis", x, fix=f"use axis={batch} or more")
-    x = in_range("gather", x, at, (place,))
+    x = taken_from("gather", x, at, (place,))
     return Gather(place, batch)(x, at)
 
 
@@ -193,7 +193,7 @@ def gather_nd(
     batch_dims = as_axis("gather_nd", as_count("gather_nd", "batch_dims", batch_dims), at.ndim, at)
     if batch_dims + depth > len(sizes):
         refuse("gather_nd", f"indices of {depth} numbers into {x.type}", x, at, fix="use fewer")
-    x = in_range("gather_nd", x, at, range(batch_dims, batch_dims + depth))
+    x = taken_from("gather_nd", x, at, range(batch_dims, batch_dims + depth))
     return GatherNd(batch_dims, batch_dims)(x, at)
 
 

@@ -33,6 +33,7 @@ from tracegraph.tracing.index_checks import (
     checks_at_run_time,
     refuse_outside,
     value_now,
+    with_elements,
 )
 
 if TYPE_CHECKING:
@@ -425,9 +426,10 @@ def _movable(part: AxisIndex, size: Size) -> AxisIndex:
 def _dynamic(x: Tensor, parts: list[AxisIndex]) -> Tensor:
     """x sliced along the axes whose start is a tensor; the others stay whole."""
     counts, starts = [], []
-    for part, size in zip(parts, x.type.shape):
+    for axis, (part, size) in enumerate(zip(parts, x.type.shape)):
         is_moving = isinstance(part.start, Tensor)
         width = part.count if part.stop is None else part.stop
+        x = with_elements("getitem", x, axis, width) if is_moving else x
         counts.append(width if is_moving else size)
         starts.append(part.start if is_moving else as_tensor(0))
     return DynamicSlice(tuple(counts))(x, *starts)

@@ -7,7 +7,7 @@ import copy
 import itertools
 from collections.abc import Container
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracegraph.autograph.function_conversion import NotConvertible
 from tracegraph.core.source import HOOKS
@@ -38,8 +38,8 @@ class _Prepared(ast.NodeTransformer):
         self._class = _class_around(code.co_qualname)
         self._set_by_calls = set_by_calls
         self._first: list[str] = []
-        #: For each enclosing function: its own names that are lists.
-        self._lists: list[set[str]] = []
+        #: For each enclosing function.
+        self._lists: list[_Lists] = []
 
     def visit(self, node: Any) -> Any:
         refused = _REFUSED.get(type(node).__name__)
@@ -102,7 +102,7 @@ class _Prepared(ast.NodeTransformer):
             node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # after a docstring
         own = (*node.args.posonlyargs, *node.args.args)
         self._first.append(own[0].arg if own else "")
-        self._lists.append(_own_lists(node))
+        self._lists.append(_lists_of(node))
         found = self.generic_visit(node)
         self._lists.pop()
         self._first.pop()
@@ -119,20 +119,21 @@ class _Prepared(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        """`x.append(y)` and `x.extend(y)`, for a list of the function's own, as an assignment to
-        `x`, so that a loop carries it."""
+        """`x.append(y)`, and `extend` and `insert`, for a list of the function's own, as an
+        assignment to `x`, so that a loop carries it; also for a list in its own list or dict."""
         self.generic_visit(node)
         match node.value:
             case ast.Call(
-                ast.Attribute(ast.Name(name), "append" | "extend" as method), [_], []
-            ) as call:
-                if self._lists and name in self._lists[-1]:
-                    made = ast.parse(f"{name} = {HOOKS}.list_{method}({name}, value)").body[0]
-                    made.value.args[1] = call.args[0]  # type: ignore[attr-defined]
-                    for x in ast.walk(made):
-                        if x is not call.args[0] and "lineno" in x._attributes:
-                            ast.copy_location(x, node)
-                    return made
+                ast.Attribute(target, "append" | "extend" | "insert" as method), args, []
+            ) if self._lists and (is_stored := self._lists[-1].is_stored(target)) is not None:
+                text = f"{HOOKS}.list_{method}({ast.unparse(target)})"
+                text = f"{ast.unparse(target)} = {text}" if is_stored else text
+                made = ast.parse(text).body[0]
+                for x in ast.walk(made):
+                    if "lineno" in x._attributes:
+                        ast.copy_location(x, node)
+                made.value.args += args  # type: ignore[attr-defined]
+                return made
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
@@ -184,10 +185,32 @@ class _Prepared(ast.NodeTransformer):
         return [y for x in made for y in _listed(self.visit(x))]
 
 
-def _own_lists(function: Any) -> set[str]:
-    """The names that only this function sets, to lists that it creates."""
+class _Lists(NamedTuple):
+    """Which names of a function stand for lists."""
+
+    #: Those that only this function sets, to lists that it creates.
+    own: set[str]
+    #: Those that it sets to nothing but literal lists and dicts, which may hold further lists.
+    tables: set[str]
+    #: Those that it sets to what is in such a table.
+    items: set[str]
+
+    def is_stored(self, target: ast.expr) -> bool | None:
+        """Whether a list that a method changes is stored again; None if it is not the function's
+        own."""
+        match target:
+            case ast.Name(name):
+                return True if name in self.own else False if name in self.items else None
+            case ast.Subscript(ast.Name(name), key) if name in self.tables:
+                is_simple = isinstance(key, (ast.Name, ast.Constant))
+                return is_simple or (False if isinstance(key, ast.UnaryOp) else None)
+        return None
+
+
+def _lists_of(function: Any) -> _Lists:
     found: set[str] = set()
     shared: set[str] = set()
+    set_to: list[tuple[str, ast.expr | None]] = []
     waiting: list[ast.AST] = [*_listed(function.body)]
     while waiting:
         node = waiting.pop()
@@ -197,23 +220,38 @@ def _own_lists(function: Any) -> set[str]:
                 shared.update(name for x in inner for name in x.names)
                 continue
             case ast.Assign(targets, value):
-                found.update(name for x in targets for name in _names_of_lists(x, value))
+                set_to += [pair for x in targets for pair in _pairs(x, value)]
+            case ast.For(target, table):
+                set_to += _pairs(target, ast.Subscript(table, ast.Slice()))
             case ast.AnnAssign(ast.Name(name), _, ast.List()):
                 found.add(name)
             case ast.Global(names) | ast.Nonlocal(names):
                 shared.update(names)
         waiting += ast.iter_child_nodes(node)
-    return found - shared
+    given = {x.arg for x in ast.walk(function.args) if isinstance(x, ast.arg)}
+    found |= {name for name, x in set_to if isinstance(x, ast.List)}
+    tables = {name for name, x in set_to} - shared - given
+    tables -= {name for name, x in set_to if not isinstance(x, _TABLES)}
+    items = {
+        name
+        for name, x in set_to
+        if isinstance(x, ast.Subscript) and isinstance(x.value, ast.Name) and x.value.id in tables
+    }
+    return _Lists(found - shared, tables, items - found - shared)
 
 
-def _names_of_lists(target: ast.expr, value: ast.expr) -> list[str]:
-    """The names that an assignment binds to a literal list."""
+_TABLES = (ast.List, ast.ListComp, ast.Dict, ast.DictComp)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr | None]]:
+    """The names that an assignment binds, each with its value, if that is seen."""
     match target, value:
-        case ast.Name(name), ast.List():
-            return [name]
+        case ast.Name(name), _:
+            return [(name, value)]
         case ast.Tuple(targets), ast.Tuple(values) if len(targets) == len(values):
-            return [name for pair in zip(targets, values) for name in _names_of_lists(*pair)]
-    return []
+            return [pair for x, y in zip(targets, values) for pair in _pairs(x, y)]
+    stored = (x for x in ast.walk(target) if isinstance(getattr(x, "ctx", None), ast.Store))
+    return [(x.id, None) for x in stored if isinstance(x, ast.Name)]
 
 
 _ASYNC = "compute in a plain function, and await outside of it"

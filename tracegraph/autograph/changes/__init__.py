@@ -1,0 +1,1 @@
+"""What statements change in place in the objects that they have from outside."""

@@ -1,0 +1,324 @@
+"""Lists and dicts that a statement changes in place, by keys that it computes or by methods: what
+is in them is state of the statement too, and found while it is traced.
+
+What is only added to a list does not count: that is how code collects what it sees. Keys that are
+new in a dict count where a later step, or the other branch, gives them another number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from tracegraph.autograph.state_values import (
+    ITEMS_OF,
+    content,
+    in_graph,
+    is_carried,
+    is_number,
+    is_same,
+)
+from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
+from tracegraph.errors import SignatureError, fail, message, warn
+
+#: A graph does not carry the items of larger tables.
+_MOST_ITEMS = 1000
+_DEEPEST = 4
+
+
+class Held(NamedTuple):
+    """A list, a dict or a deque that a statement has from outside, and what was in it before."""
+
+    path: str
+    container: Any
+    items: Any
+
+    def is_changed(self, names: Sequence[str]) -> bool:
+        """Whether an item was replaced or removed, apart from those that are state by their
+        `names`. What is only added does not count: that is how code collects what it sees."""
+        return any(_differences(self.path, self.items, self.container, names))
+
+    def put_back(self) -> None:
+        _put(self.container, self.items)
+
+
+class Added(NamedTuple):
+    """A key that is new in a dict, with its value."""
+
+    path: str
+    table: Any
+    key: Any
+    value: Any
+
+    def remove(self) -> None:
+        self.table.pop(self.key, None)
+
+    def put_back(self) -> None:
+        self.table[self.key] = self.value
+
+
+class ContainersChanged(Exception):
+    """A branch changed these in place."""
+
+    def __init__(self, held: Sequence[Held]) -> None:
+        self.held = held
+
+
+def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) -> list[Held]:
+    """The containers that the bodies of a statement have from outside, apart from those that are
+    state as a whole, by their names or as `state`."""
+    reached = (pair for body in bodies for pair in _reached(body, names, set()))
+    found = {id(x): (path, x) for path, x in reached if _is_container(x)}
+    for known in state:
+        found.pop(id(known.container), None)
+    return [Held(path, x, _copied(x, _DEEPEST)) for path, x in found.values()]
+
+
+def inside(body: Any) -> Iterator[Any]:
+    """The lists in containers, and the iterators, that a body has from outside."""
+    for _, x in _reached(body, (), set()):
+        yield from _inside(x, _DEEPEST)
+
+
+def _inside(value: Any, depth: int) -> Iterator[Any]:
+    if type(value) is list or isinstance(value, Iterator):
+        yield value
+    if depth and isinstance(value, (list, dict, deque)) and len(value) <= _MOST_ITEMS:
+        for x in [*(value.values() if isinstance(value, dict) else value)]:
+            yield from _inside(x, depth - 1)
+
+
+def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
+    """Those that were changed. Raises SignatureError for one that is too large to be carried."""
+    found = [x for x in held if x.is_changed(names)]
+    for x in found:
+        if len(x.items) > _MOST_ITEMS:
+            x.put_back()
+            fail(
+                SignatureError,
+                f"{x.path}, with {len(x.items):,} items, is changed in a branch or a loop that a "
+                f"tensor decides about, which carries the items of at most {_MOST_ITEMS:,}",
+                fix="keep the numbers in one tensor: tg.tensor_scatter_nd_update, or in a "
+                "tg.TensorArray",
+            )
+    return found
+
+
+class AddedKeys:
+    """The keys that the steps of one loop add to dicts. They are there only from the second step
+    on, so the loop is traced once more to see what happens to them then."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Added] = {}
+        self._is_traced_again = False
+
+    def are_new(self, held: Sequence[Held], get_state: Any, set_state: Any, values: Any) -> bool:
+        """Whether an iteration that began with `values` as its state added keys, for the first
+        time."""
+        if self._is_traced_again or not any(map(_added, held)):
+            return False
+        after = get_state()
+        set_state(values)
+        # A tensor that is added belongs to the step, and says so where another one reads it.
+        self._known = {x.path: x for own in held for x in _added(own) if not in_graph(x.value)}
+        set_state(after)
+        self._is_traced_again = bool(self._known)
+        return self._is_traced_again
+
+    def remove(self) -> None:
+        for x in self._known.values():
+            x.remove()
+
+    def check(self, held: Sequence[Held], names: Sequence[str]) -> None:
+        """Raises SignatureError if an iteration changed a value that another one added."""
+        for own in held if self._known else ():
+            for path in _differences(own.path, own.items, own.container, names):
+                if path in self._known:
+                    added = self._known[path]
+                    new = added.table.get(added.key)
+                    became = new if is_number(new) else "a tensor"
+                    fail(
+                        SignatureError,
+                        f"{path} is set to {added.value} by the first step of a loop of the "
+                        f"graph, and then becomes {became}: the loop must know from the start "
+                        "that it is there",
+                        fix=f"give {path} a value before the loop",
+                    )
+
+
+class BranchesKeys:
+    """The keys that the branches of one `if` add to dicts."""
+
+    def __init__(self) -> None:
+        self._added: dict[bool, dict[str, tuple[Held, Added]]] = {}
+
+    def remember(self, is_first: bool, held: Sequence[Held]) -> None:
+        """Takes the keys out that a branch added. Raises ContainersChanged if both add one, with
+        different values."""
+        pairs = [(own, x) for own in held for x in _added(own) if not _is_container(x.value)]
+        found = {x.path: (own, x) for own, x in pairs}
+        for _, x in found.values():
+            x.remove()
+        self._added[is_first] = found
+        other = self._added.get(not is_first, {})
+        differ = {
+            id(own.container): own
+            for path, (own, x) in found.items()
+            if path in other and not is_same(x.value, other[path][1].value)
+        }
+        if differ:
+            raise ContainersChanged([*differ.values()])
+
+    def put_back(self) -> None:
+        """Puts the keys back that branches added, and warns of a number that only one added."""
+        first, second = (self._added.get(is_first, {}) for is_first in (True, False))
+        for path, (_, x) in (first | second).items():
+            x.put_back()
+            if is_number(x.value) and (path not in first or path not in second):
+                text = message(
+                    f"{path} was set to {x.value} while a branch was traced: a key that only one "
+                    "branch adds is there whatever the tensor is that decides",
+                    source=here(),
+                    fix=f"give {path} a value before the `if`",
+                )
+                warn(text)
+
+
+def _added(held: Held) -> list[Added]:
+    """The keys with numbers, tensors and containers that are new in a container."""
+    return [*_added_in(held.path, held.items, held.container)]
+
+
+def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new] if old.keys() != new.keys() else ():
+            x = new[key]
+            if key not in old and (is_number(x) or in_graph(x) or _is_container(x)):
+                yield Added(f"{path}[{key!r}]", new, key, new[key])
+        pairs = [(key, x, new.get(key)) for key, x in old.items()]
+    elif isinstance(old, list) and isinstance(new, (list, deque)) and _is_nested(old):
+        pairs = [(k, x, y) for k, (x, y) in enumerate(zip(old, new))]
+    else:
+        return
+    for key, x, y in pairs:
+        if isinstance(x, (list, dict)):
+            yield from _added_in(f"{path}[{key!r}]", x, y)
+
+
+def with_items(
+    held: Sequence[Held], get_state: Callable[[], Any], set_state: Callable[[Any], None]
+) -> tuple[Callable[[], tuple[Any, ...]], Callable[[tuple[Any, ...]], None], list[str]]:
+    """How to read and set the state of a statement together with what is in containers, and the
+    names of that."""
+
+    def get() -> tuple[Any, ...]:
+        return (*get_state(), *(_copied(x.container, _DEEPEST) for x in held))
+
+    def set(values: tuple[Any, ...]) -> None:
+        count = len(values) - len(held)
+        set_state(values[:count])
+        for x, items in zip(held, values[count:], strict=True):
+            _put(x.container, items)
+
+    return get, set, [f"{ITEMS_OF}{x.path}" for x in held]
+
+
+def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The containers and iterators that a body has from outside, with their paths."""
+    code = getattr(body, "__code__", None)
+    if code is None or id(code) in seen:
+        return
+    seen.add(id(code))
+    for name, cell in zip(code.co_freevars, body.__closure__ or (), strict=True):
+        if name in names or name.startswith(HOOKS):
+            continue
+        value = content(cell)
+        if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
+            yield from _reached(value, names, seen)
+        else:
+            yield from _reached_in(name, value, names, 2)
+
+
+def _reached_in(
+    path: str, value: Any, names: Sequence[str], depth: int
+) -> Iterator[tuple[str, Any]]:
+    if path in names:
+        return
+    if _is_container(value) or isinstance(value, Iterator):
+        yield path, value
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS):
+        for name, x in [] if is_of_us(type(value)) else [*vars(value).items()]:
+            yield from _reached_in(f"{path}.{name}", x, names, depth - 1)
+
+
+_NO_OBJECTS = (type, FunctionType, MethodType, ModuleType)
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, dict, deque))
+
+
+def _is_nested(items: Any) -> bool:
+    """Whether there are containers among the items."""
+    return any(issubclass(kind, (list, dict, deque)) for kind in set(map(type, items)))
+
+
+def _copied(value: Any, depth: int) -> Any:
+    """The items of a container, in containers of their own."""
+    if not depth or not _is_container(value):
+        return value
+    if isinstance(value, dict):
+        return {key: _copied(x, depth - 1) for key, x in value.items()}
+    return [_copied(x, depth - 1) for x in value] if _is_nested(value) else [*value]
+
+
+def _differences(path: str, old: Any, new: Any, names: Sequence[str]) -> Iterator[str]:
+    """The paths of the items that differ, apart from those that are state by their `names`."""
+    if new is old or path in names:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, x in old.items():
+            if key not in new:
+                yield path
+            elif x is not new[key]:
+                yield from _differences(f"{path}[{key!r}]", x, new[key], names)
+    elif isinstance(old, list) and isinstance(new, (list, deque)):
+        grown = itertools.islice(new, len(old), None) if isinstance(new, deque) else ()
+        if len(new) < len(old) or any(is_number(x) or in_graph(x) for x in grown):
+            yield path
+        for k in _places_that_differ(old, new):
+            yield from _differences(f"{path}[{k}]", old[k], new[k], names)
+    elif is_carried(old) and not is_same(old, new):
+        yield path
+
+
+def _places_that_differ(old: Any, new: Any) -> Iterator[int]:
+    return itertools.compress(itertools.count(), map(operator.is_not, old, new))
+
+
+def _put(container: Any, items: Any) -> None:
+    """Puts items into a container, and into those in it."""
+    if isinstance(container, dict):
+        if [*container] != [*items]:  # the keys get back their order
+            held = dict(container)
+            container.clear()
+            container.update({key: held.get(key) for key in items})
+        pairs = [*items.items()]
+    else:
+        if len(container) != len(items):
+            container.clear()
+            container.extend(items)
+        pairs = [*enumerate(items)]
+    for key, x in pairs:
+        old = container.get(key) if isinstance(container, dict) else container[key]
+        if old is x:
+            continue
+        kind = dict if isinstance(old, dict) else list if isinstance(old, (list, deque)) else None
+        if kind is not None and isinstance(x, kind) and _is_container(old):
+            _put(old, x)
+        else:
+            container[key] = x
