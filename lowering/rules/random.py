@@ -40,8 +40,8 @@ _GROUPS = 5
 def _threefry(key: Any, count: Any) -> tuple[Any, Any]:
     """The two words of Threefry-2x32 with 20 rounds for each count, whose upper word is 0.
 
-    On CPUs JAX lowers the rounds to a loop, which keeps its state in memory. It takes up to 16
-    times as long to compile, depending on the shape, and up to four times as long to run.
+    On CPUs JAX lowers the rounds to a loop, which keeps its state in memory. It takes up to 11
+    times as long to compile, depending on the shape, and up to twice as long to run.
     """
     keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
     x, y = jnp.broadcast_to(keys[0], count.shape), count + keys[1]
