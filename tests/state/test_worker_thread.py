@@ -14,7 +14,7 @@ import pytest
 
 import tracegraph as tg
 from tracegraph import nest
-from tracegraph.core import recursion_limit
+from tracegraph.core import recursion_limit, worker_thread
 from tracegraph.core.later import opened
 from tracegraph.core.worker_thread import Task, entered, may_be_left, on_worker_thread
 from tracegraph.eager.pending import Pending
@@ -390,3 +390,25 @@ def test_a_handler_may_compile_while_its_thread_has_a_lock_that_compiling_takes(
     with entered(lock):
         signal.raise_signal(signal.SIGALRM)
     assert found == [pytest.approx(0.92423433)]
+
+
+def test_a_postponed_handler_that_raises_keeps_no_other_from_running():
+    ran = []
+
+    def raises(number, frame):
+        ran.append(number)
+        raise KeyError(number)
+
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM]
+    handlers = [raises, raises, lambda number, frame: ran.append(number)]
+    before = [signal.signal(*pair) for pair in zip(numbers, handlers, strict=True)]
+    try:
+        with pytest.raises(KeyError), worker_thread._handlers_postponed():
+            for number in numbers:
+                signal.raise_signal(number)
+            assert not ran
+        assert ran == numbers
+        assert [*map(signal.getsignal, numbers)] == handlers
+    finally:
+        for pair in zip(numbers, before, strict=True):
+            signal.signal(*pair)

@@ -82,10 +82,21 @@ def _handlers_postponed() -> Iterator[None]:
                 signal.signal(number, lambda number, frame: struck.append(number))
         yield
     finally:
-        for postponed, handler in found.items():
-            signal.signal(postponed, handler)
-        for again in struck:
-            signal.raise_signal(again)
+        _put_back(found, struck)
+
+
+def _put_back(handlers: dict[int, Any], struck: list[int]) -> None:
+    """Puts handlers back and runs those that were struck: all of them, also if one raises."""
+    try:
+        while handlers:
+            number = next(iter(handlers))
+            signal.signal(number, handlers[number])
+            del handlers[number]
+        while struck:
+            signal.raise_signal(struck.pop(0))
+    finally:
+        if handlers or struck:
+            _put_back(handlers, struck)
 
 
 class Task(Generic[T]):
