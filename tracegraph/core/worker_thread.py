@@ -2,8 +2,7 @@
 
 Handlers run on the main thread, between any two steps of Python. JAX and XLA hold locks while they
 call Python, and JAX refuses to trace recursively: a handler that struck there and computed would
-deadlock or fail. The threads are started without `threading`, whose own locks a handler could find
-held.
+deadlock or fail. The threads are started without `threading`, of whose locks one may be held.
 
 An exception from a handler, such as KeyboardInterrupt, is raised when the work is over or has
 reached a point where it may be abandoned: the run of a program, which may never end. The thread
@@ -64,32 +63,27 @@ _nothing = contextlib.nullcontext()
 
 
 def entered(lock: threading.RLock) -> contextlib.AbstractContextManager[Any]:
-    """A context that holds a lock from `shared_lock`: the lock itself, or nothing if the thread
-    waiting for this one already holds it, since that thread cannot release it meanwhile."""
+    """A context that holds a shared lock: none if the thread that waits for this one has it."""
     return _nothing if lock in _own.locks else lock
 
 
 @contextlib.contextmanager
 def _handlers_postponed() -> Iterator[None]:
     """On the main thread: signal handlers run when the block is over."""
-    found: dict[int, Any] = {}
     struck: list[int] = []
+    handlers = {n: x for n in signal.valid_signals() if callable(x := signal.getsignal(n))}
     try:
-        for number in signal.valid_signals():
-            handler = signal.getsignal(number)
-            if callable(handler):
-                found[number] = handler
-                signal.signal(number, lambda number, frame: struck.append(number))
+        for number in handlers:
+            signal.signal(number, lambda number, frame: struck.append(number))
         yield
     finally:
-        _put_back(found, struck)
+        _put_back(handlers, struck)
 
 
-def _put_back(handlers: dict[int, Any], struck: list[int]) -> None:
+def _put_back(handlers: dict[signal.Signals, Any], struck: list[int]) -> None:
     """Puts handlers back and runs those that were struck: all of them, also if one raises."""
     try:
-        while handlers:
-            number = next(iter(handlers))
+        for number in [*handlers]:
             signal.signal(number, handlers[number])
             del handlers[number]
         while struck:
@@ -100,8 +94,7 @@ def _put_back(handlers: dict[int, Any], struck: list[int]) -> None:
 
 
 class Task(Generic[T]):
-    """`work`, started on its own thread, or done in place, on the main thread; `result` waits for
-    it."""
+    """Work, on a thread of its own or in place, on the main thread; `result` waits for it."""
 
     def __init__(self, work: Callable[[], T], is_in_place: bool = False) -> None:
         self._work = work
