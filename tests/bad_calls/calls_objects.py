@@ -66,6 +66,7 @@ def _layers() -> dict[str, Call]:
         **made("layers.EinsumDense", "ab,bc->ac", 4, on_call=(X,)),
         **made("layers.Embedding", 5, 4, on_call=(LABELS,)),
         **made("layers.GroupNormalization", 3, on_call=(I2,)),
+        **made("layers.GroupQueryAttention", 3, 4, 2, on_call=(I1, I1)),
         **made("layers.Input", [3]),
         **made("layers.Lambda", lambda x: x, on_call=(X,)),
         **made("layers.MultiHeadAttention", 2, 3, on_call=(I1, I1)),

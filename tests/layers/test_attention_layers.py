@@ -345,6 +345,33 @@ def test_a_gate():
     close(layer(QUERY, VALUE), np.einsum("btnh,nhd->btd", inner * gate, weights[8]) + weights[9])
 
 
+@pytest.mark.parametrize("shared", [1, 2])
+def test_groups_of_heads_share_keys_and_values(shared):
+    """Each projection of keys stands for that of several heads in a row."""
+    layer = L.GroupQueryAttention(3, 4, shared, use_gate=True, dtype="float64")
+    weights = built(layer, QUERY, VALUE)
+    assert [w.shape for w in weights[:4:2]] == [(6, 4, 3), (3, shared, 3)]
+    plain = L.MultiHeadAttention(4, 3, use_gate=True, dtype="float64")
+    plain(QUERY, VALUE)
+    for v, w in zip(plain.variables, weights, strict=True):
+        v.assign(w if w.shape == v.shape else np.repeat(w, 4 // shared, axis=-2))
+    options = {"attention_mask": CAUSAL[:, ::-1], "return_attention_scores": True}
+    for actual, expected in zip(layer(QUERY, VALUE, **options), plain(QUERY, VALUE, **options)):
+        close(actual, expected)
+
+
+def test_a_cache_has_the_heads_of_keys_alone():
+    x = sample(2, 6, 5)
+    layer = L.GroupQueryAttention(3, 4, 2, sliding_window=4, dtype="float64")
+    built(layer, x, x)
+    whole, cache = layer(x, x, use_causal_mask=True), layer.make_cache(2, 6)
+    assert [part.shape for part in cache] == [(2, 6, 2, 3)] * 2
+    for i in range(6):
+        token = x[:, i : i + 1]
+        y, cache = layer(token, token, cache=cache, cache_update_index=i)
+        close(y, whole[:, i : i + 1])
+
+
 def self_attended(shape, use_causal_mask=False, cache=None, **settings):
     x = tg.ones(shape)
     options = {} if cache is None else {"cache": cache, "cache_update_index": 0}
@@ -357,6 +384,8 @@ def self_attended(shape, use_causal_mask=False, cache=None, **settings):
     [
         (lambda: L.MultiHeadAttention(0, 4), ValueError, "num_heads"),
         (lambda: L.MultiHeadAttention(2, 4, dropout=1.0), ValueError, "dropout"),
+        (lambda: L.GroupQueryAttention(2, 4, 3), ValueError, "GroupQ.* 4, and num_key_value.* 3"),
+        (lambda: L.GroupQueryAttention(2, 4, 2)(tg.ones([2, 3])), ValueError, "GroupQ.* a value"),
         (lambda: L.MultiHeadAttention(2, 4)(tg.ones([1, 2, 3])), ValueError, "without a value"),
         (lambda: L.MultiHeadAttention(2, 4)(tg.ones([2, 3]), tg.ones([2, 3])), ValueError, "3 ax"),
         (

@@ -79,10 +79,6 @@ ABSENT = {
         ],
         (_PICTURES, "use a library of images, and give its array to the function"),
     ),
-    "layers.GroupQueryAttention": (
-        "heads do not share keys",
-        "use tg.layers.MultiHeadAttention, or write a subclass of tg.layers.Layer",
-    ),
     **dict.fromkeys(
         ["nn.embedding_lookup_sparse", "nn.safe_embedding_lookup_sparse"],
         (_KINDS, "use tg.nn.embedding_lookup of padded rows, and a sum or mean with weights"),

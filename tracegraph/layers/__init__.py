@@ -25,6 +25,7 @@ from tracegraph.layers.activations import (
     ReLU as ReLU,
     Softmax as Softmax,
 )
+from tracegraph.layers.attention.grouped import GroupQueryAttention as GroupQueryAttention
 from tracegraph.layers.attention.many_heads import MultiHeadAttention as MultiHeadAttention
 from tracegraph.layers.attention.one_head import (
     AdditiveAttention as AdditiveAttention,

@@ -19,6 +19,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.creation import zeros
+from tracegraph.array.joining import repeat
 from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import shown
@@ -144,8 +145,8 @@ class MultiHeadAttention(Layer):
         trainable: bool = True,
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
-        op = "MultiHeadAttention"
-        self.num_heads = positive(op, "num_heads", num_heads)
+        op = type(self).__name__
+        self.num_heads = self.num_key_value_heads = positive(op, "num_heads", num_heads)
         self.key_dim = positive(op, "key_dim", key_dim)
         self.value_dim = self.key_dim if value_dim is None else positive(op, "value_dim", value_dim)
         self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
@@ -214,7 +215,7 @@ class MultiHeadAttention(Layer):
         """Attention from the query to the value; see the class for the other arguments."""
         if value is None:
             fix = "call it as layer(query, value), or layer(x, x) for attention to itself"
-            refuse("MultiHeadAttention", "it was called without a value", fix=fix)
+            refuse(type(self).__name__, "it was called without a value", fix=fix)
         return self._called(query, [value] if key is None else [value, key], arguments)
 
     def _build_for(self, x: Any, more: Sequence[Any], arguments: Mapping[str, Any]) -> None:
@@ -227,11 +228,12 @@ class MultiHeadAttention(Layer):
         self._along = self._axes_of(rank)
         self._equations = attention_equations(rank, self._along)
         heads, features = self.num_heads, known_last(self, query_shape)
-        self.query_dense = self._projection(query_shape, self.key_dim)
-        self.key_dense = self._projection(key_shape, self.key_dim)
+        shared = self.num_key_value_heads
+        self.query_dense = self._projection(query_shape, heads, self.key_dim)
+        self.key_dense = self._projection(key_shape, shared, self.key_dim)
         if self.use_gate:
-            self.gate_dense = self._projection(query_shape, self.value_dim, "sigmoid")
-        self.value_dense = self._projection(value_shape, self.value_dim)
+            self.gate_dense = self._projection(query_shape, heads, self.value_dim, "sigmoid")
+        self.value_dense = self._projection(value_shape, shared, self.value_dim)
         results = self.output_shape or (features,)
         free, axes = _LETTERS[3 : rank + 2], _LETTERS[rank + 2 : rank + 2 + len(results)]
         equation = f"{free}ab,ab{axes}->{free}{axes}"
@@ -245,12 +247,12 @@ class MultiHeadAttention(Layer):
             wrong = "do not have 3 axes or more" if len(ranks) == 1 else "differ in their axes"
             fact = f"inputs of the shapes {', '.join(map(str, shapes))} {wrong}"
             fix = "give [examples, queries or keys, features]"
-            refuse("MultiHeadAttention", fact, fix=fix)
+            refuse(type(self).__name__, fact, fix=fix)
         return len(shapes[0])
 
     def _axes_of(self, rank: int) -> tuple[int, ...]:
         """The axes along which to attend."""
-        op, inner = "MultiHeadAttention", tuple(range(1, rank - 1))
+        op, inner = type(self).__name__, tuple(range(1, rank - 1))
         if self.attention_axes is None:
             return inner
         axes = as_axes(op, self.attention_axes, rank)
@@ -259,10 +261,12 @@ class MultiHeadAttention(Layer):
             refuse(op, fact, fix=f"give some of the axes between the first and the last: {inner}")
         return axes
 
-    def _projection(self, shape: Any, size: int, activation: ActivationLike = None) -> EinsumDense:
-        """A product that gives each head `size` features."""
+    def _projection(
+        self, shape: Any, heads: int, size: int, activation: ActivationLike = None
+    ) -> EinsumDense:
+        """A product that gives each of the heads `size` features."""
         free, rank = _LETTERS[3 : len(shape) + 2], len(shape)
-        sizes = [*[None] * (rank - 2), self.num_heads, size]
+        sizes = [*[None] * (rank - 2), heads, size]
         dense = self._dense(f"{free}c,cab->{free}ab", sizes, "ab", activation)
         dense.build(shape)
         return dense
@@ -287,11 +291,11 @@ class MultiHeadAttention(Layer):
 
     def make_cache(self, batch_size: SizeLike, max_length: SizeLike) -> tuple[Tensor, Tensor]:
         """Allocates keys and values for `max_length` positions: zeros of shapes [examples,
-        positions, heads, key_dim] and [examples, positions, heads, value_dim]. The cache can be a
-        state of loops like any other."""
+        positions, heads, key_dim] and [examples, positions, heads, value_dim], where the heads are
+        those of keys and values. The cache can be a state of loops like any other."""
         examples = as_count("make_cache", "batch_size", batch_size)
         places = as_count("make_cache", "max_length", max_length)
-        shape = examples, places, self.num_heads
+        shape = examples, places, self.num_key_value_heads
         return (
             zeros([*shape, self.key_dim], self.compute_dtype),
             zeros([*shape, self.value_dim], self.compute_dtype),
@@ -312,7 +316,7 @@ class MultiHeadAttention(Layer):
         cache: Cache | None = None,
         cache_update_index: TensorLike | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        op = "MultiHeadAttention"
+        op = type(self).__name__
         queries = self.query_dense(query)
         keys = self.key_dense(value if key is None else key)
         values = self.value_dense(value)
@@ -321,9 +325,12 @@ class MultiHeadAttention(Layer):
         allowed = combined(rank, count, query_mask, value_mask, key_mask, attention_mask)
         start: Any = 0
         if cache is not None:
-            start = _place(cache_update_index, queries)
+            start = _place(op, cache_update_index, queries)
             cache = _written(cache[0], keys, start), _written(cache[1], values, start)
             keys, values = cache
+        if self.num_key_value_heads != self.num_heads:
+            times = self.num_heads // self.num_key_value_heads
+            keys, values = (repeat(x, times, axis=-2) for x in (keys, values))
         is_causal = as_flag(op, "use_causal_mask", use_causal_mask) or cache is not None
         allowed = both(allowed, self._order(queries, keys, is_causal, start))
         is_training = as_flag(op, "training", training)
@@ -351,7 +358,7 @@ class MultiHeadAttention(Layer):
         if not is_causal and self.sliding_window is None:
             return None
         axis = self._one_axis("an order of positions")
-        sizes = sizes_of("MultiHeadAttention", queries)[axis], sizes_of("", keys)[axis]
+        sizes = sizes_of(type(self).__name__, queries)[axis], sizes_of("", keys)[axis]
         allowed = causal(*sizes, start) if is_causal else None
         if self.sliding_window is not None:
             allowed = both(allowed, banded(*sizes, self.sliding_window, start))
@@ -362,7 +369,7 @@ class MultiHeadAttention(Layer):
         axis, *more = self._along
         if more:
             fact = f"{what} needs one axis, and the layer attends along {self._along}"
-            refuse("MultiHeadAttention", fact, fix="give the layer one in attention_axes")
+            refuse(type(self).__name__, fact, fix="give the layer one in attention_axes")
         return axis
 
 
@@ -380,9 +387,8 @@ def attention_equations(rank: int, along: tuple[int, ...]) -> tuple[str, str]:
     return f"{queries}ab,{keys}ab->{scores}", f"{scores},{keys}ab->{queries}ab"
 
 
-def _place(index: Any, queries: Tensor) -> Tensor:
+def _place(op: str, index: Any, queries: Tensor) -> Tensor:
     """The position of the first query, for a cache."""
-    op = "MultiHeadAttention"
     if queries.ndim != 4:
         fact = f"a cache is for inputs of 3 axes, and the query has {queries.ndim - 1}"
         refuse(op, fact, fix="give [examples, queries, features]")
