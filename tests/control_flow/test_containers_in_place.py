@@ -334,9 +334,33 @@ def in_a_long_list_of_lists(n):
     return counts[3][1]
 
 
+def counted_by_a_set(n):
+    seen = {9}
+    for _ in range(n):
+        seen.add(len(seen))
+    return len(seen)
+
+
+def taken_from_a_set(n):
+    left = {"sets": [{1, 2, 3}]}
+    for _ in range(n):
+        left["sets"][0].pop()
+    return len(left["sets"][0])
+
+
+def taken_from_a_set_in_a_branch(n):
+    left = {1, 2, 3}
+    if n > 1:
+        left.discard(2)
+    return len(left)
+
+
 @pytest.mark.parametrize(
     "function, fact, line",
     [
+        (counted_by_a_set, r"later step of a loop of the graph adds \[2\] to the set seen", 2),
+        (taken_from_a_set, r"the set left\['sets'\]\[0\] loses \[1\] in a branch or a loop", 2),
+        (taken_from_a_set_in_a_branch, r"the set left loses \[2\] in a branch", 2),
         (by_next, "iterator is advanced in a loop that a tensor decides about", 3),
         (by_next_in_a_branch, "iterator is advanced in a branch", 2),
         (by_a_generator, "iterator is advanced in a loop", 3),
@@ -368,9 +392,18 @@ def test_a_number_under_a_key_that_one_branch_adds_is_told():
     with pytest.warns(UserWarning, match=r"table\['a'\] was set to 1 while a branch was traced"):
         tg.function(one_branch)(tg.constant(1))
 
+    def in_a_set(n):
+        found = set()
+        if n > 1:
+            found.add(7)
+        return len(found)
+
+    with pytest.warns(UserWarning, match="the item 7 of found was added while a branch was traced"):
+        tg.function(in_a_set)(tg.constant(1))
+
 
 def test_what_is_collected_to_look_at_is_left_alone():
-    seen, log, counts = [], {}, [0] * 5000
+    seen, log, counts, names = [], {}, [0] * 5000, {"y"}
 
     @tg.function
     def f(x):
@@ -378,6 +411,7 @@ def test_what_is_collected_to_look_at_is_left_alone():
             seen.append(x.shape)
             log["of" + "x"] = x.shape[0]
             log.setdefault("shapes", []).append(x.shape)
+            names.update(["x", 5])
             x = x * 2.0 + counts[0]
         if x[0] > 3.0:
             log["shapes"].append(x.dtype)
@@ -385,6 +419,7 @@ def test_what_is_collected_to_look_at_is_left_alone():
 
     np.testing.assert_array_equal(f(tg.constant([3.0, 1.0])).numpy(), [24.0, 8.0])
     assert log["ofx"] == 2 and tg.float32 in log["shapes"] and seen
+    assert names == {"x", "y", 5}
 
 
 def extended(n):

@@ -1,8 +1,10 @@
-"""Lists and dicts that a statement changes in place, by keys that it computes or by methods: what
-is in them is state of the statement too, and found while it is traced.
+"""Lists, dicts and sets that a statement changes in place, by keys that it computes or by methods:
+what is in them is state of the statement too, and found while it is traced.
 
 What is only added to a list does not count: that is how code collects what it sees. Keys that are
-new in a dict count where a later step, or the other branch, gives them another number.
+new in a dict count where a later step, or the other branch, gives them another number, and so do
+numbers that are new in a set where a later step adds others. A graph carries no set, so one must
+not lose items.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tracegraph.autograph.state_values import (
     is_same,
 )
 from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
-from tracegraph.errors import SignatureError, fail, message, warn
+from tracegraph.errors import SignatureError, fail, message, shown, warn
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
@@ -31,7 +33,7 @@ _DEEPEST = 4
 
 
 class Held(NamedTuple):
-    """A list, a dict or a deque that a statement has from outside, and what was in it before."""
+    """A list, a dict, a deque or a set that a statement has from outside, and what was in it before."""
 
     path: str
     container: Any
@@ -47,7 +49,7 @@ class Held(NamedTuple):
 
 
 class Added(NamedTuple):
-    """A key that is new in a dict, with its value."""
+    """A key that is new in a dict, with its value, or an item that is new in a set."""
 
     path: str
     table: Any
@@ -55,10 +57,20 @@ class Added(NamedTuple):
     value: Any
 
     def remove(self) -> None:
-        self.table.pop(self.key, None)
+        if isinstance(self.table, set):
+            self.table.discard(self.key)
+        else:
+            self.table.pop(self.key, None)
 
     def put_back(self) -> None:
-        self.table[self.key] = self.value
+        if isinstance(self.table, set):
+            self.table.add(self.key)
+        else:
+            self.table[self.key] = self.value
+
+    @property
+    def verb(self) -> str:
+        return "added" if isinstance(self.table, set) else "set"
 
 
 class ContainersChanged(Exception):
@@ -72,10 +84,28 @@ def held_by(bodies: Sequence[Any], names: Sequence[str], state: Sequence[Held]) 
     """The containers that the bodies of a statement have from outside, apart from those that are
     state as a whole, by their names or as `state`."""
     reached = (pair for body in bodies for pair in _reached(body, names, set()))
-    found = {id(x): (path, x) for path, x in reached if _is_container(x)}
+    kept = ((path, x) for path, x in reached if not isinstance(x, Iterator))
+    found = {id(x): (path, x) for own in kept for path, x in (own, *_sets_in(*own, _DEEPEST))}
     for known in state:
         found.pop(id(known.container), None)
-    return [Held(path, x, _copied(x, _DEEPEST)) for path, x in found.values()]
+    return [
+        Held(path, x, frozenset(x) if isinstance(x, set) else _copied(x, _DEEPEST))
+        for path, x in found.values()
+    ]
+
+
+def _sets_in(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """The sets in a container, with their paths."""
+    if not depth or not _is_container(value):
+        return
+    items = value.values() if isinstance(value, dict) else value
+    if not any(issubclass(kind, (set, list, dict, deque)) for kind in {*map(type, items)}):
+        return
+    for key, x in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(x, set):
+            yield f"{path}[{key!r}]", x
+        else:
+            yield from _sets_in(f"{path}[{key!r}]", x, depth - 1)
 
 
 def inside(body: Any) -> Iterator[Any]:
@@ -93,9 +123,19 @@ def _inside(value: Any, depth: int) -> Iterator[Any]:
 
 
 def changed(held: Sequence[Held], names: Sequence[str]) -> list[Held]:
-    """Those that were changed. Raises SignatureError for one that is too large to be carried."""
+    """Those that were changed. Raises SignatureError for one that is too large to be carried, and
+    for a set."""
     found = [x for x in held if x.is_changed(names)]
     for x in found:
+        if isinstance(x.container, set):
+            lost = shown([*(x.items - x.container)])
+            x.put_back()
+            fail(
+                SignatureError,
+                f"the set {x.path} loses {lost} in a branch or a loop that a tensor decides about; "
+                "that is traced once, so a graph cannot tell what is left",
+                fix="keep a tensor of flags, one for each item",
+            )
         if len(x.items) > _MOST_ITEMS:
             x.put_back()
             fail(
@@ -136,6 +176,13 @@ class AddedKeys:
     def check(self, held: Sequence[Held], names: Sequence[str]) -> None:
         """Raises SignatureError if an iteration changed a value that another one added."""
         for own in held if self._known else ():
+            if more := self._items_of_later_steps(own):
+                fail(
+                    SignatureError,
+                    f"a later step of a loop of the graph adds {shown(more)} to the set {own.path}, "
+                    "and the first one does not; the loop is traced once",
+                    fix="keep a tensor of flags, one for each item",
+                )
             for path in _differences(own.path, own.items, own.container, names):
                 if path in self._known:
                     added = self._known[path]
@@ -148,6 +195,11 @@ class AddedKeys:
                         "that it is there",
                         fix=f"give {path} a value before the loop",
                     )
+
+    def _items_of_later_steps(self, own: Held) -> list[Any]:
+        """What an iteration added to a set to which another one had added numbers."""
+        is_known = any(x.table is own.container for x in self._known.values())
+        return [x.value for x in _added(own) if x.verb == "added"] if is_known else []
 
 
 class BranchesKeys:
@@ -179,17 +231,21 @@ class BranchesKeys:
         for path, (_, x) in (first | second).items():
             x.put_back()
             if is_number(x.value) and (path not in first or path not in second):
+                what, fix = f"{path} was set to {x.value}", f"give {path} a value before the `if`"
+                if x.verb == "added":
+                    what, fix = f"{path} was added", "keep a tensor of flags, one for each item"
                 text = message(
-                    f"{path} was set to {x.value} while a branch was traced: a key that only one "
-                    "branch adds is there whatever the tensor is that decides",
+                    f"{what} while a branch was traced: what only one branch adds is there "
+                    "whatever the tensor is that decides",
                     source=here(),
-                    fix=f"give {path} a value before the `if`",
+                    fix=fix,
                 )
                 warn(text)
 
 
 def _added(held: Held) -> list[Added]:
-    """The keys with numbers, tensors and containers that are new in a container."""
+    """The keys with numbers, tensors and containers that are new in a dict, and the numbers that
+    are new in a set."""
     return [*_added_in(held.path, held.items, held.container)]
 
 
@@ -200,6 +256,10 @@ def _added_in(path: str, old: Any, new: Any) -> Iterator[Added]:
             if key not in old and (is_number(x) or in_graph(x) or _is_container(x)):
                 yield Added(f"{path}[{key!r}]", new, key, new[key])
         pairs = [(key, x, new.get(key)) for key, x in old.items()]
+    elif isinstance(old, frozenset) and isinstance(new, set):
+        numbers = [x for x in new - old if is_number(x)]
+        yield from (Added(f"the item {x!r} of {path}", new, x, x) for x in numbers)
+        return
     elif isinstance(old, list) and isinstance(new, (list, deque)) and _is_nested(old):
         pairs = [(k, x, y) for k, (x, y) in enumerate(zip(old, new))]
     else:
@@ -248,7 +308,7 @@ def _reached_in(
 ) -> Iterator[tuple[str, Any]]:
     if path in names:
         return
-    if _is_container(value) or isinstance(value, Iterator):
+    if _is_container(value) or isinstance(value, (set, Iterator)):
         yield path, value
     elif depth and hasattr(value, "__dict__") and not isinstance(value, _NO_OBJECTS):
         for name, x in [] if is_of_us(type(value)) else [*vars(value).items()]:
@@ -292,6 +352,9 @@ def _differences(path: str, old: Any, new: Any, names: Sequence[str]) -> Iterato
             yield path
         for k in _places_that_differ(old, new):
             yield from _differences(f"{path}[{k}]", old[k], new[k], names)
+    elif isinstance(old, frozenset) and isinstance(new, set):
+        if not old <= new:
+            yield path
     elif is_carried(old) and not is_same(old, new):
         yield path
 
@@ -302,6 +365,10 @@ def _places_that_differ(old: Any, new: Any) -> Iterator[int]:
 
 def _put(container: Any, items: Any) -> None:
     """Puts items into a container, and into those in it."""
+    if isinstance(container, set):
+        container.clear()
+        container.update(items)
+        return
     if isinstance(container, dict):
         if [*container] != [*items]:  # the keys get back their order
             held = dict(container)
