@@ -1,6 +1,7 @@
 """Lists and dicts that branches and loops change in place, by keys that they compute or by methods,
 hold what plain Python puts there."""
 
+import operator
 from collections import deque
 from types import SimpleNamespace
 
@@ -341,6 +342,21 @@ def counted_by_a_set(n):
     return len(seen)
 
 
+def by_another_name(n):
+    values = [1.0]
+    others = values
+    for _ in range(n):
+        others.append(2.0)
+    return len(values)
+
+
+def by_a_function(n):
+    values = [1.0]
+    for _ in range(n):
+        operator.iadd(values, [2.0])
+    return len(values)
+
+
 def taken_from_a_set(n):
     left = {"sets": [{1, 2, 3}]}
     for _ in range(n):
@@ -358,6 +374,8 @@ def taken_from_a_set_in_a_branch(n):
 @pytest.mark.parametrize(
     "function, fact, line",
     [
+        (by_another_name, r"items of others is a list \['\*'\] before the loop", 3),
+        (by_a_function, r"items of values is a list \['\*'\] before the loop", 2),
         (counted_by_a_set, r"later step of a loop of the graph adds \[2\] to the set seen", 2),
         (taken_from_a_set, r"the set left\['sets'\]\[0\] loses \[1\] in a branch or a loop", 2),
         (taken_from_a_set_in_a_branch, r"the set left loses \[2\] in a branch", 2),
