@@ -1,8 +1,11 @@
 """Lists and dicts that branches and loops change in place, by keys that they compute or by methods,
 hold what plain Python puts there."""
 
+import functools
 import operator
+from array import array
 from collections import deque
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -577,12 +580,13 @@ def step_in_a_branch(n, make):
     [
         (step_in_a_loop, lambda: count_globally, {"total"}),
         (step_in_a_loop, lambda: Counter().step, {"self.count"}),
+        (step_in_a_branch, lambda: functools.partial(Counter().step), {"self.count"}),
         (step_in_a_loop, lambda: Counter.made_one, {"Counter.made"}),
         (step_in_a_loop, lambda: Switch().step, {"self.is_on", "self.mode"}),
         (step_in_a_branch, counter, {"count"}),
         (step_in_a_branch, lambda: Switch().step, {"self.is_on", "self.mode"}),
     ],
-    ids=["global", "slots", "class", "flags", "closure", "flags in a branch"],
+    ids=["global", "slots", "partial", "class", "flags", "closure", "flags in a branch"],
 )
 def test_what_functions_from_elsewhere_set_is_told(function, make, names):
     with pytest.warns(UserWarning, match="while (the body of a loop|a branch) was traced") as told:
@@ -590,6 +594,68 @@ def test_what_functions_from_elsewhere_set_is_told(function, make, names):
     assert {str(x.message).partition(" changed")[0] for x in told} == names
 
 
-def test_numbers_put_into_an_array_are_told():
+def stepped_in_a_list(n):
+    counters = [Counter(), Counter()]
+    for _ in range(n):
+        for counter in counters:
+            counter.step()
+    return n
+
+
+def test_objects_in_a_list_are_looked_at():
+    with pytest.warns(UserWarning, match="while the body of a loop was traced") as told:
+        tg.function(stepped_in_a_list)(tg.constant(3))
+    names = {str(x.message).partition(" changed")[0] for x in told}
+    assert names == {"counters[0].count", "counters[1].count"}
+
+
+def by_bytes(n):
+    numbers = bytearray(b"0")
+    for _ in range(n):
+        numbers.append(1)
+    return n
+
+
+def by_an_array_of_python(n):
+    numbers = array("i", [0])
+    for _ in range(n):
+        numbers.append(1)
+    return n
+
+
+@pytest.mark.parametrize("function", [by_array, by_bytes, by_an_array_of_python])
+def test_numbers_put_into_an_array_are_told(function):
     with pytest.warns(UserWarning, match="numbers changed while the body of a loop was traced"):
-        tg.function(by_array)(tg.constant(3))
+        tg.function(function)(tg.constant(3))
+
+
+def by_a_list_of_defaults(n):
+    def step(counts=[0]):  # noqa: B006
+        counts[0] += 1
+        return counts[0]
+
+    last = 0
+    for _ in range(n):
+        last = step()
+    return last
+
+
+def by_a_dataclass(n):
+    @dataclass(frozen=True)
+    class State:
+        number: int
+        step: int = 2
+
+        def next(self):
+            number: int = self.number + self.step
+            return replace(self, number=number)
+
+    state = State(0)
+    for _ in range(n):
+        state = state.next()
+    return state.number
+
+
+@pytest.mark.parametrize("function", [by_a_list_of_defaults, by_a_dataclass])
+def test_defaults_and_classes_in_a_function(function):
+    assert int(tg.function(function)(tg.constant(3))) == function(3)

@@ -8,8 +8,10 @@ lists. What is only collected, as by `seen.append(x.shape)`, is how such functio
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import functools
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import (
@@ -81,10 +83,10 @@ def _tell(form: str, path: str) -> None:
 @contextlib.contextmanager
 def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[None]:
     """A context that warns if methods and functions from elsewhere change numbers, flags and
-    tensors in objects that a body has from outside, or names around them, or if anything changes a
-    NumPy array in place. The statement's own `names` are its state."""
+    tensors in objects that a body has from outside, or names around them, or if anything changes an
+    array of NumPy or of Python in place. The statement's own `names` are its state."""
     before = {x.path: x for x in (*_attributes_reached(body), *_set_by_functions(body))}
-    arrays = [(path, x, x.copy()) for path, x in _arrays_reached(body)]
+    arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
     yield
     for setting in before.values():
         if setting.path not in names and setting.is_changed:
@@ -93,9 +95,9 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
             change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
             what = "what a method or a function from elsewhere sets outside of itself, it sets"
             _tell_of_change(setting.path, change, what, is_loop)
-    for path, array, old in arrays:
-        if path not in names and not _are_equal(array, old):
-            what = "what is put into a NumPy array is put there"
+    for path, numbers, old in arrays:
+        if path not in names and _bytes_of(numbers) != _bytes_of(old):
+            what = "what is put into an array is put there"
             _tell_of_change(path, "changed", what, is_loop)
 
 
@@ -256,15 +258,24 @@ def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
         value = _content(cell)
         yield name, value
+        while isinstance(value, functools.partial):
+            yield from ((name, x) for x in (*value.args, *value.keywords.values()))
+            value = value.func
+            yield name, value
         if isinstance(value, MethodType):
             yield "self", value.__self__
             yield name, value.__func__
 
 
 def _attributes_in(path: str, value: Any, depth: int) -> Iterator[_Setting]:
-    """What a value has; of a table nothing, since its items are looked at as such."""
-    is_table = isinstance(value, _TABLES)
-    if not depth or (is_table and not _is_object(value)) or isinstance(value, _CODE):
+    """What a value has; of a table only what the objects in it have, since its items are looked at
+    as such."""
+    if not depth or isinstance(value, _CODE):
+        return
+    if isinstance(value, _TABLES) and not _is_object(value):
+        for inner, _, _, x in _parts(path, value):
+            if not isinstance(x, (*_TABLES, *_ATTRIBUTES, Tensor)):
+                yield from _attributes_in(inner, x, depth - 1)
         return
     own = type(value)
     if own.__module__ != "builtins" and not is_of_us(own):
@@ -330,17 +341,19 @@ def _names_used(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
 _MOST_NUMBERS = 100_000
 
 
-def _arrays_reached(body: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The NumPy arrays that a body has from outside, itself or in attributes."""
+def _arrays_reached(body: Any) -> Iterator[tuple[str, Any]]:
+    """The arrays that a body has from outside, itself or in attributes."""
     for name, value in _held_by(body):
         parts = _parts(name, value) if _is_object(value) else ()
         for path, x in ((name, value), *((path, x) for path, _, _, x in parts)):
-            if isinstance(x, np.ndarray) and x.size <= _MOST_NUMBERS and x.flags.writeable:
+            is_numpy = isinstance(x, np.ndarray)
+            is_array = x.flags.writeable if is_numpy else isinstance(x, (bytearray, array))
+            if is_array and (x.size if is_numpy else len(x)) <= _MOST_NUMBERS:
                 yield path, x
 
 
-def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.tobytes() == other.tobytes()
+def _bytes_of(numbers: Any) -> bytes:
+    return bytes(numbers) if isinstance(numbers, bytearray) else numbers.tobytes()
 
 
 def _is_in_scope(tensor: Tensor) -> bool:

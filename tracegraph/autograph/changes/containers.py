@@ -301,6 +301,9 @@ def _reached(body: Any, names: Sequence[str], seen: set[int]) -> Iterator[tuple[
         value = content(cell)
         if isinstance(value, FunctionType) and not is_ours(value.__code__.co_filename):
             yield from _reached(value, names, seen)
+            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+            for x in defaults:
+                yield from _reached_in(f"a default of {name}", x, names, 2)
         else:
             yield from _reached_in(name, value, names, 2)
 

@@ -40,6 +40,7 @@ class _Prepared(ast.NodeTransformer):
         self._first: list[str] = []
         #: For each enclosing function.
         self._lists: list[_Lists] = []
+        self._is_in_class = False
 
     def visit(self, node: Any) -> Any:
         refused = _REFUSED.get(type(node).__name__)
@@ -85,7 +86,9 @@ class _Prepared(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         """An assignment without its annotation, which Python ignores inside functions but refuses
-        where a branch sets the name."""
+        where a branch sets the name. Those of classes are what dataclasses read."""
+        if self._is_in_class:
+            return self.generic_visit(node)
         if node.value is None:
             return ast.copy_location(ast.Pass(), node)
         made = ast.copy_location(ast.Assign([node.target], node.value), node)
@@ -97,7 +100,14 @@ class _Prepared(ast.NodeTransformer):
             fix = "set a flag where the loop breaks, and test it after the loop"
             raise NotConvertible(_refusal(f"a `{word} ... else`", node, fix))
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        around, self._is_in_class = self._is_in_class, True
+        found = self.generic_visit(node)
+        self._is_in_class = around
+        return found
+
     def _visit_function(self, node: Any) -> Any:
+        around, self._is_in_class = self._is_in_class, False
         if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Expr):
             node.body.append(ast.copy_location(ast.Pass(), node.body[-1]))  # after a docstring
         own = (*node.args.posonlyargs, *node.args.args)
@@ -106,6 +116,7 @@ class _Prepared(ast.NodeTransformer):
         found = self.generic_visit(node)
         self._lists.pop()
         self._first.pop()
+        self._is_in_class = around
         return found
 
     visit_FunctionDef = visit_Lambda = _visit_function
