@@ -2,7 +2,9 @@
 
 import gc
 import itertools
+import math
 from collections import defaultdict
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -73,25 +75,49 @@ def pytest_collection():
 
 
 def pytest_collection_finish(session):
+    let_go_of_deselected(session.config)
     gc.collect()
     gc.freeze()
     # Tests create large trees, of nodes and of syntax, rather than many cycles.
     gc.set_threshold(20_000, 10, 10)
 
 
+def let_go_of_deselected(config):
+    """Forgets the tests that are left out, which are more than those that run: pytest keeps them
+    only to count them, and each full collection would look through them."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and (left_out := reporter.stats.get("deselected")):
+        left_out[:] = [SimpleNamespace()] * len(left_out)
+
+
 _files_begun = itertools.count(1)
+#: Memory maps of the process after the last collection that left nothing out.
+_maps_left = 0
 
 
 @pytest.fixture(scope="module", autouse=True)
 def others_stay_out_of_collections():
-    """Hides imports, twenty thousand tests and the caches of earlier files from the collector
-    except every ten files: scanning them in each collection would take a tenth of a worker's time.
+    """Hides imports, twenty thousand tests and the caches of earlier files from the collector:
+    scanning them in each collection would take a tenth of a worker's time.
     Never scanning would be too rare: a garbage program holds nine memory maps, and a process is
-    limited to 65,530."""
-    if next(_files_begun) % 10 == 0:
+    limited to 65,530. So every ten files all is scanned if the maps have grown by 10,000."""
+    global _maps_left
+    grown = next(_files_begun) % 10 == 0 and memory_maps() >= _maps_left + 10_000
+    if grown:
         gc.unfreeze()
     gc.collect()
     gc.freeze()
+    if grown:
+        _maps_left = memory_maps()
+
+
+def memory_maps():
+    """How many memory maps this process has; infinitely many where the system does not tell."""
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            return sum(1 for _ in maps)
+    except OSError:
+        return math.inf
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -228,6 +228,13 @@ def files() -> list[File]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def the_parsed_files_go():
+    """Later full collections would look through all their nodes."""
+    yield
+    files.cache_clear()
+
+
 def imports_go_down(file: File) -> Faults:
     here = floor(file.module)
     for found in file.imports:
