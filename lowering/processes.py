@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -42,6 +42,9 @@ class ProcessSettings:
     leave_together: Callable[[], Any] = lambda: None
     #: A process that has reached the end of its program, if there is one.
     has_ended: Callable[[], int | None] = lambda: None
+    #: Has what this process gives compared with what the others give, without waiting for them: a
+    #: kind, and the kind with its line in words.
+    give: Callable[[str, str], Any] = lambda kind, told: None
 
 
 settings = ProcessSettings()
@@ -92,11 +95,24 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
+def spans_mesh(mesh: Any) -> bool:
+    """Whether a JAX mesh has devices of several processes."""
+    return len(_processes_of(mesh.devices.flat)) > 1
+
+
 def has_devices_of_all(mesh: Any) -> bool:
     """Whether a JAX mesh has devices of every process, of which there are several."""
-    if mesh is None or count() == 1:
-        return False
-    return len({device.process_index for device in mesh.devices.flat}) == count()
+    return mesh is not None and count() > 1 and len(_processes_of(mesh.devices.flat)) == count()
+
+
+def any_is_of_all(buffers: Sequence[Any]) -> bool:
+    """Whether any array has devices of every process, of which there are several."""
+    divided = (x for x in buffers if spans_processes((x,)))
+    return any(len(_processes_of(x.sharding.device_set)) == count() for x in divided)
+
+
+def _processes_of(devices: Iterable[Any]) -> set[int]:
+    return {device.process_index for device in devices}
 
 
 def check_is_here(mesh: Any) -> None:
@@ -113,6 +129,27 @@ def check_is_here(mesh: Any) -> None:
 
 def _told(mesh: Any) -> str:
     return ",".join(f"{name}={size}" for name, size in mesh.shape.items())
+
+
+def told_with_devices(mesh: Any) -> str:
+    """A mesh and the numbers of its devices, in words."""
+    numbers = [device.id for device in mesh.devices.flat]
+    return f"{_told(mesh)} of the devices {_ranges(numbers)}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in compact form: `0-7`, or all of them."""
+    first, last = numbers[0], numbers[-1]
+    if list(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    shown = ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown}, ..."
+
+
+def told_layout(sharding: Any) -> str:
+    """How a JAX sharding divides an array, in words."""
+    mesh = getattr(sharding, "mesh", None)
+    return "" if mesh is None else f"{list(sharding.spec)} over {told_with_devices(mesh)}"
 
 
 def gathered(data: bytes) -> list[bytes]:

@@ -990,6 +990,15 @@ def test_threads_enter_a_mesh_at_the_same_time():
     assert len(left) == 2
 
 
+def test_what_is_not_held_divides_nothing():
+    """A pending value that nobody holds any more is not computed, nor does its mesh count."""
+    divided = tg.fill([8, 4], 1.0)
+    with_layout(divided, ROWS)
+    del divided
+    v = tg.Variable(tg.fill([8, 4], 2.0))
+    assert v.layout is None
+
+
 def test_a_signature_tells_the_layouts():
     w = tg.Variable(W, layout=TILES, name="w")
 
