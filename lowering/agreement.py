@@ -29,6 +29,13 @@ from tracegraph.text.printer import module_text
 
 #: How often a waiting process checks whether it waits in vain, in seconds.
 _LOOKS = 0.1
+#: What processes are about to do together.
+_RUN, _MOVE = "run a program", "move a tensor to the devices of all"
+_ONE_LAYOUT = "give it the same layout in every process, on a mesh with the devices in one order"
+_ONE_VALUE = (
+    "make it from the same seed in every process, or let each give its own part of a "
+    "tensor: tg.distribute.from_local"
+)
 #: Spaces before a type or a place, whose number depends on the longest line of a graph.
 _ALIGNED = re.compile(r" {2,}(?=: |at )")
 
@@ -49,13 +56,13 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> None
     values = [_digest_of(buffers[i]) for i in places]
     with waiting_for_processes(), _ended_in_time(f"run {told}"):
         words = json.dumps([digest, told, values])
-        found = [json.loads(x) for x in processes.gathered(words.encode())]
+        found = [json.loads(x) for x in processes.gathered(words.encode(), _RUN)]
         if all(other[0] == digest for other in found):
             inputs = [(graph.inputs[i], buffers[i]) for i in places]
             _agree_on_inputs(graph, inputs, [each[2] for each in found])
             return
         text = "\n".join([module_text([graph], locations=True), *_layouts(graph, buffers, mesh)])
-        texts = [x.decode() for x in processes.gathered(text.encode())]
+        texts = [x.decode() for x in processes.gathered(text.encode(), _RUN)]
     own = processes.index()
     other = next(i for i, each in enumerate(found) if each[0] != digest)
     _refuse(own, other, found[own][1], found[other][1], texts[own], texts[other])
@@ -94,22 +101,17 @@ def _agree_on_inputs(
         return
     x, buffer = inputs[place]
     told = f"{x.type} {shown(np.asarray(buffer))}"
-    every = [each.decode() for each in processes.gathered(told.encode())]
+    every = [each.decode() for each in processes.gathered(told.encode(), _RUN)]
     own = processes.index()
     other = next(i for i, each in enumerate(values) if each[place] != values[own][place])
     name = f"%{x.name} of @{graph.name}" if x.name else f"an input of @{graph.name}"
-    _refuse_values(own, other, name, every[own], every[other])
+    what = f"give different values of {name}"
+    _refuse_values(own, other, what, every[own], every[other], _ONE_VALUE)
 
 
-def _refuse_values(own: int, other: int, name: str, told: str, others: str) -> NoReturn:
-    fail(
-        DistributedError,
-        f"processes give different values of {name}: "
-        f"process {own} {told}, and process {other} {others}",
-        source=here(),
-        fix="make it from the same seed in every process, or let each give its own part of a "
-        "tensor: tg.distribute.from_local",
-    )
+def _refuse_values(own: int, other: int, what: str, told: str, others: str, fix: str) -> NoReturn:
+    fact = f"processes {what}: process {own} {told}, and process {other} {others}"
+    fail(DistributedError, fact, source=here(), fix=fix)
 
 
 def agree_on_value(
@@ -123,9 +125,9 @@ def agree_on_value(
     told = f"{type_of_array(array)} {shown(array)} at {here()}"
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     words = [str(type_of_array(array)), digest, _numbers(target.mesh), str(target.spec)]
-    with _ended_in_time("move a tensor to the devices of all"):
-        told = json.dumps([words, told, f"{processes.told_layout(target)} at {here()}"])
-        found = [json.loads(x) for x in processes.gathered(told.encode())]
+    with _ended_in_time(_MOVE):
+        told = json.dumps([words, told, f"by {processes.told_layout(target)} at {here()}"])
+        found = [json.loads(x) for x in processes.gathered(told.encode(), _MOVE)]
     own = processes.index()
     for i, each in enumerate(found):
         same = (k for k in range(i) if parts is None or parts[k] == parts[i])
@@ -134,18 +136,10 @@ def agree_on_value(
             continue
         first, second = (i, other) if own == i else (other, i)
         if found[first][0][:2] == found[second][0][:2]:
-            _refuse_layouts(first, second, found[first][2], found[second][2])
-        _refuse_values(first, second, "one tensor", found[first][1], found[second][1])
-
-
-def _refuse_layouts(own: int, other: int, told: str, others: str) -> NoReturn:
-    fail(
-        DistributedError,
-        f"processes divide one tensor in different ways: process {own} by {told}, and process "
-        f"{other} by {others}",
-        source=here(),
-        fix="give it the same layout in every process, on a mesh with the devices in one order",
-    )
+            what, place, fix = "divide one tensor in different ways", 2, _ONE_LAYOUT
+        else:
+            what, place, fix = "give different values of one tensor", 1, _ONE_VALUE
+        _refuse_values(first, second, what, found[first][place], found[second][place], fix)
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:

@@ -169,7 +169,7 @@ def common_work(nodes: Sequence[Node]) -> list[bool]:
                     common.add(node)
             else:
                 parents[root(x.node)] = root(node)
-        if any(processes.spans_mesh(home.mesh) for home in _homes_of_node(node)):
+        if any(home.mesh.is_multi_process for home in _homes_of_node(node)):
             common.add(node)
     roots = {root(node) for node in common}
     return [root(node) in roots for node in nodes]

@@ -16,7 +16,14 @@ from jax.experimental import multihost_utils
 from lowering.device import context_of, outside_of_traces
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
-from tracegraph.errors import InvalidArgumentError, LoweringError, fact_of, fail, is_of_run
+from tracegraph.errors import (
+    DistributedError,
+    InvalidArgumentError,
+    LoweringError,
+    fact_of,
+    fail,
+    is_of_run,
+)
 
 #: The exit code of a process that ends because others are missing.
 LOST = 70
@@ -95,11 +102,6 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
     return any(isinstance(x, jax.Array) and not x.is_fully_addressable for x in buffers)
 
 
-def spans_mesh(mesh: Any) -> bool:
-    """Whether a JAX mesh has devices of several processes."""
-    return len(_processes_of(mesh.devices.flat)) > 1
-
-
 def has_devices_of_all(mesh: Any) -> bool:
     """Whether a JAX mesh has devices of every process, of which there are several."""
     return mesh is not None and count() > 1 and len(_processes_of(mesh.devices.flat)) == count()
@@ -134,16 +136,10 @@ def _told(mesh: Any) -> str:
 def told_with_devices(mesh: Any) -> str:
     """A mesh and the numbers of its devices, in words."""
     numbers = [device.id for device in mesh.devices.flat]
-    return f"{_told(mesh)} of the devices {_ranges(numbers)}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in compact form: `0-7`, or all of them."""
-    first, last = numbers[0], numbers[-1]
-    if list(numbers) == list(range(first, last + 1)):
-        return f"{first}-{last}"
-    shown = ", ".join(map(str, numbers[:8]))
-    return shown if len(numbers) <= 8 else f"{shown}, ..."
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    if numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        shown = f"{numbers[0]}-{numbers[-1]}"
+    return f"{_told(mesh)} of the devices {shown}"
 
 
 def told_layout(sharding: Any) -> str:
@@ -152,8 +148,26 @@ def told_layout(sharding: Any) -> str:
     return "" if mesh is None else f"{list(sharding.spec)} over {told_with_devices(mesh)}"
 
 
-def gathered(data: bytes) -> list[bytes]:
-    """Every process's data, in process order; every process must call this."""
+def gathered(data: bytes, doing: str) -> list[bytes]:
+    """Every process's data, in process order; every process must call this, for the same purpose,
+    or all raise DistributedError."""
+    head = f"{doing}\n{here()}\n"
+    found = [each.split(b"\n", 2) for each in _gathered(head.encode() + data)]
+    own = index()
+    other = next((i for i, each in enumerate(found) if each[0] != found[own][0]), None)
+    if other is not None:
+        words = ((i, *map(bytes.decode, found[i][:2])) for i in (own, other))
+        told = ["process {} is about to {} at {}".format(*each) for each in words]
+        fail(
+            DistributedError,
+            f"processes do different things: {told[0]}, and {told[1]}",
+            source=here(),
+            fix="run the same code in every process, or use arrays of this process alone",
+        )
+    return [each[2] for each in found]
+
+
+def _gathered(data: bytes) -> list[bytes]:
     sizes = _of_all(np.asarray(len(data), np.int32))
     wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     wide[: len(data)] = np.frombuffer(data, np.uint8)
@@ -180,7 +194,7 @@ def _of_all(array: Any, tiled: bool = False) -> np.ndarray:
 
 def common_number() -> int:
     """A random number common to all processes; each must call this."""
-    return int.from_bytes(gathered(os.urandom(8))[0], "little")
+    return int.from_bytes(gathered(os.urandom(8), "choose a seed")[0], "little")
 
 
 def on_host(buffer: Any) -> np.ndarray:

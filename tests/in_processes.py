@@ -312,6 +312,32 @@ def fails_to_save(index):
     after.write(path)
 
 
+def does_something_else(index):
+    """One process runs a program for the first time, and the other one makes a Variable."""
+    x = whole()
+    try:
+        if index:
+            tg.Variable(np.ones(8, np.float32), layout=x.layout)
+        else:
+            tg.function(lambda x: tg.reduce_min(x))(x)
+    except tg.errors.DistributedError as error:
+        print(str(error).partition("\n")[0])
+
+
+def saves_apart(index):
+    """To a directory of each process, and other values in each."""
+    mine = variables(1)
+    for path, names in (
+        (inside(f"apart-{index}"), [*mine]),
+        (inside("others"), ["rows"] if index else ["columns", "whole"]),
+    ):
+        try:
+            tg.train.Checkpoint(**{name: mine[name] for name in names}).write(path)
+        except tg.errors.DistributedError as error:
+            print(str(error).partition("\n")[0])
+        print(os.path.exists(os.path.join(path, "tracegraph.json")))
+
+
 def saves_a_model(index):
     """A model of all processes, which is loaded again by all of them."""
     path = inside("model")

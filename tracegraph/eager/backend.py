@@ -356,9 +356,9 @@ def from_local(array: np.ndarray, sharding: Any) -> Any:
     return _lowering().agreement.from_local(array, sharding)
 
 
-def gathered_from_processes(data: bytes) -> list[bytes]:
-    """Every process's data, in process order; all of them must call this."""
-    return _lowering().processes.gathered(data)
+def gathered_from_processes(data: bytes, doing: str) -> list[bytes]:
+    """Every process's data, in process order; all of them must call this, for one purpose."""
+    return _lowering().processes.gathered(data, doing)
 
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:
