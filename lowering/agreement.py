@@ -24,11 +24,18 @@ from tracegraph.core.source import Source, here
 from tracegraph.core.types import type_of_array
 from tracegraph.errors import DistributedError, fail, message, shown
 from tracegraph.ir.slow_compiles import waiting_for_processes
-from tracegraph.ir.tensor import Graph
+from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.text.printer import module_text
 
 #: How often a waiting process checks whether it waits in vain, in seconds.
 _LOOKS = 0.1
+#: What processes are about to do together.
+_RUN, _MOVE = "run a program", "move a tensor to the devices of all"
+_ONE_LAYOUT = "give it the same layout in every process, on a mesh with the devices in one order"
+_ONE_VALUE = (
+    "make it from the same seed in every process, or let each give its own part of a "
+    "tensor: tg.distribute.from_local"
+)
 #: Spaces before a type or a place, whose number depends on the longest line of a graph.
 _ALIGNED = re.compile(r" {2,}(?=: |at )")
 
@@ -37,24 +44,43 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> None
     """Compares a program with those that the other processes are about to run, if its arrays are
     sharded over them, or those that it makes on its `mesh` will be. Raises DistributedError in all
     of them if they differ."""
-    if not (processes.spans_processes(buffers) or processes.has_devices_of_all(mesh)):
+    if not (processes.any_is_of_all(buffers) or processes.has_devices_of_all(mesh)):
         return
     place = here()
     told = f"@{graph.name} at {place}"
-    digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    values = [_digest_of(x) for x in buffers]
+    # The text of a program does not say which devices run it.
+    identity = lowered.as_text() + ("" if mesh is None else _numbers(mesh))
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    used = {x for node in graph.nodes for x in node.inputs}.union(graph.outputs)
+    places = [i for i, x in enumerate(graph.inputs[: len(buffers)]) if x in used]
+    values = [_digest_of(buffers[i]) for i in places]
     with waiting_for_processes(), _ended_in_time(f"run {told}"):
         words = json.dumps([digest, told, values])
-        found = [json.loads(x) for x in processes.gathered(words.encode())]
+        found = [json.loads(x) for x in processes.gathered(words.encode(), _RUN)]
         if all(other[0] == digest for other in found):
-            _agree_on_inputs(graph, buffers, [each[2] for each in found])
+            inputs = [(graph.inputs[i], buffers[i]) for i in places]
+            _agree_on_inputs(graph, inputs, [each[2] for each in found])
             return
-        texts = [
-            x.decode() for x in processes.gathered(module_text([graph], locations=True).encode())
-        ]
+        text = "\n".join([module_text([graph], locations=True), *_layouts(graph, buffers, mesh)])
+        texts = [x.decode() for x in processes.gathered(text.encode(), _RUN)]
     own = processes.index()
     other = next(i for i, each in enumerate(found) if each[0] != digest)
     _refuse(own, other, found[own][1], found[other][1], texts[own], texts[other])
+
+
+def _numbers(mesh: Any) -> str:
+    """The numbers of the devices of a JAX mesh, in order."""
+    return json.dumps([device.id for device in mesh.devices.flat])
+
+
+def _layouts(graph: Graph, buffers: Sequence[Any], mesh: Any) -> Iterator[str]:
+    """A line for each input that is divided, and one for the mesh of the program."""
+    for x, buffer in zip(graph.inputs, buffers, strict=False):
+        told = processes.told_layout(getattr(buffer, "sharding", None))
+        if told:
+            yield f"{f'%{x.name}' if x.name else 'an input'}: {x.type} is divided by {told}"
+    if mesh is not None:
+        yield f"it runs on {processes.told_with_devices(mesh)}"
 
 
 def _digest_of(buffer: Any) -> str | None:
@@ -65,30 +91,27 @@ def _digest_of(buffer: Any) -> str | None:
     return hashlib.sha256(np.ascontiguousarray(buffer).tobytes()).hexdigest()[:16]
 
 
-def _agree_on_inputs(graph: Graph, buffers: Sequence[Any], values: Sequence[Sequence[Any]]) -> None:
+def _agree_on_inputs(
+    graph: Graph, inputs: Sequence[tuple[Tensor, Any]], values: Sequence[Sequence[Any]]
+) -> None:
     """Raises DistributedError in all processes where one gives a program another value than the
     others, of which `values` are what each of them is known by."""
     place = next((i for i, each in enumerate(zip(*values, strict=True)) if len({*each}) > 1), None)
     if place is None:
         return
-    x = graph.inputs[place]
-    told = f"{x.type} {shown(np.asarray(buffers[place]))}"
-    every = [each.decode() for each in processes.gathered(told.encode())]
+    x, buffer = inputs[place]
+    told = f"{x.type} {shown(np.asarray(buffer))}"
+    every = [each.decode() for each in processes.gathered(told.encode(), _RUN)]
     own = processes.index()
     other = next(i for i, each in enumerate(values) if each[place] != values[own][place])
     name = f"%{x.name} of @{graph.name}" if x.name else f"an input of @{graph.name}"
-    _refuse_values(own, other, name, every[own], every[other])
+    what = f"give different values of {name}"
+    _refuse_values(own, other, what, every[own], every[other], _ONE_VALUE)
 
 
-def _refuse_values(own: int, other: int, name: str, told: str, others: str) -> NoReturn:
-    fail(
-        DistributedError,
-        f"processes give different values of {name}: "
-        f"process {own} {told}, and process {other} {others}",
-        source=here(),
-        fix="make it from the same seed in every process, or let each give its own part of a "
-        "tensor: tg.distribute.from_local",
-    )
+def _refuse_values(own: int, other: int, what: str, told: str, others: str, fix: str) -> NoReturn:
+    fact = f"processes {what}: process {own} {told}, and process {other} {others}"
+    fail(DistributedError, fact, source=here(), fix=fix)
 
 
 def agree_on_value(
@@ -101,22 +124,35 @@ def agree_on_value(
         return
     told = f"{type_of_array(array)} {shown(array)} at {here()}"
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    with _ended_in_time("move a tensor to the devices of all"):
-        words = json.dumps([str(type_of_array(array)), digest, told])
-        found = [json.loads(x) for x in processes.gathered(words.encode())]
+    words = [str(type_of_array(array)), digest, _numbers(target.mesh), str(target.spec)]
+    with _ended_in_time(_MOVE):
+        told = json.dumps([words, told, f"by {processes.told_layout(target)} at {here()}"])
+        found = [json.loads(x) for x in processes.gathered(told.encode(), _MOVE)]
+    own = processes.index()
     for i, each in enumerate(found):
         same = (k for k in range(i) if parts is None or parts[k] == parts[i])
-        other = next((k for k in same if found[k][:2] != each[:2]), None)
-        if other is not None:
-            own = processes.index()
-            first, second = (i, other) if own == i else (other, i)
-            _refuse_values(first, second, "one tensor", found[first][2], found[second][2])
+        other = next((k for k in same if found[k][0] != each[0]), None)
+        if other is None:
+            continue
+        first, second = (i, other) if own == i else (other, i)
+        if found[first][0][:2] == found[second][0][:2]:
+            what, place, fix = "divide one tensor in different ways", 2, _ONE_LAYOUT
+        else:
+            what, place, fix = "give different values of one tensor", 1, _ONE_VALUE
+        _refuse_values(first, second, what, found[first][place], found[second][place], fix)
 
 
 def from_local(array: np.ndarray, sharding: Any) -> Any:
     """An array to which each process contributes its part. Where several hold the same part, they
-    are compared; where none do, nothing is sent."""
+    are compared. Whether all mean one array is found out later: see `Watch.give`."""
     buffer = processes.from_local(array, sharding)
+    # Programs that have run for each of these arrays would compute with parts of several.
+    is_in_order = threading.current_thread() is threading.main_thread()
+    if is_in_order and processes.has_devices_of_all(sharding.mesh):
+        type = type_of_array(buffer)
+        kind = f"{type} {sharding.spec} {_numbers(sharding.mesh)}"
+        told = f"{type_of_array(array)} of {type} divided by {processes.told_layout(sharding)}"
+        processes.settings.give(kind, f"{told} at {here()}")
     parts = processes.parts_of_processes(sharding, buffer.shape)
     if len(set(parts.values())) < len(parts):
         agree_on_value(array, sharding, parts)

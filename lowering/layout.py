@@ -16,7 +16,7 @@ from lowering.device import context_of, outside_of_traces, put as put_on_device
 from lowering.rules import lowers
 from tracegraph.core.source import Source
 from tracegraph.errors import InvalidArgumentError, fail
-from tracegraph.ir.tensor import ASSIGNED, Graph, Tensor
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops import layout as ops
 from tracegraph.ops.layout import mesh_text, parsed_mesh, plain_axes
 
@@ -150,16 +150,46 @@ def _homes_in(graph: Graph) -> tuple[Home, ...]:
     return graph.cache["homes"]
 
 
+def common_work(nodes: Sequence[Node]) -> list[bool]:
+    """For each of these nodes whether several processes compute it together, or it is computed
+    from, or together with, what they do."""
+    parents: dict[Any, Any] = {}
+
+    def root(x: Any) -> Any:
+        while (parent := parents.get(x, x)) is not x:
+            x = parent
+        return x
+
+    common = set()
+    for node in nodes:
+        for x in node.inputs:
+            if x.node is None:
+                buffer = getattr(x, "buffer", None)
+                if not x.is_random_state and processes.spans_processes((buffer,)):
+                    common.add(node)
+            else:
+                parents[root(x.node)] = root(node)
+        if any(home.mesh.is_multi_process for home in _homes_of_node(node)):
+            common.add(node)
+    roots = {root(node) for node in common}
+    return [root(node) in roots for node in nodes]
+
+
+def _homes_of_node(node: Node) -> Iterator[Home]:
+    """The meshes that a node names."""
+    if isinstance(node.op, ops.WithLayout):
+        mesh = jax_mesh(node.op.mesh, node.op.devices)
+        if mesh is not None:
+            yield Home(mesh, f"with_layout at {node.source}", node.source)
+    for inner in node.op.graphs():
+        yield from _homes_in(inner)
+
+
 def _homes_of_nodes(graph: Graph) -> dict[Any, Home]:
     found: dict[Any, Home] = {}
     for node in graph.nodes:
-        if isinstance(node.op, ops.WithLayout):
-            mesh = jax_mesh(node.op.mesh, node.op.devices)
-            if mesh is not None:
-                found.setdefault(mesh, Home(mesh, f"with_layout at {node.source}", node.source))
-        for inner in node.op.graphs():
-            for home in inner.cache["homes"]:
-                found.setdefault(home.mesh, home)
+        for home in _homes_of_node(node):
+            found.setdefault(home.mesh, home)
     return found
 
 
@@ -204,17 +234,7 @@ def text_of(mesh: Any) -> str:
 
 
 def _told(home: Home) -> str:
-    numbers = [device.id for device in home.mesh.devices.flat]
-    return f"{home.what} is on {text_of(home.mesh)} of the devices {_ranges(numbers)}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers in compact form: `0-7`, or all of them."""
-    first, last = numbers[0], numbers[-1]
-    if list(numbers) == list(range(first, last + 1)):
-        return f"{first}-{last}"
-    shown = ", ".join(map(str, numbers[:8]))
-    return shown if len(numbers) <= 8 else f"{shown}, ..."
+    return f"{home.what} is on {processes.told_with_devices(home.mesh)}"
 
 
 def is_elsewhere(buffers: Sequence[Any], mesh: Any) -> bool:

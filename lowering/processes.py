@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,14 @@ from jax.experimental import multihost_utils
 from lowering.device import context_of, outside_of_traces
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
-from tracegraph.errors import InvalidArgumentError, LoweringError, fact_of, fail, is_of_run
+from tracegraph.errors import (
+    DistributedError,
+    InvalidArgumentError,
+    LoweringError,
+    fact_of,
+    fail,
+    is_of_run,
+)
 
 #: The exit code of a process that ends because others are missing.
 LOST = 70
@@ -42,6 +49,9 @@ class ProcessSettings:
     leave_together: Callable[[], Any] = lambda: None
     #: A process that has reached the end of its program, if there is one.
     has_ended: Callable[[], int | None] = lambda: None
+    #: Has what this process gives compared with what the others give, without waiting for them: a
+    #: kind, and the kind with its line in words.
+    give: Callable[[str, str], Any] = lambda kind, told: None
 
 
 settings = ProcessSettings()
@@ -94,9 +104,17 @@ def spans_processes(buffers: Sequence[Any]) -> bool:
 
 def has_devices_of_all(mesh: Any) -> bool:
     """Whether a JAX mesh has devices of every process, of which there are several."""
-    if mesh is None or count() == 1:
-        return False
-    return len({device.process_index for device in mesh.devices.flat}) == count()
+    return mesh is not None and count() > 1 and len(_processes_of(mesh.devices.flat)) == count()
+
+
+def any_is_of_all(buffers: Sequence[Any]) -> bool:
+    """Whether any array has devices of every process, of which there are several."""
+    divided = (x for x in buffers if spans_processes((x,)))
+    return any(len(_processes_of(x.sharding.device_set)) == count() for x in divided)
+
+
+def _processes_of(devices: Iterable[Any]) -> set[int]:
+    return {device.process_index for device in devices}
 
 
 def check_is_here(mesh: Any) -> None:
@@ -115,8 +133,41 @@ def _told(mesh: Any) -> str:
     return ",".join(f"{name}={size}" for name, size in mesh.shape.items())
 
 
-def gathered(data: bytes) -> list[bytes]:
-    """Every process's data, in process order; every process must call this."""
+def told_with_devices(mesh: Any) -> str:
+    """A mesh and the numbers of its devices, in words."""
+    numbers = [device.id for device in mesh.devices.flat]
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    if numbers == [*range(numbers[0], numbers[-1] + 1)]:
+        shown = f"{numbers[0]}-{numbers[-1]}"
+    return f"{_told(mesh)} of the devices {shown}"
+
+
+def told_layout(sharding: Any) -> str:
+    """How a JAX sharding divides an array, in words."""
+    mesh = getattr(sharding, "mesh", None)
+    return "" if mesh is None else f"{list(sharding.spec)} over {told_with_devices(mesh)}"
+
+
+def gathered(data: bytes, doing: str) -> list[bytes]:
+    """Every process's data, in process order; every process must call this, for the same purpose,
+    or all raise DistributedError."""
+    head = f"{doing}\n{here()}\n"
+    found = [each.split(b"\n", 2) for each in _gathered(head.encode() + data)]
+    own = index()
+    other = next((i for i, each in enumerate(found) if each[0] != found[own][0]), None)
+    if other is not None:
+        words = ((i, *map(bytes.decode, found[i][:2])) for i in (own, other))
+        told = ["process {} is about to {} at {}".format(*each) for each in words]
+        fail(
+            DistributedError,
+            f"processes do different things: {told[0]}, and {told[1]}",
+            source=here(),
+            fix="run the same code in every process, or use arrays of this process alone",
+        )
+    return [each[2] for each in found]
+
+
+def _gathered(data: bytes) -> list[bytes]:
     sizes = _of_all(np.asarray(len(data), np.int32))
     wide = np.zeros(max(int(np.max(sizes)), 1), np.uint8)
     wide[: len(data)] = np.frombuffer(data, np.uint8)
@@ -143,7 +194,7 @@ def _of_all(array: Any, tiled: bool = False) -> np.ndarray:
 
 def common_number() -> int:
     """A random number common to all processes; each must call this."""
-    return int.from_bytes(gathered(os.urandom(8))[0], "little")
+    return int.from_bytes(gathered(os.urandom(8), "choose a seed")[0], "little")
 
 
 def on_host(buffer: Any) -> np.ndarray:

@@ -312,6 +312,32 @@ def fails_to_save(index):
     after.write(path)
 
 
+def does_something_else(index):
+    """One process runs a program for the first time, and the other one makes a Variable."""
+    x = whole()
+    try:
+        if index:
+            tg.Variable(np.ones(8, np.float32), layout=x.layout)
+        else:
+            tg.function(lambda x: tg.reduce_min(x))(x)
+    except tg.errors.DistributedError as error:
+        print(str(error).partition("\n")[0])
+
+
+def saves_apart(index):
+    """To a directory of each process, and other values in each."""
+    mine = variables(1)
+    for path, names in (
+        (inside(f"apart-{index}"), [*mine]),
+        (inside("others"), ["rows"] if index else ["columns", "whole"]),
+    ):
+        try:
+            tg.train.Checkpoint(**{name: mine[name] for name in names}).write(path)
+        except tg.errors.DistributedError as error:
+            print(str(error).partition("\n")[0])
+        print(os.path.exists(os.path.join(path, "tracegraph.json")))
+
+
 def saves_a_model(index):
     """A model of all processes, which is loaded again by all of them."""
     path = inside("model")
@@ -520,6 +546,45 @@ def works_alone(index):
     if index == 0:
         print("alone", float(total(tg.constant([1.0, 2.0]))))
     print("together", float(total(whole())))
+
+
+def gives_another_part(index):
+    """Parts of two tensors, for each of which the program has run in all."""
+    layout = tg.distribute.Layout(whole().layout.mesh, ["data"])
+    for size in (4, 2):
+        total(tg.distribute.from_local(np.ones(size, np.float32), layout))
+    x = tg.distribute.from_local(np.ones(2 if index else 4, np.float32), layout)
+    print("together", float(total(x)), flush=True)
+    time.sleep(60)
+
+
+def divides_by_another_mesh(index):
+    """The same text of a program, and other devices; or the same value, and another layout."""
+    devices = jax.devices()
+    mesh = tg.distribute.Mesh({"data": 2}, devices[index::2])
+    layout = tg.distribute.Layout(mesh, ["data"])
+    one = jax.make_array_from_process_local_data(layout.sharding, np.ones(1, np.float32))
+    mesh = tg.distribute.Mesh({"data": 4}, devices[:: 1 - 2 * index])
+    for run in (
+        lambda: total(one),
+        lambda: tg.Variable(np.ones(4, np.float32), layout=tg.distribute.Layout(mesh, ["data"])),
+    ):
+        try:
+            run()
+        except tg.errors.DistributedError as error:
+            print("refused", *str(error).splitlines()[:2])
+
+
+def computes_between(index):
+    """What one process computes for itself while work of all is pending."""
+    x = whole()
+    before = tg.constant([4.0]) + 5.0 if index else None
+    y = x + 1.0
+    if index:
+        print("alone", tg.sqrt(tg.constant([4.0])).numpy())
+    print("together", float(tg.reduce_sum(y)))
+    if index:
+        print("before", before.numpy())
 
 
 SHORT = {"stays_away", "runs_once_more"}

@@ -72,6 +72,8 @@ TOGETHER = (
     *("catches_an_exit", "adds_up", "prints", "works_alone", "gives_its_part"),
     *("gives_what_others_give", "shows_what_is_divided", "uses_what_others_have"),
     *("captures_what_others_do_not", "divides_in_its_own_way", "saves", "manages"),
+    *("divides_by_another_mesh", "computes_between", "saves_apart"),
+    "does_something_else",
     *("fails_to_save", "saves_a_model", "trains", "draws_alone", "preempted"),
 )
 
@@ -172,6 +174,16 @@ def test_a_save_that_fails_in_one_process_fails_in_all(together, folder):
         assert any(x.startswith(told) for x in other)
         assert all(f"{step} kept 1.0" in lines for lines in own)
     assert generation_of(path) == 2.0
+
+
+def test_processes_that_save_apart_are_told(together, folder):
+    paths = [folder / f"apart-{i}" for i in range(2)]
+    for lines in together["saves_apart"]:
+        assert "process 1 wrote values-1-" in lines[0]
+        assert lines[0].endswith(f" to {paths[1]}, and it is not in {paths[0]}")
+        fact = "since processes save different values: process 0 has columns: f32[64,24], and"
+        assert fact in lines[2] and lines[2].endswith("process 1 rows: f32[64,24]")
+        assert lines[1] == lines[3] == "False", "and nothing was committed"
 
 
 def values_of(lines):
@@ -388,6 +400,47 @@ def test_what_a_program_captures_is_compared_before_its_first_run(together):
         assert own[2] == "the same 56.0"
         (told,) = together["divides_in_its_own_way"][i]
         assert told.startswith(f"refused   process {i}: %0 = with_layout<mesh=")
+
+
+def test_who_divides_by_other_devices_is_told(together):
+    for i, own in enumerate(together["divides_by_another_mesh"]):
+        fact, line = own[0].split("   ", 1)
+        assert fact.startswith("refused processes run different programs")
+        numbers = line.rpartition("devices ")[2]
+        assert line.startswith(f"process {i}: %x: f32[2] is divided by ['data'] over data=2 of the")
+        assert [int(x) % 2 for x in numbers.split(", ")] == [i, i]
+        fact = (
+            f"refused processes divide one tensor in different ways: process {i} by ['data'] over"
+        )
+        assert own[1].startswith(fact)
+
+
+def test_who_does_something_else_is_told(together):
+    doings = ("run a program", "move a tensor to the devices of all")
+    for i, (line,) in enumerate(together["does_something_else"]):
+        told = [f"process {k} is about to {doings[k]} at in_processes.py:" for k in (i, 1 - i)]
+        assert line.startswith(f"processes do different things: {told[0]}")
+        assert f", and {told[1]}" in line
+
+
+def test_what_one_computes_alone_does_not_wait_for_the_others(together):
+    assert together["computes_between"] == (
+        ["together 36.0"],
+        ["alone [2.]", "together 36.0", "before [9.]"],
+    )
+
+
+def test_parts_of_two_tensors_are_told():
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, "gives_another_part")
+    assert code == LOST
+    assert time.monotonic() - start < 60
+    fact = (
+        "tracegraph: processes give parts of different tensors to from_local: process 0 f32[4] of "
+        "f32[8] divided by ['data'] over data=4 of the devices "
+    )
+    told = [line for line in err if fact in line and "process 1 f32[2] of f32[4]" in line]
+    assert sorted(line[:3] for line in told) == ["[0]", "[1]"]
 
 
 def test_who_is_not_done_yet_may_take_longer_than_the_timeout():

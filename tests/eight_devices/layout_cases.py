@@ -547,6 +547,17 @@ def test_what_has_some_axes_of_a_weight_is_divided_as_they_are():
     assert kept[6].layout == TILES
 
 
+def test_the_state_of_an_optimizer_of_optax_is_divided_as_its_variables():
+    optax = pytest.importorskip("optax")
+    weight, bias = tg.Variable(W, layout=TILES), tg.Variable(W[0])
+    optimizer = tg.optimizers.from_optax(optax.adam(0.1))
+    optimizer.build([weight, bias])
+    slots = {slot.name: slot.layout for slot in optimizer.variables if slot.shape.rank}
+    assert [*slots.values()] == [TILES, None, TILES, None]
+    bias.take_layout(Layout(MESH, ["model"]))
+    assert [x.layout for x in optimizer.variables if x.ndim == 1] == [bias.layout] * 2
+
+
 def test_what_will_be_compiled_is_described_before_it_has_run():
     layer, step, function = dense_step({"kernel": COLUMNS}, X, is_built=True)
     assert "all-reduce" in str(function.get_concrete_function(X).summary(devices=True))
@@ -988,6 +999,15 @@ def test_threads_enter_a_mesh_at_the_same_time():
     for thread in threads:
         thread.join()
     assert len(left) == 2
+
+
+def test_what_is_not_held_divides_nothing():
+    """A pending value that nobody holds any more is not computed, nor does its mesh count."""
+    divided = tg.fill([8, 4], 1.0)
+    with_layout(divided, ROWS)
+    del divided
+    v = tg.Variable(tg.fill([8, 4], 2.0))
+    assert v.layout is None
 
 
 def test_a_signature_tells_the_layouts():

@@ -49,9 +49,11 @@ def from_local(array: TensorLike, layout: LayoutLike) -> Tensor:
       the same part must pass the same values, which are compared.
     - `layout`: a Layout, a `jax.sharding.NamedSharding`, or inside `with mesh:` a list of axes.
 
-    With one process, the part is the whole. Raises ShapeError (a ValueError) for a part of another
-    rank, and for a size that the devices of this process do not divide; DistributedError where
-    processes pass different values of one part; TraceError (a TypeError) inside a function.
+    With one process, the part is the whole. If the main threads of processes that watch each other
+    pass parts of different shapes, dtypes or layouts, all end with a message. Raises ShapeError (a
+    ValueError) for a part of another rank, and for a size that the devices of this process do not
+    divide; DistributedError where processes pass different values of one part; TraceError (a
+    TypeError) inside a function.
 
     >>> with tg.distribute.Mesh({"data": 1}):
     ...     tg.distribute.from_local([1.0, 2.0], ["data"]).numpy()

@@ -73,7 +73,7 @@ def initialize(
             _watches.append(watch)
             if is_reserved and LAUNCHER in os.environ:
                 watch.end_with_launcher(int(os.environ[LAUNCHER]))
-            backend.set_ends_of_process(watch.end, watch.leave_together, watch.has_ended)
+            backend.watched_by(watch)
             address = f"{address.rpartition(':')[0]}:{port}"
         _join(address, count, index, local_device_ids, max(int(timeout), 1))
     settings.process_index, settings.process_count = backend.joined_as()

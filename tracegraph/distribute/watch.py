@@ -33,6 +33,8 @@ _LAST_WORDS = 2.0
 _NEWS = _LAST_WORDS + 1.0
 #: How long a process that has connected may take to identify itself, in seconds.
 _INTRODUCTION = 5.0
+#: Of so many things that not all processes have given yet, what each gave is kept.
+_MOST_GIVEN = 10_000
 #: In a timeout each process tells so often that it is there, and at least every so many seconds.
 _ROUNDS, _LONGEST_ROUND = 8, 5.0
 #: Modules that wait for others' work; and the packages whose programs may wait for other processes.
@@ -115,7 +117,15 @@ class Watch:
         self._all_have_left = False
         #: What another process told of a lost one: which, and whether it failed.
         self._loss = (0, False)
-        self._has_loss = threading.Event()
+        #: What processes gave that should be the same, in words.
+        self._difference: str | None = None
+        #: Set with either of them.
+        self._must_end = threading.Event()
+        #: How often this process has given something; and in the first one what each of the others
+        #: gave, by that number, until all have given it.
+        self._gifts = 0
+        self._given: dict[int, dict[int, tuple[str, str]]] = {}
+        self._comparing = threading.Lock()
         #: Held by the thread that ends this process.
         self._ending = threading.Lock()
         for number, peer in peers.items():
@@ -144,17 +154,51 @@ class Watch:
             if "left" in words:
                 self._note_end_of(words["left"])
             self._all_have_left |= "all_left" in words
+            if "gift" in words:
+                self._compare(number, words["gift"], words["kind"], words["told"])
+            if "difference" in words and not is_told:
+                is_told = True
+                self._difference = words["difference"]
+                self._must_end.set()
             if "lost" in words and not is_told:
                 is_told = True
                 # Elsewhere, since who tells of a loss is gone soon, which only this thread hears.
                 self._loss = words["lost"], words["has_failed"]
-                self._has_loss.set()
+                self._must_end.set()
         self._gone.add(number)
-        if number not in self._left and not is_told:
+        if number not in self._left and not is_told and self._difference is None:
             self._end_without(number)
 
+    def give(self, kind: str, told: str) -> None:
+        """Has the first process compare the kind of what this one gives with what the others give
+        as their next, and end all where they differ. Nobody waits for that."""
+        number, self._gifts = self._gifts, self._gifts + 1
+        if self.index == 0:
+            self._compare(0, number, kind, told)
+        else:
+            self.peers[0].tell(gift=number, kind=kind, told=told)
+
+    def _compare(self, process: int, number: int, kind: str, told: str) -> None:
+        with self._comparing:
+            given = self._given.setdefault(number, {})
+            other = next((i for i, each in given.items() if each[0] != kind), None)
+            given[process] = kind, told
+            if len(given) == self.count or len(self._given) > _MOST_GIVEN:
+                del self._given[number]
+        if other is not None and self._difference is None:
+            first, second = sorted((process, other))
+            text = f"process {first} {given[first][1]}, and process {second} {given[second][1]}"
+            self._difference = text
+            for peer in self.peers.values():
+                peer.tell(difference=text)
+            self._must_end.set()
+
     def _end_when_told(self) -> None:
-        self._has_loss.wait()
+        self._must_end.wait()
+        if self._difference is not None:
+            fact = f"processes give parts of different tensors to from_local: {self._difference}"
+            fix = "give parts of one shape, dtype and layout, as often in every process"
+            self.end(self._text(fact, f"{fix}: pad the last batch, or leave it out"))
         lost, has_failed = self._loss
         self._failed_first = lost if has_failed else None
         time.sleep(_LAST_WORDS if has_failed else 0)

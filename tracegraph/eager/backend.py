@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.later import opened
+from tracegraph.core.settings import settings
 from tracegraph.core.tensorshape import set_layouts
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.core.worker_thread import on_worker_thread
@@ -171,6 +172,11 @@ def home_of(graph: Graph, buffers: Sequence[Any]) -> Any:
     return _lowering().layout.home_of(graph, buffers)
 
 
+def common_work(nodes: Any) -> list[bool]:
+    """For each node whether it belongs to work of all processes; empty if there is only one."""
+    return _lowering().layout.common_work(nodes) if settings.process_count > 1 else []
+
+
 def whole_on(buffer: Any, mesh: Any) -> Any:
     """A single-device buffer replicated over JAX's mesh; a sharded buffer unchanged."""
     return _lowering().layout.whole_on(buffer, mesh)
@@ -321,12 +327,11 @@ def gathered_on_host(buffer: Any) -> np.ndarray:
     return _lowering().agreement.gathered_on_host(buffer)
 
 
-def set_ends_of_process(end: Any, leave_together: Any, has_ended: Any) -> None:
-    """Sets how processes end: what ends this process, with a message, when it waits for others in
-    vain; what waits until all processes agree to exit; and what tells which process has reached the
-    end of its program."""
-    settings = _lowering().processes.settings
-    settings.end, settings.leave_together, settings.has_ended = end, leave_together, has_ended
+def watched_by(watch: Any) -> None:
+    """Sets what watches the other processes: see `lowering.processes.ProcessSettings`."""
+    lowered = _lowering().processes.settings
+    lowered.end, lowered.leave_together = watch.end, watch.leave_together
+    lowered.has_ended, lowered.give = watch.has_ended, watch.give
 
 
 def leave_together() -> None:
@@ -351,9 +356,9 @@ def from_local(array: np.ndarray, sharding: Any) -> Any:
     return _lowering().agreement.from_local(array, sharding)
 
 
-def gathered_from_processes(data: bytes) -> list[bytes]:
-    """Every process's data, in process order; all of them must call this."""
-    return _lowering().processes.gathered(data)
+def gathered_from_processes(data: bytes, doing: str) -> list[bytes]:
+    """Every process's data, in process order; all of them must call this, for one purpose."""
+    return _lowering().processes.gathered(data, doing)
 
 
 def own_parts(buffer: Any) -> list[tuple[tuple[int, ...], np.ndarray]]:

@@ -162,6 +162,8 @@ class Pending(Builder):
         self._cut_off = 0
         #: Whether interrupts added nodes while the list ran for a reader.
         self._was_struck = False
+        #: How many nodes of the other kind the last run left: see `evaluate`.
+        self._set_apart = 0
         #: What was assigned to slots, by their identities.
         self._assigned: dict[int, _Assigned] = {}
         #: Weak references to objects that keep nodes and must drop them once they have run.
@@ -204,6 +206,11 @@ class Pending(Builder):
         nodes = self.nodes[:]  # an interrupt may run them meanwhile
         if not nodes:
             return
+        if (
+            len({*backend.common_work(nodes)}) > 1
+        ):  # that of all is cut at one place in each process
+            self._run(None, False)
+            return
         position = _last_like(nodes, nodes[0])
         if position == 0:
             # The list begins before the loop: run what comes before its second iteration.
@@ -219,8 +226,9 @@ class Pending(Builder):
         self._cut_off += position
         self._run(position)
 
-    def evaluate(self) -> None:
-        """Computes every held pending value, because one of them was read.
+    def evaluate(self, read: Node | None = None) -> None:
+        """Computes every held pending value, because one of the node `read` was read. Where several
+        processes compute together, work of all and of this one alone are computed apart.
 
         A loop that reads a value in every iteration gets programs of whole iterations, however
         long: the list is cut only once it grows well beyond its length at the last read.
@@ -230,8 +238,10 @@ class Pending(Builder):
             # A signal handler may add nodes faster than programs of new lengths can be compiled.
             self._run_in_pieces(len(self.nodes))
         else:
-            self._run(None)
-        self._was_struck = bool(self.nodes)
+            nodes = self.nodes[:]
+            common: dict[Any, bool] = dict(zip(nodes, backend.common_work(nodes)))
+            self._run(None, common.get(read))
+        self._was_struck = len(self.nodes) > self._set_apart
         usual = max(_FIRST_CUT, 2 * asked) if asked <= _LONGEST_ASKED else _MANY_CUT
         self._usual_cut = self._next_cut = usual
         self._cut_off = 0
@@ -245,9 +255,10 @@ class Pending(Builder):
             has_run = self._run(length)
             left -= length
 
-    def _run(self, count: int | None) -> bool:
-        """Computes every held value of the first `count` pending nodes, or of all if it is None.
-        False if the list is running already, here or on another thread.
+    def _run(self, count: int | None, is_common: bool | None = None) -> bool:
+        """Computes every held value of the first `count` pending nodes, or of all if it is None; or
+        of all that are work of all processes, or of this one alone, as `is_common` says. False if
+        the list is running already, here or on another thread.
 
         The list is emptied only after the values are stored, so an interrupt loses nothing. Nodes
         that an interrupt adds meanwhile come after these, and stay.
@@ -257,16 +268,26 @@ class Pending(Builder):
             return False  # the reader then computes its value alone
         if thread == self.thread:
             with self.lock:
-                return self._run_as(thread, count)
-        return self.alone(lambda is_alone: is_alone and self._run_as(thread, count))
+                return self._run_as(thread, count, is_common)
+        return self.alone(lambda is_alone: is_alone and self._run_as(thread, count, is_common))
 
-    def _run_as(self, thread: int, count: int | None) -> bool:
+    def _run_as(self, thread: int, count: int | None, is_common: bool | None) -> bool:
         try:
             self.worker = thread
+            self._set_apart = 0
+            count = count if is_common is None else self._set_first(is_common)
             self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
             return True
         finally:
             self.worker = None
+
+    def _set_first(self, is_common: bool) -> int:
+        """Puts the nodes of one kind before the others, on which they do not depend."""
+        nodes = self.nodes[:]
+        kinds = dict(zip(nodes, backend.common_work(nodes)))
+        self.nodes[: len(nodes)] = sorted(nodes, key=lambda x: kinds[x] is not is_common)
+        self._set_apart = sum(kind is not is_common for kind in kinds.values())
+        return len(nodes) - self._set_apart
 
     def alone(self, work: Callable[[bool], T]) -> T:
         """Runs `work` while no other thread runs this list, if the lock is free soon; `work`
@@ -470,7 +491,7 @@ class _Batch:
     def _program(self) -> _Kept:
         kept = _programs.get(self.key)
         if kept is None:
-            kept = _Kept(program_of(self._graph(self.held)), self._provenance_map())
+            kept = _Kept(program_of(dead_code(self._graph(self.held))), self._provenance_map())
             kept = _programs.setdefault(self.key, kept)
         return kept
 
@@ -703,7 +724,7 @@ def materialise(tensor: Tensor) -> None:
         if builder is None or not builder.is_top_level:
             refuse_value(tensor)
         assert isinstance(builder, Pending)
-        builder.evaluate()
+        builder.evaluate(node)
         if tensor.node is not None:  # the list is running, or the value was judged dead
             _recompute(tensor)
     failure = failure_of(tensor)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,16 @@ def _write_together(
 ) -> None:
     """Writes the files of all processes, and then the single manifest that makes them valid."""
     is_first = settings.process_index == 0
+    divided = [f"{key}: {x.type}" for key, x in arrays.items() if isinstance(x, DividedArray)]
 
-    def make_folder() -> None:  # or refuses it
+    def make_folder() -> Any:  # or refuses it
         if is_first:
             with Writer(path):
                 pass
+        return os.path.abspath(path), sorted(divided)
 
-    _in_each_process(path, make_folder)
+    begun = _in_each_process(path, make_folder)
+    _check_values(path, [values for _, values in begun])
     with Writer(path) as writer:
 
         def write() -> Any:
@@ -60,12 +64,38 @@ def _write_together(
 
         def make_count() -> None:
             if is_first:
-                for _, files in written[1:]:
+                for number, (_, files) in enumerate(written[1:], 1):
+                    _check_files(path, number, begun[number][0], files)
                     writer.adopt(files)
                 commit(writer, merged([rows for rows, _ in written]))
 
         written = _in_each_process(path, write)
         _in_each_process(path, make_count)  # it is valid before anybody goes on
+
+
+def _check_values(path: str, values: list[list[str]]) -> None:
+    """Raises DistributedError, in all processes, unless each saves the same divided values."""
+    for number, others in enumerate(values):
+        only = [{*values[0]} - {*others}, {*others} - {*values[0]}]
+        if any(only):
+            told = [", ".join(sorted(x)[:3]) or "not" for x in only]
+            fail(
+                DistributedError,
+                f"nothing was saved to {path}, since processes save different values: process 0 "
+                f"has {told[0]}, and process {number} {told[1]}",
+                fix="save the same objects in every process",
+            )
+
+
+def _check_files(path: str, number: int, others: str, files: Iterable[str]) -> None:
+    """Raises DistributedError if files that another process wrote to a directory are elsewhere."""
+    missing = next((x for x in files if not os.path.exists(os.path.join(path, x))), None)
+    if missing is not None:
+        fail(
+            DistributedError,
+            f"process {number} wrote {missing} to {others}, and it is not in {path}",
+            fix="give all processes one path, on a file system that all of them have",
+        )
 
 
 def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
@@ -77,7 +107,8 @@ def _in_each_process(path: str, step: Callable[[], Any]) -> list[Any]:
     except Exception as error:
         failure = error
     told = [result, None if failure is None else fact_of(failure)]
-    answers = [*map(json.loads, backend.gathered_from_processes(json.dumps(told).encode()))]
+    data = json.dumps(told).encode()
+    answers = [*map(json.loads, backend.gathered_from_processes(data, "save to a directory"))]
     if failure is not None:
         raise failure
     for index, (_, fact) in enumerate(answers):

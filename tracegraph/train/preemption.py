@@ -44,7 +44,7 @@ class Preemption:
         if settings.process_count == 1:
             return False  # the handler has saved
         flag = b"1" if self._received is not None else b""
-        return any(backend.gathered_from_processes(flag))
+        return any(backend.gathered_from_processes(flag, "save at a signal"))
 
     def save_and_end(self) -> None:
         """Saves, reports the path, and lets the signal take its previous effect."""

@@ -15,6 +15,7 @@ import numpy as np
 from tracegraph.array.arguments import as_list
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.types import int32
+from tracegraph.eager.pending import device_buffer
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import at_top_level
 from tracegraph.ir.tensor import Tensor
@@ -169,14 +170,16 @@ class OptaxOptimizer(Module):
         names = [*self._references.values()]
         wide = any(v.dtype.name in WIDE for v in variables)
         with jax.enable_x64(True) if wide else contextlib.nullcontext():
-            values = [jnp.asarray(v.numpy()) for v in variables]
+            values = [_array_of(v) for v in variables]
             made = self._transformation.init(dict(zip(names, values, strict=True)))
         pairs, structure = jax.tree_util.tree_flatten_with_path(made)
         kinds = [jax.random.key_impl(leaf) if is_key_leaf(leaf) else None for _, leaf in pairs]
         self._weak = [is_weakly_typed(leaf) for _, leaf in pairs]
         for path, (steps, leaf) in zip(paths_of(pairs), pairs, strict=True):
             data = jax.random.key_data(leaf) if is_key_leaf(leaf) else leaf
-            self.optax_state[path] = state(np.asarray(data), _slot_name(steps, names))
+            place = _owner(steps, names)
+            owner = None if place is None else variables[names.index(word_of(steps[place]))]
+            self.optax_state[path] = _slot(data, _slot_name(steps, place), owner)
         self._step = from_jax(_step_of(self._transformation, structure, kinds))
 
 
@@ -330,12 +333,33 @@ def word_of(step: Any) -> str:
     return str(step)
 
 
-def _slot_name(steps: Sequence[Any], names: Sequence[str]) -> str:
-    """The name of a Variable of the state: from the variable it is kept for, which is a key of a
-    dict, and its field."""
-    is_key_of_dict = [isinstance(step, jax.tree_util.DictKey) for step in steps]
+def _owner(steps: Sequence[Any], names: Sequence[str]) -> int | None:
+    """Which step to a leaf of the state is the name of the variable that it is kept for, as the key
+    of a dict."""
+    keys = [i for i, step in enumerate(steps) if isinstance(step, jax.tree_util.DictKey)]
+    return next((i for i in reversed(keys) if word_of(steps[i]) in names), None)
+
+
+def _slot_name(steps: Sequence[Any], owner: int | None) -> str:
+    """The name of a Variable of the state: from the variable it is kept for, and its field."""
     words = [word_of(step) for step in steps]
-    owned = [i for i, word in enumerate(words) if is_key_of_dict[i] and word in names]
-    fields = [x for i, x in enumerate(words) if i not in owned and not x.isdigit()]
+    fields = [x for i, x in enumerate(words) if i != owner and not x.isdigit()]
     field = fields[-1] if fields else "state"
-    return f"{words[owned[-1]]}_{field}" if owned else field
+    return field if owner is None else f"{words[owner]}_{field}"
+
+
+def _array_of(variable: Variable) -> Any:
+    """The value as an array of JAX's, which is divided as the Variable is."""
+    tensor = variable.made_tensor()
+    return jnp.asarray(variable.numpy()) if tensor.layout is None else device_buffer(tensor)
+
+
+def _slot(data: Any, name: str, owner: Variable | None) -> Variable:
+    """A Variable of the state. One with the shape of the variable that it is kept for has the
+    layouts of that one."""
+    if owner is None or data.shape != owner.shape:
+        return state(np.asarray(data), name)
+    layout = owner.declared_layout
+    slot = state(np.asarray(data) if layout is None else data, name, layout=layout)
+    owner.share_layouts(slot, range(data.ndim))
+    return slot
