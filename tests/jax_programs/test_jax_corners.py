@@ -407,6 +407,13 @@ def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
         np.testing.assert_allclose(one, other, 1e-6)
 
 
+def test_a_factor_computed_of_constants_alone_is_computed_again_in_the_gradient():
+    def fn(x):  # as in the logarithms of the gamma and the beta density
+        return jnp.sum(jax.scipy.special.xlogy(lax.sub(jnp.float32(2.0), jnp.float32(1.0)), x))
+
+    np.testing.assert_allclose(*gradients(fn, np.float32([0.5, 2.0])), 1e-6)
+
+
 def test_branches_that_keep_results_of_different_shapes_for_higher_derivatives():
     def looped(x):
         return lax.fori_loop(0, 3, lambda k, s: doubled(s) * 0.5 + k * x, x)
