@@ -2,6 +2,8 @@
 
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -66,6 +68,17 @@ def test_a_while_and_loops_inside_of_loops():
     outer, inner = (line_of(triangle, mark) for mark in ("the loop", "the loop inside"))
     assert f"in {STEP.format(2, outer)} and {STEP.format(1, inner)}, counted from 0" in text
     assert line == line_of(triangle, "here")
+
+
+def logs_of_jax(xs):
+    return jax.lax.scan(lambda c, x: (c * jnp.log(x), None), 1.0, xs)[0]  # here
+
+
+def test_a_program_of_jax_names_its_own_line():
+    text, line = failure(lambda xs: tg.from_jax(logs_of_jax)(xs), [1.0, 2.0, -3.0])
+    assert line == line_of(logs_of_jax, "here")
+    assert f"in step 2 of the loop at test_locate_numerics.py:{line}, counted from 0\n" in text
+    assert "operand 0: f32[]  (an argument), numbers from -3 to -3" in text
 
 
 def test_a_branch_is_entered():

@@ -407,6 +407,13 @@ def test_distributions_that_stand_on_logarithms_of_gamma_numbers():
         np.testing.assert_allclose(one, other, 1e-6)
 
 
+def test_a_factor_computed_of_constants_alone_is_computed_again_in_the_gradient():
+    def fn(x):  # as in the logarithms of the gamma and the beta density
+        return jnp.sum(jax.scipy.special.xlogy(lax.sub(jnp.float32(2.0), jnp.float32(1.0)), x))
+
+    np.testing.assert_allclose(*gradients(fn, np.float32([0.5, 2.0])), 1e-6)
+
+
 def test_branches_that_keep_results_of_different_shapes_for_higher_derivatives():
     def looped(x):
         return lax.fori_loop(0, 3, lambda k, s: doubled(s) * 0.5 + k * x, x)
@@ -648,3 +655,15 @@ def test_a_rule_whose_cotangent_has_another_dtype():
     gradient = tape.gradient(y, x)
     assert gradient.dtype == tg.float32
     np.testing.assert_array_equal(gradient, [5.0, 0.0, 5.0, 0.0])
+
+
+def test_indices_without_sign_need_no_wide_integers():
+    def fn(x, places):  # the search reads at uint32, in a loop
+        found = jnp.searchsorted(jnp.sort(x), x)
+        return found, x.at[places].get(mode="clip"), x.at[places].get(mode="fill", fill_value=7.0)
+
+    args = np.float32([3, 1, 2]), np.uint32([0, 2, 3, 2**31, 2**32 - 1])
+    taken = tg.function(tg.from_jax(fn))
+    for found in (taken(*args), jax.jit(taken.as_jax())(*args)):
+        for one, other in zip(found, jax.jit(fn)(*args), strict=True):
+            np.testing.assert_array_equal(one, other)

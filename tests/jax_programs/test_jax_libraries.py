@@ -534,7 +534,7 @@ def test_a_linear_solve_of_lineax_in_forward_mode(monkeypatch):
 
 
 def test_a_part_that_only_jax_can_leave_out_of_the_gradient_is_refused_with_what_to_write():
-    """So does diffrax's ImplicitAdjoint: the gradient of some results of its solver is an error."""
+    """As for diffrax's ImplicitAdjoint: the gradient of some results of its solver is an error."""
     internal = pytest.importorskip("equinox.internal")
 
     @jax.custom_jvp

@@ -363,13 +363,12 @@ class DerivativeBuilder(Builder):
         if found is not None:
             return found
         node = tensor.node
-        if node is not None and isinstance(node.op, Constant):
-            # Create it anew: sharing would find the constant of the body.
+        if node is not None and (isinstance(node.op, Constant) or tensor in self.again):
+            inputs = self.admit_all(node.inputs)
+            # Create it anew: sharing would find the value of the body.
             reuse, self.reuse = self.reuse, None
-            found = node.op()
+            (found,) = self.add(node.op, inputs, node.source)
             self.reuse = reuse
-        elif node is not None and tensor in self.again:
-            (found,) = self.add(node.op, self.admit_all(node.inputs), node.source)
         else:
             found = self.input_for(tensor)
         self.residuals[tensor] = found

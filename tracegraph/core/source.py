@@ -180,14 +180,13 @@ def _line_of(code: CodeType, offset: int) -> int:
     return lines[row] if row >= 0 else code.co_firstlineno
 
 
-def instruction_of(frame: FrameType) -> int:
-    """The offset of the instruction that a frame is executing.
+def instruction_of(code: CodeType, offset: int) -> int:
+    """The offset of the instruction that a frame of `code` is executing, from its `f_lasti`.
 
     Python inlines calls such as `x[0]` or `x.shape` once they have run a few times; `f_lasti` then
     points to the last cache entry of the instruction rather than the instruction itself. One place
     would become two, and everything keyed by place would be derived and compiled twice.
     """
-    code, offset = frame.f_code, frame.f_lasti
     return offset - (_distances.get(id(code)) or _distances_of(code))[offset >> 1]
 
 
@@ -304,7 +303,7 @@ def _is_of_library(frame: FrameType) -> bool:
 
 
 def _source_of(frame: FrameType | None) -> Source:
-    return UNKNOWN if frame is None else Source(frame.f_code, instruction_of(frame))
+    return Source(frame.f_code, instruction_of(frame.f_code, frame.f_lasti)) if frame else UNKNOWN
 
 
 def caller_of(function: object) -> Source:

@@ -255,7 +255,7 @@ class History:
         frame = user_frame()
         if frame is None:
             return
-        source = Source(frame.f_code, instruction_of(frame))
+        source = Source(frame.f_code, instruction_of(frame.f_code, frame.f_lasti))
         key = id(source.code), source.offset
         before = self.decisions.pop(key, None)
         if before is not None:

@@ -330,8 +330,8 @@ def operand_text(tensor: Tensor) -> str:
     variable = _variable_read_by(tensor)
     if variable is not None:
         return f"{tensor.type}  (Variable {variable!r})"
-    if tensor.node is not None and tensor.node.op is INPUT and tensor.name:
-        return f"{tensor.type}  (argument %{tensor.name})"
+    if tensor.node is not None and tensor.node.op is INPUT:
+        return f"{tensor.type}  ({f'argument %{tensor.name}' if tensor.name else 'an argument'})"
     source = tensor.source
     return f"{tensor.type}  from {source.file}:{source.line}" if source.line else str(tensor.type)
 

@@ -7,7 +7,6 @@ operands, including inner programs.
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,7 +17,15 @@ from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from tracegraph.core.shapes import Shape
-from tracegraph.core.source import PACKAGE, Source, here, is_ours, place_of_thread, sourced
+from tracegraph.core.source import (
+    PACKAGE,
+    Source,
+    here,
+    instruction_of,
+    is_ours,
+    place_of_thread,
+    sourced,
+)
 from tracegraph.core.types import TensorType, as_dtype
 from tracegraph.errors import DTypeError, SizeNeeded, TraceError, fail
 from tracegraph.ir.builder import Builder, copy_inputs, current, replay
@@ -376,11 +383,10 @@ def place_of(eqn: JaxprEqn) -> Source:
     we had JAX create on the way belong to the equation they were for."""
     info, outer = eqn.source_info, place_of_thread()
     scope = "/".join(filter(None, (outer.scope, str(info.name_stack))))
-    frames = info.traceback.frames if info.traceback is not None else ()
-    for frame in frames:
-        if frame.file_name.startswith(PACKAGE):
+    frames = info.traceback.raw_frames() if info.traceback is not None else ((), ())
+    for code, offset in zip(*frames, strict=True):
+        if code.co_filename.startswith(PACKAGE):
             break
-        if not is_ours(frame.file_name):
-            text = linecache.getline(frame.file_name, frame.line_num).strip()
-            return Source.at(frame.file_name, frame.line_num, scope=scope, text=text)
+        if not is_ours(code.co_filename):
+            return Source(code, instruction_of(code, offset), (), scope)
     return here()

@@ -96,8 +96,10 @@ class JaxWindows(NamedTuple):
         of their other axes. Index vectors lie along the last axis of `indices`."""
         rest = [k for k in range(indices.ndim - 1) if k not in self.index_batch]
         indices = Transpose((*self.index_batch, *rest, indices.ndim - 1))(indices)
+        if indices.dtype.name == "uint32":  # not int64, which JAX may have switched off
+            indices = MINIMUM(indices, full_like(indices, 2**31 - 1))
         if indices.dtype not in (int32, int64):
-            indices = Cast(int64 if indices.dtype.name == "uint32" else int32)(indices)
+            indices = Cast(int32)(indices)
         shape = indices.type.shape[:-1]
         columns = {}
         for place, axis in enumerate(self.indexed):
