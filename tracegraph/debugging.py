@@ -200,13 +200,14 @@ def assert_shapes(
         if pair[1] is None:
             continue
         x = as_tensor(pair[0])
-        if not isinstance(pair[1], (list, tuple, str, TensorShape)):
-            refuse_kind("assert_shapes", _PAIRS, pair[1], fix='give sizes: [(x, ("N", 3))]')
-        wanted, is_inner = _wanted_sizes(tuple(pair[1]))
+        sizes = pair[1].tolist() if isinstance(pair[1], np.ndarray) else pair[1]
+        if not isinstance(sizes, (list, tuple, str, TensorShape)):
+            refuse_kind("assert_shapes", _PAIRS, sizes, fix='give sizes: [(x, ("N", 3))]')
+        wanted, is_inner = _wanted_sizes(tuple(sizes))
         own = x.type.shape or (1,)
         own = own[max(len(own) - len(wanted), 0) :] if is_inner else own
         if len(own) != len(wanted) or not all(map(functools.partial(_fits, symbols), own, wanted)):
-            _refuse_shape(x, tuple(pair[1]), message)
+            _refuse_shape(x, tuple(sizes), message)
 
 
 _PAIRS = "shapes are pairs of a tensor and a tuple of sizes"

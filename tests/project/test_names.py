@@ -65,6 +65,7 @@ def test_assertions_that_hold(run):
 def test_shapes_are_given_as_in_tensorflow():
     x, y = tg.ones([5, 2, 3]), tg.ones([2, 3])
     tg.debugging.assert_shapes([(x, (..., "N", "Q")), (y, "NQ"), (x, "5.Q"), (x, None)])
+    tg.debugging.assert_shapes([(y, np.array(["N", "Q"])), (y, np.array([2, 3]))])
     tg.debugging.assert_shapes([(x, "*"), (y, ("*", 2, -1)), (1.0, ()), ([1.0], ()), (1.0, "1")])
 
 
