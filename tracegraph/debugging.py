@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tracegraph.array.arguments import as_count, as_list, as_sizes, refuse_kind
+from tracegraph.array.arguments import as_count, as_list, refuse_kind
 from tracegraph.boundary.tracebacks import (
     disable_traceback_filtering,
     enable_traceback_filtering,
@@ -183,34 +183,59 @@ def assert_shapes(
 ) -> None:
     """Checks shapes while tracing: pairs of a tensor and a tuple of sizes.
 
-    A size is an int; None or -1, which match any; or a symbol such as "N", which stands for the
-    same size wherever it occurs. Raises ShapeError (a ValueError), with `message` in front. The
-    other arguments are accepted but have no effect.
+    A size is an int, or a text of one; None, -1 or ".", which match any; or a symbol such as "N",
+    which stands for the same size wherever it occurs. A first entry of `...` or "*" stands for any
+    number of axes. A string is a tuple of its characters, and a shape of None matches any. As in
+    TensorFlow, a scalar has a single axis of size 1 here. Raises ShapeError (a ValueError), with
+    `message` in front. The other arguments are accepted but have no effect.
 
     >>> tg.debugging.assert_shapes([(tg.ones([2, 3]), ("N", 3)), (tg.ones([2]), ("N",))])
+    >>> tg.debugging.assert_shapes([(tg.ones([5, 2, 3]), (..., "N", 3)), (tg.ones([2, 2]), "NN")])
     """
     symbols: dict[str, Any] = {}
     pairs = list(shapes.items()) if isinstance(shapes, dict) else shapes
     for pair in as_list("assert_shapes", "shapes", pairs):
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             refuse_kind("assert_shapes", _PAIRS, pair, fix='give pairs: [(x, ("N", 3))]')
+        if pair[1] is None:
+            continue
         x = as_tensor(pair[0])
-        if not isinstance(pair[1], (list, tuple, TensorShape)):
-            refuse_kind("assert_shapes", _PAIRS, pair[1], fix='give sizes: [(x, ("N", 3))]')
-        wanted = tuple(pair[1])
-        own = x.type.shape
+        sizes = pair[1].tolist() if isinstance(pair[1], np.ndarray) else pair[1]
+        if not isinstance(sizes, (list, tuple, str, TensorShape)):
+            refuse_kind("assert_shapes", _PAIRS, sizes, fix='give sizes: [(x, ("N", 3))]')
+        wanted, is_inner = _wanted_sizes(tuple(sizes))
+        own = x.type.shape or (1,)
+        own = own[max(len(own) - len(wanted), 0) :] if is_inner else own
         if len(own) != len(wanted) or not all(map(functools.partial(_fits, symbols), own, wanted)):
-            _refuse_shape(x, wanted, message)
+            _refuse_shape(x, tuple(sizes), message)
 
 
 _PAIRS = "shapes are pairs of a tensor and a tuple of sizes"
 
 
+def _wanted_sizes(wanted: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+    """The sizes that a tensor is to have, and whether there may be other axes before them."""
+    if not wanted:
+        return (1,), False
+    is_inner = wanted[0] is Ellipsis or wanted[0] == "*"
+    rest = wanted[1:] if is_inner else wanted
+    if any(size is Ellipsis or size == "*" for size in rest):
+        fail(
+            ShapeError,
+            f'assert_shapes: {wanted} has `...` or "*" after the first size',
+            fix="put it first: the sizes after it are those of the last axes",
+        )
+    return rest, is_inner
+
+
 def _fits(symbols: dict[str, Any], size: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str):
+        if wanted == ".":
+            return True
+        is_number = wanted.removeprefix("-").isdecimal()
+        wanted = int(wanted) if is_number else symbols.setdefault(wanted, size)
     if wanted is None or wanted == -1:
         return True
-    if isinstance(wanted, str):
-        wanted = symbols.setdefault(wanted, size)
     return same_shape((size,), (wanted,)) is not None
 
 
@@ -239,9 +264,10 @@ def assert_rank_in(
 ) -> None:
     """Checks while tracing that the number of axes is one of `ranks`. Raises ShapeError."""
     tensor = as_tensor(x)
-    wanted = as_sizes("assert_rank_in", "the ranks", ranks)
+    given = as_list("assert_rank_in", "the ranks", ranks)
+    wanted = [as_count("assert_rank_in", "a rank", rank) for rank in given]
     if tensor.ndim not in wanted:
-        _refuse_shape(tensor, f"of a rank in {list(wanted)}", message)
+        _refuse_shape(tensor, f"of a rank in {wanted}", message)
 
 
 def assert_scalar(

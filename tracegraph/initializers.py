@@ -85,8 +85,32 @@ class Constant(Initializer):
         return constant_of(value, shape=sizes)
 
 
+# With a seed, an initializer gives the same numbers at each call, as in TensorFlow.
+
+
+def _normal(shape: ShapeLike, mean: float, stddev: float, dtype: DType, seed: Any) -> Tensor:
+    if seed is None:
+        return random.normal(shape, mean, stddev, dtype)
+    return random.stateless_normal(shape, [seed, 0], mean, stddev, dtype)
+
+
+def _truncated_normal(
+    shape: ShapeLike, mean: float, stddev: float, dtype: DType, seed: Any
+) -> Tensor:
+    if seed is None:
+        return random.truncated_normal(shape, mean, stddev, dtype)
+    return random.stateless_truncated_normal(shape, [seed, 0], mean, stddev, dtype)
+
+
+def _uniform(shape: ShapeLike, low: float, high: float, dtype: DType, seed: Any) -> Tensor:
+    if seed is None:
+        return random.uniform(shape, low, high, dtype)
+    return random.stateless_uniform(shape, [seed, 0], low, high, dtype)
+
+
 class RandomNormal(Initializer):
-    """Normally distributed numbers.
+    """Normally distributed numbers. With a `seed`, those of each call are the same; so are those of
+    the other random initializers.
 
     >>> tg.initializers.RandomNormal(stddev=0.1)([2, 3]).shape
     TensorShape([2, 3])
@@ -98,7 +122,7 @@ class RandomNormal(Initializer):
         self.seed = seed
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return random.normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return _normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class TruncatedNormal(RandomNormal):
@@ -109,7 +133,7 @@ class TruncatedNormal(RandomNormal):
     """
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return _truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class RandomUniform(Initializer):
@@ -127,7 +151,7 @@ class RandomUniform(Initializer):
         self.seed = seed
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return random.uniform(shape, self.minval, self.maxval, dtype, self.seed)
+        return _uniform(shape, self.minval, self.maxval, dtype, self.seed)
 
 
 class VarianceScaling(Initializer):
@@ -169,11 +193,11 @@ class VarianceScaling(Initializer):
         variance = self.scale / max(1.0, count)
         if self.distribution == "uniform":
             bound = math.sqrt(3 * variance)
-            return random.uniform(shape, -bound, bound, dtype, self.seed)
+            return _uniform(shape, -bound, bound, dtype, self.seed)
         deviation = math.sqrt(variance)
         if self.distribution == "untruncated_normal":
-            return random.normal(shape, 0.0, deviation, dtype, self.seed)
-        numbers = random.truncated_normal(shape, dtype=dtype, seed=self.seed)
+            return _normal(shape, 0.0, deviation, dtype, self.seed)
+        numbers = _truncated_normal(shape, 0.0, 1.0, dtype, self.seed)
         return multiply(numbers, deviation / _TRUNCATED_DEVIATION)
 
     def _fans(self, shape: ShapeLike) -> tuple[int, int]:
@@ -277,7 +301,7 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         wide = max(rows, columns), min(rows, columns)
         computed = float32 if dtype.size < 4 else dtype  # 16 bits are too few to factor a matrix
-        q, r = qr(random.normal(wide, dtype=computed, seed=self.seed))
+        q, r = qr(_normal(wide, 0.0, 1.0, computed, self.seed))
         # With the signs of the diagonal, all orthogonal matrices are equally probable.
         q = multiply(q, sign(diag_part(r)))
         q = transpose(q) if rows < columns else q

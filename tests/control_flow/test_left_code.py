@@ -221,3 +221,29 @@ def test_an_unset_name_in_an_augmented_assignment():
 
     with pytest.raises(tg.errors.TraceError, match="'y' must also be set in the else branch"):
         tg.function(f)(tg.constant(1.0))
+
+
+def returned_before_it_changes(x):
+    y = x
+    if x > 0.0:
+        return y
+    y = tg.stack([y, y])
+    return tg.reduce_sum(y)
+
+
+def used_in_each_branch_alone(x):
+    total = x
+    for i in tg.range(3):
+        y = x + tg.cast(i, tg.float32)
+        if x > 0.0:
+            total += y
+        else:
+            y = (y, tg.cast(y, tg.int32))
+            total += y[0]
+    return total
+
+
+@pytest.mark.parametrize("body", [returned_before_it_changes, used_in_each_branch_alone])
+def test_a_name_that_is_not_read_later_may_have_two_types(body):
+    for x in (2.0, -2.0):
+        assert tg.function(body)(tg.constant(x)).numpy() == body(tg.constant(x)).numpy()

@@ -504,3 +504,8 @@ def test_a_size_in_a_list_is_taken_to_be_a_scalar():
     assert concrete(tg.constant(3), tg.constant(1)).shape == (3, 2, 1)
     with pytest.raises((TypeError, ValueError), match=r"\(\)|\[2\]"):
         concrete(tg.constant([3, 4]), tg.constant(1))
+
+
+def test_an_ellipsis_alone_needs_no_rank():
+    whole = tg.function(lambda x: x[...] * 2.0).get_concrete_function(tg.TensorSpec(None))
+    assert whole(tg.ones([2, 1])).numpy().tolist() == [[2.0], [2.0]]

@@ -677,3 +677,17 @@ def test_metrics_and_optimizers_of_a_layer_hold_no_weights():
     lines = []
     model.summary(print_fn=lines.append)
     assert lines[-1] == "8 parameters, 8 of them trainable"
+
+
+@pytest.mark.parametrize(
+    "kind", ["RandomNormal", "TruncatedNormal", "RandomUniform", "GlorotUniform", "Orthogonal"]
+)
+def test_an_initializer_with_a_seed_gives_the_same_numbers_again(kind):
+    initializer = getattr(tg.initializers, kind)
+    first = initializer(seed=1)
+    numbers = first([3, 3]).numpy()
+    for same in (first, initializer(seed=1), tg.function(first)):
+        assert (same([3, 3]).numpy() == numbers).all()
+    assert (initializer(seed=2)([3, 3]).numpy() != numbers).any()
+    free = initializer()
+    assert (free([3, 3]).numpy() != free([3, 3]).numpy()).any()

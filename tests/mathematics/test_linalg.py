@@ -616,6 +616,11 @@ BAD = {
         "Shape",
         "0 diagonals",
     ),
+    "many bands": (
+        lambda: tg.linalg.banded_triangular_solve(tg.ones([3, 2]), tg.ones([2, 1])),
+        "Shape",
+        "3 diagonals of a matrix of 2 rows",
+    ),
     "short bands": (
         lambda: tg.linalg.banded_triangular_solve(tg.ones([1, 2]), tg.ones([3, 1])),
         "Shape",

@@ -868,3 +868,13 @@ def test_batches_broadcast():
             pairs.append((operator.solve(expected), np.broadcast_to(x, expected.shape)))
     for found, expected in pairs:
         close(found, expected)
+
+
+def test_the_square_of_a_self_adjoint_operator_is_positive_definite():
+    promised = tg.linalg.LinearOperatorFullMatrix(
+        [[1.0, 2.0], [2.0, 1.0]], is_self_adjoint=True, is_non_singular=True
+    )
+    square = promised.matmul(promised)
+    assert square.is_self_adjoint is True and square.is_positive_definite is True
+    open_ = tg.linalg.LinearOperatorFullMatrix([[1.0, 2.0], [0.0, 1.0]])
+    assert open_.matmul(open_).is_self_adjoint is None

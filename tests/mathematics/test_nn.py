@@ -534,6 +534,14 @@ def test_dropout():
         tg.nn.dropout(x, 1.0)
 
 
+def test_a_rate_of_dropout_is_one_number():
+    x = tg.ones([2])
+    for rate in ([0.0, 0.5], np.array([0.5]), tg.constant([0.5, 0.5])):
+        with pytest.raises(tg.errors.ShapeError, match=r"dropout: rate is f(32|64)\["):
+            tg.nn.dropout(x, rate)
+    assert tg.nn.dropout(x, tg.constant(0.0)).numpy().tolist() == [1.0, 1.0]
+
+
 def test_dropout_in_a_function_is_fresh_at_every_call():
     drop = tg.function(lambda x: tg.nn.dropout(x, 0.5))
     x = tg.ones([100])

@@ -466,6 +466,7 @@ def test_softmax_of_the_last_axis_by_default():
         (lambda: tg.nn.isotonic_regression([1.0], axis=1), "axis 1"),
         (lambda: tg.nn.log_poisson_loss([1.0], [1.0, 2.0]), "shape of log_input"),
         (lambda: tg.nn.compute_average_loss([1.0], [[1.0]]), "the weights"),
+        (lambda: tg.nn.compute_average_loss(tg.constant(2.0)), r"the losses are f32\[\]"),
         (lambda: tg.nn.compute_average_loss([1.0], None, -2), "global_batch_size is -2"),
         (lambda: tg.nn.lrn(tg.ones([3])), "not floating images"),
         (lambda: tg.nn.lrn(tg.ones([1, 1, 1, 1]), -1), "depth_radius is -1"),

@@ -161,6 +161,13 @@ def test_histograms(run, dtype):
     same(tg.math.bincount(tg.cast(places, tg.int32), minlength=7), counts.astype(np.int32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_histogram_over_more_than_the_largest_number(dtype):
+    low, high = np.array([-0.3, 0.9], dtype) * np.finfo(dtype).max
+    values = np.array([low, 0, high / 2, high, np.inf, 0.8 * low], dtype)
+    same(tg.histogram_fixed_width(values, [low, high], 4), np.array([2, 1, 1, 2], np.int32))
+
+
 def test_bucketize():
     x, bounds = sample(3, 4), [-1.0, 0.0, 0.5]
     same(tg.raw_ops.Bucketize(input=x, boundaries=bounds), np.digitize(x, bounds).astype(np.int32))

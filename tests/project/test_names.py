@@ -62,12 +62,25 @@ def test_assertions_that_hold(run):
     assert tg.debugging.assert_same_float_dtype(None, tg.float64) is tg.float64
 
 
+def test_shapes_are_given_as_in_tensorflow():
+    x, y = tg.ones([5, 2, 3]), tg.ones([2, 3])
+    tg.debugging.assert_shapes([(x, (..., "N", "Q")), (y, "NQ"), (x, "5.Q"), (x, None)])
+    tg.debugging.assert_shapes([(y, np.array(["N", "Q"])), (y, np.array([2, 3]))])
+    tg.debugging.assert_shapes([(x, "*"), (y, ("*", 2, -1)), (1.0, ()), ([1.0], ()), (1.0, "1")])
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "kind", "words"),
     [
         ("assert_all_finite", ([1.0, math.nan], "weights"), "InvalidArgumentError", "weights: "),
         ("assert_rank_at_least", ([1.0], 2), "ShapeError", r"f32\[1\] is not of rank 2 or more"),
         ("assert_rank_in", ([1.0], [0, 2]), "ShapeError", r"is not of a rank in \[0, 2\]"),
+        ("assert_rank_in", ([1.0], [1, 0.5]), "DTypeError", "a rank is .*0.5"),
+        ("assert_shapes", ([([[1.0]], "32")],), "ShapeError", r"f32\[1,1\] is not \('3', '2'\)"),
+        ("assert_shapes", ([([[1.0, 2.0]], ("*", "N")), ([1.0], "N")],), "ShapeError", "'N'"),
+        ("assert_shapes", ([([[1.0]], ("N", ..., "Q"))],), "ShapeError", "after the first size"),
+        ("assert_shapes", ([(1.0, ("*", 2))],), "ShapeError", r"f32\[\] is not \('\*', 2\)"),
+        ("assert_shapes", ([([1.0], 2)],), "DTypeError", "2, which is an int"),
         ("assert_scalar", ([1.0],), "ShapeError", r"f32\[1\] is not a scalar"),
         ("assert_proper_iterable", (5,), "DTypeError", "given 5, which is an int"),
         ("assert_proper_iterable", ("ab",), "DTypeError", "given 'ab', which is a str"),

@@ -90,8 +90,9 @@ def if_stmt(
     """The code under `if not flag`, where malt says by a `flag` that it is to be left out, or an
     `if` of the user's. `shared` names are also read by other functions."""
     if in_graph(cond):
-        flags = [flag] if flag else []
-        run_choice(predicate(cond), body, orelse, get_state, set_state, symbol_names, flags, shared)
+        flags, unread = [flag] if flag else [], symbol_names[nouts:]
+        state = get_state, set_state, symbol_names
+        run_choice(predicate(cond), body, orelse, *state, flags, shared, unread=unread)
     elif cond:
         body()
     else:

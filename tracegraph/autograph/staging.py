@@ -158,6 +158,8 @@ class _Exits:
     second: frozenset[str] = frozenset()
     #: The names that other code may read, whatever the flags are.
     shared: Sequence[str] = ()
+    #: The names that nothing reads after the choice.
+    unread: frozenset[str] = frozenset()
 
     def after(self, names: Sequence[str], first: Values, second: Values) -> _Exits:
         """Those that say so by their values at the end of the branches too."""
@@ -166,7 +168,9 @@ class _Exits:
             pairs = zip(names, values, strict=True)
             return frozenset(name for name, value in pairs if is_flag(name) and value is True)
 
-        return _Exits(self.first | held(first), self.second | held(second), self.shared)
+        return dataclasses.replace(
+            self, first=self.first | held(first), second=self.second | held(second)
+        )
 
     def of(self, name: str, is_first: bool) -> frozenset[str]:
         """The flags of one branch by which a name need not have a value there."""
@@ -266,6 +270,18 @@ def _known(value: Any, pred: Tensor, holds: bool) -> Any:
 
 
 def _join(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) -> _Joined:
+    """The value of a name after a choice. Values that do not fit are refused: at once where the
+    name is read later, so that the line is that of the choice, else where it is used after all."""
+    try:
+        return _join_read(one, other, name, reads_values, exits)
+    except (DTypeError, ShapeError, SignatureError):
+        if name not in exits.unread:
+            raise
+    fact = f"{name!r} has values of two types after the `if` at {here()}"
+    return _Joined(None, (), Undefined(name, fact, "make both branches give one type"))
+
+
+def _join_read(one: Any, other: Any, name: str, reads_values: bool, exits: _Exits) -> _Joined:
     place = StatePlace(
         name, "in the main branch", "in the else branch", "make both branches give one type"
     )
@@ -326,9 +342,11 @@ def run_choice(
     flags: Iterable[str] = (),
     shared: Sequence[str] = (),
     carried: Sequence[Any] = (),
+    unread: Sequence[str] = (),
 ) -> None:
     """An `if` on a predicate of the graph: traces both branches from the same state. The `flags`
-    say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too.
+    say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too,
+    and nothing reads the `unread` afterwards.
     What is in the containers `carried` is state already."""
     before, flags, advanced = get_state(), frozenset(flags), _thread.advanced
     # The first statement that is traced opens it.
@@ -354,7 +372,8 @@ def run_choice(
         return traced
 
     try:
-        exits = _Exits(second=flags, shared=shared)
+        read_no_more = frozenset(unread).difference(shared)
+        exits = _Exits(second=flags, shared=shared, unread=read_no_more)
         after = chosen(pred, branch(body, True), branch(orelse, False), names, exits)
     except containers.ContainersChanged as change:
         for x in change.held:
@@ -364,7 +383,7 @@ def run_choice(
             _refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         names, carried = (*names, *more), (*carried, *change.held)
-        run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried)
+        run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
         return
     except BaseException as error:
         set_state(before)

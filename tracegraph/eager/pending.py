@@ -206,10 +206,8 @@ class Pending(Builder):
         nodes = self.nodes[:]  # an interrupt may run them meanwhile
         if not nodes:
             return
-        if (
-            len({*backend.common_work(nodes)}) > 1
-        ):  # that of all is cut at one place in each process
-            self._run(None, False)
+        if len({*backend.common_work(nodes)}) > 1:
+            self._run(None, False)  # work of all is cut at one place in each process
             return
         position = _last_like(nodes, nodes[0])
         if position == 0:

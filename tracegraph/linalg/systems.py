@@ -512,6 +512,8 @@ def banded_triangular_solve(
         refuse(op, f"{x.type} has {count} diagonals", x, fix="give at least one, as TensorSpec")
     k = (1 - count, 0) if is_lower else (0, count - 1)
     n = x.type.shape[-1]
+    if known_int(n) and count > max(n, 1):
+        refuse(op, f"{x.type} has {count} diagonals of a matrix of {n} rows", x, fix="give fewer")
     if count == 1:
         whole = diag(Reshape((*x.type.shape[:-2], n))(x))
     else:

@@ -238,6 +238,8 @@ def histogram_fixed_width_bins(
     low, high = (
         Reshape(())(cut(cast_to(bounds, wide.dtype), 0, place, place + 1)) for place in (0, 1)
     )
+    # Half of each number, since the width of the range may be too large for the dtype.
+    wide, low, high = (multiply(x, as_tensor(0.5, wide.dtype)) for x in (wide, low, high))
     share = divide(subtract(wide, low), subtract(high, low))
     # Clip before the conversion to integers, which could not hold values far outside.
     last = cast_to(as_tensor(count - 1), wide.dtype)

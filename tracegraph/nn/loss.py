@@ -220,18 +220,21 @@ def compute_average_loss(
     - `global_batch_size`: the number of examples; by default the size of the first axis. Without
       examples the average is 0.
 
-    Raises ValueError for a `global_batch_size` that is negative, or has axes.
+    Raises ValueError for a `global_batch_size` that is negative, or has axes, and ShapeError for a
+    scalar loss: that of a batch is an average already.
 
     >>> tg.nn.compute_average_loss([1.0, 3.0], global_batch_size=4).numpy()
     np.float32(1.0)
     """
     op = "compute_average_loss"
     losses = as_tensor(per_example_loss)
+    if losses.type.shape == ():
+        refuse(op, f"the losses are {losses.type}", losses, fix="give one loss for each example")
     if sample_weight is not None:
         losses = _weighted(op, losses, as_tensor(sample_weight, None))
     if global_batch_size is None:
         sizes = sizes_of(op, losses)
-        count = sizes[0] if sizes else 1
+        count = sizes[0]
     else:
         size = as_tensor(global_batch_size)
         if size.type.shape != ():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tracegraph.array.arguments import (
     as_axes,
     as_choice,
@@ -359,7 +361,7 @@ def dropout(
 
     - `noise_shape`: the shape of the random mask, which broadcasts to that of x.
 
-    Raises ValueError for a rate that is not in [0, 1).
+    Raises ValueError for a rate that is not in [0, 1), and ShapeError for one that is not a scalar.
 
     >>> kept = tg.nn.dropout(tg.ones([1000]), 0.5)
     >>> sorted(set(kept.numpy().tolist()))
@@ -381,6 +383,10 @@ def dropped(
 ) -> Tensor:
     """`dropout` with uniform numbers from `draw(shape, dtype)`."""
     x = as_tensor(x)
+    if is_tensor(rate) or isinstance(rate, (list, tuple, np.ndarray)):
+        given = as_tensor(rate)
+        if given.type.shape != ():
+            refuse(op, f"rate is {given.type}", x, given, fix="give one number for all elements")
     if not is_tensor(rate) and as_number(op, "rate", rate, low=0, below=1) == 0:
         return x
     if not x.dtype.is_floating:

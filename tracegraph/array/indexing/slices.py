@@ -73,6 +73,8 @@ def getitem(x: Any, index: Any) -> Tensor:
     is built with `check_bounds`.
     """
     x = as_tensor(x)
+    if index is Ellipsis:
+        return x  # of any rank
     if _is_mask(index):
         is_one = getattr(index, "shape", None) == ()  # keeps all of x, or nothing
         return boolean_mask(x[None], as_tensor(index)[None]) if is_one else boolean_mask(x, index)

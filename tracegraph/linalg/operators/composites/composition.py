@@ -161,6 +161,8 @@ class LinearOperatorComposition(Several):
 
 def _are_adjoint(left: LinearOperator, right: LinearOperator) -> bool:
     """Whether either of two operators is the adjoint of the other."""
+    if left is right:
+        return left.is_self_adjoint is True
     pairs = ((left, right), (right, left))
     return any(_is_adjoint(x) and getattr(x, "operator", None) is y for x, y in pairs)
 
