@@ -362,3 +362,45 @@ def test_functions_in_functions_whose_gradients_read_what_comes_behind_the_loop(
     x = f64([0.3, 0.7])
     wanted = [gradient(lambda x: loss(x, 2), y) for y in (x, x * 2.0)]
     np.testing.assert_allclose(both(x), wanted[0] + wanted[1], rtol=1e-12)
+
+
+def steps_of_a_loop_in_a_branch(z, v, loop, choose):
+    """Three steps, some of which set a state again and again until it is small: the next state
+    follows from others, so the first one decides only how often."""
+
+    def settled(x):
+        begun = 0.5 * x + v * tg.cos(x + z)
+        return loop(lambda s: tg.reduce_sum(s) > 1.2, lambda s: 0.3 + v * tg.cos(3.0 * z), begun, 2)
+
+    def step(x):
+        x = v * tg.sin(x) + z
+        return choose(tg.reduce_sum(x) > 0.0, lambda: settled(x), lambda: x * 2.0)
+
+    return loop(lambda x: tg.reduce_sum(x) < 100.0, step, z, 3)
+
+
+def in_the_graph(test, body, begun, most):
+    return tg.while_loop(test, lambda s: (body(s),), (begun,), maximum_iterations=most)[0]
+
+
+def in_python(test, body, state, most):
+    for _ in range(most):
+        state = body(state) if bool(test(state)) else state
+    return state
+
+
+def test_a_state_that_only_a_condition_reads_has_its_derivatives():
+    """A residual of the loop lies on no path from which derivatives of the first order come."""
+    v, z = tg.Variable([1.2, 0.7], dtype=tg.float64), f64([0.3, 0.4])
+
+    def products(z, loop, choose):
+        with tg.GradientTape() as tape:
+            tape.watch(z)
+            with tg.autodiff.ForwardAccumulator(z, f64([1.0, 0.5])) as forward:
+                y = tg.reduce_sum(tg.sin(steps_of_a_loop_in_a_branch(z, v, loop, choose)))
+            tangent = forward.jvp(y)
+        return tape.gradient(tangent, [z, v])
+
+    found = tg.function(lambda z: products(z, in_the_graph, tg.cond))(z)
+    expected = products(z, in_python, lambda test, one, other: one() if bool(test) else other())
+    assert_near(found, expected, 1e-12)
