@@ -1571,6 +1571,8 @@ def test_tracebacks_have_the_frames_of_the_user():
     last = frames[-1]
     assert f"{last.filename}:{last.lineno}" == here(raising, "# here")
     assert [x.line for x in frames[-2:]] == ["if i == 2:", "raise LookupError(i)  # here"]
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert [line for line in lines if not line.strip()] == []
 
 
 def test_a_debugger_stops_at_the_lines_of_the_user():

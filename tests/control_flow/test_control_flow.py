@@ -877,6 +877,13 @@ def test_map_fn_signatures(run):
         "fn returns bool, and fn_output_signature has float32",
         lambda: tg.map_fn(lambda row: row[0] > 0.0, x, dtype=tg.float32),
     )
+    open_shape = tg.TensorSpec([None], tg.float64)
+    assert run(lambda x: tg.map_fn(lambda row: row, x, open_shape), x).shape == (3, 2)
+    raises(
+        ShapeError,
+        r"fn returns the shape \(2,\), and fn_output_signature has \(3,\)",
+        lambda: tg.map_fn(lambda row: row, x, tg.TensorSpec([3], tg.float64)),
+    )
     raises(
         TraceError,
         "fn returns 1 tensors, and fn_output_signature has 2",

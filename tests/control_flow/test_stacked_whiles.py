@@ -348,6 +348,29 @@ def test_what_is_no_bound_of_the_number_of_steps(test, dtype, step):
     assert gradients_of_whiles(found, f64(0.5)) == (1, 1)
 
 
+def test_a_size_that_the_run_finds_reaches_the_functions_that_are_called():
+    @tg.function
+    def grown(x, n):
+        found = tg.TensorArray(tg.float64, size=0, dynamic_size=True).write(0, x)
+        i = 1
+        while i < n:
+            tg.autograph.experimental.set_loop_options(maximum_iterations=LENGTH)
+            found = found.write(i, x * x)
+            i += 1
+        return found.stack()
+
+    @tg.function
+    def hessian(x, n):
+        with tg.GradientTape() as outer:
+            outer.watch(x)
+            slope = gradient(lambda x: tg.reduce_sum(grown(x, n) ** 2), x)
+        return outer.jacobian(slope, x)
+
+    x = np.array([0.7, 0.3])
+    for n in (1, 4):
+        assert_near(hessian(f64(x), tg.constant(n)), np.diag(2 + 12 * (n - 1) * x**2))
+
+
 def test_functions_in_functions_whose_gradients_read_what_comes_behind_the_loop():
     def loss(x, checkpoints=None):
         def body(i, y):

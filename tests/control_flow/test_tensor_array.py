@@ -461,6 +461,39 @@ def test_it_grows_again_and_again_by_what_the_run_says():
         assert float(slope(f64(1.5), tg.constant(n))) == whole
 
 
+def test_a_branch_writes_behind_what_a_loop_wrote():
+    @tg.function
+    def f(x, n, is_longer):
+        ta = growing()
+        for i in tg.range(n):
+            ta = ta.write(i, x * tg.cast(i + 1, tg.float64))
+        if is_longer:
+            ta = ta.write(n, x**3.0)
+        return ta.stack()
+
+    for n, is_longer, expected in (
+        (2, True, [2, 4, 8]),
+        (2, False, [2, 4]),
+        (0, True, [8]),
+        (0, False, []),
+    ):
+        assert lists(f(f64(2.0), tg.constant(n), tg.constant(is_longer))) == expected, (n, expected)
+    slope = gradient(lambda x: f(x, tg.constant(2), tg.constant(True)), f64(2.0))
+    assert slope.numpy() == 1 + 2 + 12
+
+
+def test_a_branch_writes_at_an_index_that_only_the_run_knows():
+    @tg.function
+    def f(x, n):
+        ta = tg.TensorArray(tg.float64, size=0, dynamic_size=True, element_shape=[])
+        if n > 0:
+            ta = ta.write(n, x)
+        return ta.stack()
+
+    assert lists(f(f64(2.0), tg.constant(2))) == [0, 0, 2]
+    assert lists(f(f64(2.0), tg.constant(0))) == []
+
+
 def test_an_array_may_grow_in_a_loop_of_one_branch():
     """The size that the run of the loop finds is not asked of the other branch, and a gradient that
     needs nothing else of that array still knows it."""

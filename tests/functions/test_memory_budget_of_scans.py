@@ -191,3 +191,26 @@ def test_the_segments_are_about_as_long_as_the_root(steps, states):
     assert 2 <= found <= steps // 2
     least = 2 * np.sqrt(steps * states)
     assert steps // found * states + found + steps % found <= 1.6 * least + states
+
+
+def test_a_step_may_call_a_function_that_was_traced_for_any_size():
+    vector = tg.TensorSpec([None])
+
+    @tg.function(input_signature=[vector, vector])
+    def step(h, x):
+        return tg.tanh(h * tg.cast(tg.size(x), tg.float32) / 9.0 + x * tg.reduce_mean(h))
+
+    def gradients_of_steps(h, rows):
+        with tg.GradientTape() as tape:
+            tape.watch((h, rows))
+            loss = tg.reduce_sum(tg.foldl(step, rows, initializer=h) ** 2)
+        return tape.gradient(loss, (h, rows))
+
+    def loss_of_jax(h, rows):
+        for x in rows:
+            h = jnp.tanh(h * x.size / 9.0 + x * h.mean())
+        return jnp.sum(h * h)
+
+    h, rows = X[0], X[1:7]
+    found = tg.function(gradients_of_steps, memory_budget=700)(tg.constant(h), tg.constant(rows))
+    close(found, jax.grad(loss_of_jax, (0, 1))(h, rows), 1e-4)

@@ -33,7 +33,7 @@ from tracegraph.ops.reduce import Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_sizes
 from tracegraph.ops.sort import TrueIndices
 from tracegraph.tensor_arrays.tensor_array import run_size
-from tracegraph.tracing.trace import Trace
+from tracegraph.tracing.trace import is_in_step
 
 #: How many sizes to search for one that differs by a known number.
 _LOOK_BACK = 16
@@ -73,10 +73,7 @@ def runtime_size(op: str, n: Tensor, clamps: bool = False) -> Size:
 
 def _before_loops(n: Tensor, clamps: bool) -> tuple[Builder, Tensor] | None:
     """Where a size in a step of a loop is found instead, and its value there."""
-    trace = current()
-    while isinstance(trace, Trace) and trace.region and not trace.is_step:
-        trace = trace.outer
-    if not (isinstance(trace, Trace) and trace.region):
+    if not is_in_step():
         return None
     # Few programs need it.
     return opened("tracegraph.array.sizes_before_loops").value_before_loops(n, clamps)

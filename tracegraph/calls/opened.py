@@ -8,6 +8,7 @@ from tracegraph.core.recursion_limit import headroom
 from tracegraph.ir.builder import Builder, copy_inputs, current
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.passes.simplify import dead_code, share
+from tracegraph.passes.specialise import specialise
 
 
 def with_calls_opened(graph: Graph, opens: Callable[[Graph], bool] = lambda _: True) -> Graph:
@@ -38,6 +39,7 @@ def _replay_opened(
         if body is None or not opens(body):
             outputs = add(node.op, inputs, source)
         else:
+            body = specialise(body, [x.type for x in inputs])
             inner = dict(zip(body.inputs, inputs, strict=True))
             _replay_opened(body.nodes, inner, source.roles, opens)
             outputs = [inner[y] for y in body.outputs]

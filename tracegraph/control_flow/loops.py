@@ -27,6 +27,7 @@ from tracegraph.control_flow.regions import (
 )
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
+from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32, rank_fix
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     import typing
     from typing import TypedDict, TypeVar, TypeVarTuple, Unpack
 
-    from tracegraph.core.tensorshape import TensorShape, TensorSpec
+    from tracegraph.core.tensorshape import TensorSpec
     from tracegraph.typing import DTypeLike, Leaf, Nest, Structure, TensorLike
 
     Number = TypeVar("Number", bound=Leaf)
@@ -741,8 +742,8 @@ def map_fn(
     - `parallel_iterations`, `swap_memory`, `infer_shape`: accepted, and without effect.
 
     `tg.vectorized_map` computes all elements at once, which is faster if memory allows.
-    Raises ShapeError (a ValueError) for first sizes that differ, and DTypeError for results that
-    differ from the signature.
+    Raises ShapeError (a ValueError) for first sizes that differ, and DTypeError or ShapeError for
+    results that differ from the signature.
 
     >>> tg.map_fn(lambda x: x * x, tg.constant([1.0, 2.0, 3.0])).numpy()
     array([1., 4., 9.], dtype=float32)
@@ -1093,6 +1094,16 @@ def _check_signature(stacked: Any, expected: Any) -> None:
                 operands=[operand_text(x)],
                 fix=f"give fn_output_signature=tg.{x.dtype.name}, or convert: "
                 f"tg.cast(x, tg.{dtype.name})",
+            )
+        shape = TensorShape(getattr(spec, "shape", None))
+        own = shape_of(x.type.shape)[1:]
+        if not shape.is_compatible_with(own):
+            fail(
+                ShapeError,
+                f"map_fn: fn returns the shape {own}, and fn_output_signature has {shape}",
+                source=here(),
+                operands=[operand_text(x)],
+                fix="give the shape of one result, without the axis along which they are stacked",
             )
 
 

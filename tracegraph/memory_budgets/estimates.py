@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracegraph.control.less_memory.segments import bytes_of
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import made_of_nothing
+from tracegraph.memory_budgets.residuals import graphs_inside, made_of_nothing
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import Elementwise
@@ -66,7 +66,7 @@ def most_held(
 
 def _most_inside(node: Node) -> int:
     """The peak bytes inside a branch or a step of a loop."""
-    return max((most_held_by(region.graph) for region in node.op.regions), default=0)
+    return max(map(most_held_by, graphs_inside(node)), default=0)
 
 
 def most_held_by(graph: Graph) -> int:

@@ -78,10 +78,13 @@ def _need(one: Any, other: Any, own: Set[str]) -> Need:
 
 def common_needs(values: Sequence[Any], branches: Sequence[Graph]) -> list[list[Need]]:
     """What the arrays that branches return lack to have the same buffers. A size that the run of
-    one branch finds means nothing in the others."""
+    one branch finds means nothing in the others, nor in another trace of that branch."""
     own = [set[str]().union(*map(names_chosen, branch.nodes)) for branch in branches]
     pairs = [*zip(values, own, strict=True)]
-    return [_joined([needs(one, *pair) for pair in pairs if pair[0] is not one]) for one in values]
+    return [
+        _joined([needs(one, other, mine | its) for other, its in pairs if other is not one])
+        for one, mine in pairs
+    ]
 
 
 def _joined(found: Sequence[list[Need]]) -> list[Need]:

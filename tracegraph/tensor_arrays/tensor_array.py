@@ -51,7 +51,7 @@ from tracegraph.tracing.index_checks import (
     refuse_outside,
     value_now,
 )
-from tracegraph.tracing.trace import current_trace
+from tracegraph.tracing.trace import current_trace, is_in_step
 
 if TYPE_CHECKING:
     from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
@@ -600,10 +600,8 @@ class TensorArray:
 
     def _size_for(self, name: str, at: Tensor) -> Size:
         """The size that has room for indices of which only the run knows how large they are."""
-        trace = current_trace()
-        is_inside = trace is not None and trace.region is not None
-        if is_inside and not isinstance(self.capacity, Dim):
-            # What a step or a branch makes keeps its shape; most often the new array is dropped.
+        if is_in_step() and not isinstance(self.capacity, Dim):
+            # What a step makes keeps its shape; most often the new array is dropped.
             reason = "the index is known only when the graph runs, and the array is not state"
             fix = f"keep what {name} returns: array = array.{name}(…); or make it with size="
             refuse_growth(f"TensorArray.{name}", reason, fix)

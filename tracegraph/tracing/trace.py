@@ -542,6 +542,14 @@ def current_trace() -> Trace | None:
     return builder if isinstance(builder, Trace) else None
 
 
+def is_in_step() -> bool:
+    """Whether what is traced is part of a step of a loop, be it in a branch there."""
+    trace = current()
+    while isinstance(trace, Trace) and trace.region and not trace.is_step:
+        trace = trace.outer
+    return isinstance(trace, Trace) and trace.region is not None
+
+
 def _note_apart(left: Any, right: Any) -> None:
     """Records in the innermost trace that has the sizes that they were assumed to differ."""
     names = dim_names(left) | dim_names(right)

@@ -522,9 +522,9 @@ def _derived(made: Any, node: Any) -> Any:
 
 
 def _first_line(place: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A place cut to its first line: Python places a call of `x.y` where y ends."""
-    line, column, end_line, _ = place
-    return place if line == end_line else (line, column, line, column)
+    """The first line of a place, without columns: Python places a call of `x.y` where y ends."""
+    line, _, end_line, _ = place
+    return place if line == end_line else (line, -1, line, -1)
 
 
 def _with_origin(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
