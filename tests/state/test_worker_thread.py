@@ -173,7 +173,7 @@ def test_an_interrupt_ends_the_wait_for_a_run_that_never_ends(cases):
 
 
 def test_an_interrupt_of_a_loop_at_top_level_comes_before_the_assignment(monkeypatch):
-    def interrupted(pending):
+    def interrupted(pending, read=None):
         raise KeyboardInterrupt
 
     v = tg.Variable(3.0)

@@ -2,7 +2,7 @@
 happens once, whatever a graph then chooses or repeats, so it is told.
 
 Only what a step could read again is looked at: names, and numbers and tensors in objects, dicts and
-lists. What is only collected, as by `seen.append(x.shape)`, is how such functions are debugged.
+lists. What else is only collected, as by `seen.append(x.shape)`, is how such functions are debugged.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
     array of NumPy or of Python in place. The statement's own `names` are its state."""
     before = {x.path: x for x in (*_attributes_reached(body), *_set_by_functions(body))}
     arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
+    lists = [(path, x, len(x)) for path, x in _reached(body) if type(x) is list]
     yield
     for setting in before.values():
         if setting.path not in names and setting.is_changed:
@@ -99,6 +100,10 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
         if path not in names and _bytes_of(numbers) != _bytes_of(old):
             what = "what is put into an array is put there"
             _tell_of_change(path, "changed", what, is_loop)
+    for path, items, count in lists:
+        if path not in names and any(type(x) in _NUMBERS for x in items[count:]):
+            change = f"grew from {count} to {len(items)} items"
+            _tell_of_change(path, change, "what is added to a list is added", is_loop)
 
 
 def _tell_of_change(path: str, change: str, what: str, is_loop: bool) -> None:
@@ -343,13 +348,19 @@ _MOST_NUMBERS = 100_000
 
 def _arrays_reached(body: Any) -> Iterator[tuple[str, Any]]:
     """The arrays that a body has from outside, itself or in attributes."""
+    for path, x in _reached(body):
+        is_numpy = isinstance(x, np.ndarray)
+        is_array = x.flags.writeable if is_numpy else isinstance(x, (bytearray, array))
+        if is_array and (x.size if is_numpy else len(x)) <= _MOST_NUMBERS:
+            yield path, x
+
+
+def _reached(body: Any) -> Iterator[tuple[str, Any]]:
+    """What a body has from outside, and the attributes of that."""
     for name, value in _held_by(body):
-        parts = _parts(name, value) if _is_object(value) else ()
-        for path, x in ((name, value), *((path, x) for path, _, _, x in parts)):
-            is_numpy = isinstance(x, np.ndarray)
-            is_array = x.flags.writeable if is_numpy else isinstance(x, (bytearray, array))
-            if is_array and (x.size if is_numpy else len(x)) <= _MOST_NUMBERS:
-                yield path, x
+        yield name, value
+        if _is_object(value):
+            yield from ((path, x) for path, _, _, x in _parts(name, value))
 
 
 def _bytes_of(numbers: Any) -> bytes:

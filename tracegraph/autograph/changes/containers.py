@@ -1,10 +1,10 @@
 """Lists, dicts and sets that a statement changes in place, by keys that it computes or by methods:
 what is in them is state of the statement too, and found while it is traced.
 
-Numbers and tensors that are added to a list count; other objects do not: that is how code collects
-what it sees. Keys that are new in a dict count where a later step, or the other branch, gives them
-another number, and so do numbers that are new in a set where a later step adds others. A graph
-carries no set, so one must not lose items.
+What is only added to a list does not count: that is how code collects what it sees. Keys that are
+new in a dict count where a later step, or the other branch, gives them another number, and so do
+numbers that are new in a set where a later step adds others. A graph carries no set, so one must
+not lose items.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Held(NamedTuple):
 
     def is_changed(self, names: Sequence[str]) -> bool:
         """Whether an item was replaced or removed, apart from those that are state by their
-        `names`. Objects that are only added do not count: that is how code collects what it
-        sees."""
+        `names`. What is only added does not count: that is how code collects what it sees."""
         return any(_differences(self.path, self.items, self.container, names))
 
     def put_back(self) -> None:
@@ -352,7 +351,7 @@ def _differences(path: str, old: Any, new: Any, names: Sequence[str]) -> Iterato
             elif x is not new[key]:
                 yield from _differences(f"{path}[{key!r}]", x, new[key], names)
     elif isinstance(old, list) and isinstance(new, (list, deque)):
-        grown = itertools.islice(new, len(old), None)
+        grown = itertools.islice(new, len(old), None) if isinstance(new, deque) else ()
         if len(new) < len(old) or any(is_number(x) or in_graph(x) for x in grown):
             yield path
         for k in _places_that_differ(old, new):
