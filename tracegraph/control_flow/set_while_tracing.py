@@ -2,7 +2,8 @@
 happens once, whatever a graph then chooses or repeats, so it is told.
 
 Only what a step could read again is looked at: names, and numbers and tensors in objects, dicts and
-lists. What else is only collected, as by `seen.append(x.shape)`, is how such functions are debugged.
+lists. Other things that are only collected, as by `seen.append(x.shape)`, are left alone: that is
+how such functions are debugged.
 """
 
 from __future__ import annotations
