@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tracegraph import random
 from tracegraph.api.absent import publish
 from tracegraph.array.arguments import as_axes, as_choice, as_number, as_shape
 from tracegraph.array.creation import (
@@ -24,6 +24,8 @@ from tracegraph.linalg.parts import diag_part
 from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.elementwise.unary import sign
 from tracegraph.operands.conversion import as_tensor, broadcast, broadcast_two, cast_to
+from tracegraph.random.draws import draw_normal, draw_truncated_normal, draw_uniform
+from tracegraph.random.generators import generator_of, key_of_seed
 from tracegraph.state.module import WithSettings
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
 
@@ -85,27 +87,9 @@ class Constant(Initializer):
         return constant_of(value, shape=sizes)
 
 
-# With a seed, an initializer gives the same numbers at each call, as in TensorFlow.
-
-
-def _normal(shape: ShapeLike, mean: float, stddev: float, dtype: DType, seed: Any) -> Tensor:
-    if seed is None:
-        return random.normal(shape, mean, stddev, dtype)
-    return random.stateless_normal(shape, [seed, 0], mean, stddev, dtype)
-
-
-def _truncated_normal(
-    shape: ShapeLike, mean: float, stddev: float, dtype: DType, seed: Any
-) -> Tensor:
-    if seed is None:
-        return random.truncated_normal(shape, mean, stddev, dtype)
-    return random.stateless_truncated_normal(shape, [seed, 0], mean, stddev, dtype)
-
-
-def _uniform(shape: ShapeLike, low: float, high: float, dtype: DType, seed: Any) -> Tensor:
-    if seed is None:
-        return random.uniform(shape, low, high, dtype)
-    return random.stateless_uniform(shape, [seed, 0], low, high, dtype)
+def _key(seed: Any) -> Tensor:
+    """A key of the global generator, or one that is the same at each call, as in TensorFlow."""
+    return generator_of().next_key() if seed is None else as_tensor(key_of_seed(seed))
 
 
 class RandomNormal(Initializer):
@@ -122,7 +106,7 @@ class RandomNormal(Initializer):
         self.seed = seed
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return _normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return draw_normal(_key(self.seed), shape, self.mean, self.stddev, dtype)
 
 
 class TruncatedNormal(RandomNormal):
@@ -133,7 +117,7 @@ class TruncatedNormal(RandomNormal):
     """
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return _truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return draw_truncated_normal(_key(self.seed), shape, self.mean, self.stddev, dtype)
 
 
 class RandomUniform(Initializer):
@@ -151,7 +135,8 @@ class RandomUniform(Initializer):
         self.seed = seed
 
     def _values(self, shape: ShapeLike, dtype: DType) -> Tensor:
-        return _uniform(shape, self.minval, self.maxval, dtype, self.seed)
+        next_key = partial(_key, self.seed)
+        return draw_uniform(next_key, shape, self.minval, self.maxval, dtype)
 
 
 class VarianceScaling(Initializer):
@@ -193,11 +178,11 @@ class VarianceScaling(Initializer):
         variance = self.scale / max(1.0, count)
         if self.distribution == "uniform":
             bound = math.sqrt(3 * variance)
-            return _uniform(shape, -bound, bound, dtype, self.seed)
+            return draw_uniform(partial(_key, self.seed), shape, -bound, bound, dtype)
         deviation = math.sqrt(variance)
         if self.distribution == "untruncated_normal":
-            return _normal(shape, 0.0, deviation, dtype, self.seed)
-        numbers = _truncated_normal(shape, 0.0, 1.0, dtype, self.seed)
+            return draw_normal(_key(self.seed), shape, 0.0, deviation, dtype)
+        numbers = draw_truncated_normal(_key(self.seed), shape, 0.0, 1.0, dtype)
         return multiply(numbers, deviation / _TRUNCATED_DEVIATION)
 
     def _fans(self, shape: ShapeLike) -> tuple[int, int]:
@@ -301,7 +286,7 @@ class Orthogonal(Initializer):
         rows, columns = math.prod(sizes[:-1]), sizes[-1]
         wide = max(rows, columns), min(rows, columns)
         computed = float32 if dtype.size < 4 else dtype  # 16 bits are too few to factor a matrix
-        q, r = qr(_normal(wide, 0.0, 1.0, computed, self.seed))
+        q, r = qr(draw_normal(_key(self.seed), wide, 0.0, 1.0, computed))
         # With the signs of the diagonal, all orthogonal matrices are equally probable.
         q = multiply(q, sign(diag_part(r)))
         q = transpose(q) if rows < columns else q

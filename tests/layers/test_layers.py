@@ -691,3 +691,12 @@ def test_an_initializer_with_a_seed_gives_the_same_numbers_again(kind):
     assert (initializer(seed=2)([3, 3]).numpy() != numbers).any()
     free = initializer()
     assert (free([3, 3]).numpy() != free([3, 3]).numpy()).any()
+
+
+def test_the_seed_of_an_initializer_is_an_int_of_any_size():
+    first, second = (tg.initializers.RandomNormal(seed=seed)([3]).numpy() for seed in (2**70, 0))
+    assert (first != second).any()
+    for seed in ("x", 1.5, True):
+        with pytest.raises(tg.errors.DTypeError, match="a seed is an int, not") as error:
+            tg.initializers.RandomNormal(seed=seed)([3])
+        assert "test_layers.py" in str(error.value) and "fix: use an int" in str(error.value)

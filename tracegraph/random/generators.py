@@ -47,7 +47,7 @@ def _key_of(seed: int) -> np.ndarray:
     return np.array([seed >> 32 & _MASK, seed & _MASK], np.uint32)
 
 
-def _key_of_seed(seed: Any) -> Any:
+def key_of_seed(seed: Any) -> Any:
     if not isinstance(seed, Tensor):
         return _key_of(_int_seed(seed))
     if not seed.dtype.is_integer or seed.type.shape != ():
@@ -108,7 +108,7 @@ class Generator(Module):
     def from_seed(cls, seed: int | Tensor, alg: str | int | None = None) -> Generator:
         """Creates a generator that draws the same numbers for the same seed, an integer or a tensor
         of one."""
-        return cls(state=_key_of_seed(seed))
+        return cls(state=key_of_seed(seed))
 
     @classmethod
     def from_non_deterministic_state(cls, alg: str | int | None = None) -> Generator:
@@ -147,7 +147,7 @@ class Generator(Module):
 
     def reset_from_seed(self, seed: int | Tensor) -> None:
         """Restarts from a seed, as `from_seed` does."""
-        self._state_variable.assign(_key_of_seed(seed))
+        self._state_variable.assign(key_of_seed(seed))
 
     def reset(self, state: TensorLike) -> None:
         """Continues from the given state."""

@@ -57,21 +57,21 @@ class Added(NamedTuple):
     key: Any
     value: Any
 
+    @property
+    def is_item(self) -> bool:
+        return isinstance(self.table, set)
+
     def remove(self) -> None:
-        if isinstance(self.table, set):
+        if self.is_item:
             self.table.discard(self.key)
         else:
             self.table.pop(self.key, None)
 
     def put_back(self) -> None:
-        if isinstance(self.table, set):
+        if self.is_item:
             self.table.add(self.key)
         else:
             self.table[self.key] = self.value
-
-    @property
-    def verb(self) -> str:
-        return "added" if isinstance(self.table, set) else "set"
 
 
 class ContainersChanged(Exception):
@@ -200,7 +200,7 @@ class AddedKeys:
     def _items_of_later_steps(self, own: Held) -> list[Any]:
         """What an iteration added to a set to which another one had added numbers."""
         is_known = any(x.table is own.container for x in self._known.values())
-        return [x.value for x in _added(own) if x.verb == "added"] if is_known else []
+        return [x.value for x in _added(own) if x.is_item] if is_known else []
 
 
 class BranchesKeys:
@@ -233,7 +233,7 @@ class BranchesKeys:
             x.put_back()
             if is_number(x.value) and (path not in first or path not in second):
                 what, fix = f"{path} was set to {x.value}", f"give {path} a value before the `if`"
-                if x.verb == "added":
+                if x.is_item:
                     what, fix = f"{path} was added", "keep a tensor of flags, one for each item"
                 text = message(
                     f"{what} while a branch was traced: what only one branch adds is there "
