@@ -1,17 +1,15 @@
 """From graphs to XLA, through JAX's public interface. Depends on the IR; the IR never on it."""
 
 from lowering import (
-    agreement as agreement,
     device as device,
     disk as disk,
-    layout as layout,
     memory as memory,
     places as places,
-    processes as processes,
     program as program,
     sizes as sizes,
     stages as stages,
 )
+from lowering.distribution import agreement as agreement, layout as layout, processes as processes
 from lowering.export import jax_derivatives as jax_derivatives, stablehlo as stablehlo
 
 # Importing a family registers its rules.

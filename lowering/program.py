@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lowering import disk, layout, memory, sizes
-from lowering.agreement import agree
+from lowering import disk, memory, sizes
 from lowering.device import (
     WIDE,
     chosen_device,
@@ -30,6 +29,8 @@ from lowering.device import (
     outside_of_traces,
     x64,
 )
+from lowering.distribution import layout
+from lowering.distribution.agreement import agree
 from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 from jax.extend.mlir import ir
 
-from lowering import disk, layout
+from lowering import disk
+from lowering.distribution import layout
 from lowering.program import Program
 from tracegraph.core.source import here
 from tracegraph.errors import SignatureError, message

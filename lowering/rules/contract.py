@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.distribution.layout import axes_that_divide, mesh_of, whole
 from lowering.forms import by_device
-from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.convolution import by_xla, form_on_cpu, precision
 from tracegraph.ops import contract as ops

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lowering.layout import unstated
+from lowering.distribution.layout import unstated
 from lowering.program import BY_TABLE, Lowering, graph_function
 from lowering.rules import lowers
 from lowering.rules.accumulate import type_of_sum

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.distribution.layout import axes_that_divide, mesh_of, whole
 from lowering.forms import by_device
-from lowering.layout import axes_that_divide, mesh_of, whole
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
 from lowering.rules.compared import compared

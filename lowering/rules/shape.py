@@ -8,7 +8,7 @@ from typing import Any
 from jax import lax
 
 from lowering import sizes
-from lowering.layout import mesh_of, whole
+from lowering.distribution.layout import mesh_of, whole
 from lowering.rules import lowers
 from tracegraph.ops import shape as ops
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from lowering.agreement import _first_difference
+from lowering.distribution.agreement import _first_difference
 from tracegraph.commands.main import main
 from tracegraph.core.source import line_of_thread
 from tracegraph.distribute.watch import port_of, reserved_port

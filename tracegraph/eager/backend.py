@@ -307,7 +307,7 @@ def join_processes(
     local_device_ids: Sequence[int] | None,
     timeout: int,
 ) -> None:
-    """Joins this process to others; see `lowering.processes`."""
+    """Joins this process to others; see `lowering.distribution.processes`."""
     _lowering().processes.initialize(address, count, index, local_device_ids, timeout)
 
 
@@ -328,7 +328,7 @@ def gathered_on_host(buffer: Any) -> np.ndarray:
 
 
 def watched_by(watch: Any) -> None:
-    """Sets what watches the other processes: see `lowering.processes.ProcessSettings`."""
+    """Sets what watches the other processes: see `ProcessSettings` of the lowering."""
     lowered = _lowering().processes.settings
     lowered.end, lowered.leave_together = watch.end, watch.leave_together
     lowered.has_ended, lowered.give = watch.has_ended, watch.give

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from lowering import agreement, processes
 from lowering.device import context_of, outside_of_traces, put as put_on_device
+from lowering.distribution import agreement, processes
 from lowering.rules import lowers
 from tracegraph.core.source import Source
 from tracegraph.errors import InvalidArgumentError, fail

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from lowering import processes
+from lowering.distribution import processes
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import type_of_array
 from tracegraph.errors import DistributedError, fail, message, shown
