@@ -11,7 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +30,8 @@ from lowering.device import (
     outside_of_traces,
     x64,
 )
-from lowering.distribution import layout
-from lowering.distribution.agreement import agree
+from lowering.distribution import layout, processes
+from lowering.distribution.agreement import agree, is_of_all
 from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
@@ -296,6 +297,9 @@ class Program:
         #: JAX's mesh, if several devices run it, and whether it runs on no other.
         self.mesh: Any = None
         self.is_bound = False
+        #: Whether all processes run it together, and what it is known by once they have agreed.
+        self.is_of_all = False
+        self.identity: str | None = None
 
     def _new_jitted(self, buffers: Sequence[Any] = ()) -> Any:
         """JAX's function; for buffers on several devices, one that keeps them there."""
@@ -332,6 +336,7 @@ class Program:
         life = self.life
         self.mesh = layout.home_of(self.graph, buffers)
         self.is_bound = any(layout.output_shardings(self.graph, buffers, self.mesh))
+        self.is_of_all = is_of_all(buffers, self.mesh)
         jitted = self.jitted = self._new_jitted(buffers)
         run = self._entry_of(jitted)
         if not is_staging():
@@ -344,8 +349,8 @@ class Program:
         start = time.perf_counter()
         with x64() if self.needs_x64 else contextlib.nullcontext():
             lowered = jitted.lower(*buffers)
-            if folder is None:  # it is about to run
-                agree(self.graph, lowered, buffers, self.mesh)
+            if self.is_of_all and folder is None:  # it is about to run
+                self.identity = agree(self.graph, lowered, buffers, self.mesh)
             origin = disk.compile_with_cache(lowered, self._options, folder)
             self.is_of_saved_model = origin is disk.Origin.SAVED_MODEL
             self._compiled = lowered.compile()  # cached, so the next call finds it
@@ -521,6 +526,7 @@ class Program:
     def _bound(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """The callable that runs the program; if that is on one mesh, it refuses arrays on another.
         JAX would move those that are on the same devices."""
+        run = self._noting(run) if self.is_of_all else run
         if not self.is_bound:
             return run
 
@@ -530,6 +536,31 @@ class Program:
             return run(*buffers)
 
         return checked
+
+    def _noting(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The callable that notes each run of all processes, before it may wait for ever."""
+
+        def noted(*buffers: Any) -> Any:
+            log = processes.noted_in(self.identity)
+            if log is None:
+                return run(*buffers)
+            log.done.append(self.identity)
+            try:
+                return run(*buffers)
+            except Exception:
+                log.take_back()
+                raise
+
+        return noted
+
+    def with_note(self, arguments: Iterator[Any]) -> Iterator[Any]:
+        """The iterator of arguments for `exhaust`, which notes a run of `jitted` as it gives
+        them."""
+        log = processes.noted_in(self.identity) if self._is_atomic else None
+        if log is None:
+            return arguments
+        # Adding to a list in place returns the list, which is true.
+        return compress(arguments, map(log.done.__iadd__, ((self.identity,),)))
 
     def is_elsewhere(self, buffers: Sequence[Any]) -> bool:
         """Whether any buffer is on another mesh than the program's."""
@@ -571,6 +602,11 @@ class Program:
                     _exhaust(steps)
             else:
                 _exhaust(steps)
+        except Exception:
+            log = processes.noted_in(self.identity) if self._is_atomic else None
+            if log is not None:  # `with_note` has noted the run
+                log.take_back()
+            raise
         finally:
             if was_collecting:
                 gc.enable()

@@ -6,6 +6,7 @@ how they end, is what is tested.
 
 import errno
 import os
+import random
 import re
 import signal
 import sys
@@ -558,6 +559,33 @@ def gives_another_part(index):
     time.sleep(60)
 
 
+def runs_in_another_order(index):
+    """Two programs that have run in all, of which each process runs another one now."""
+    x = whole()
+    weight = tg.Variable(0.0)
+
+    @tg.function
+    def step(x):
+        weight.assign_add(tg.reduce_sum(x))
+
+    for _ in range(3):
+        total(x)
+        step(x)
+    (total if index else step)(x)
+    print("weight", float(weight), flush=True)
+    time.sleep(60)
+
+
+def exchanges_where_others_run(index):
+    """One process gathers what the other computes with."""
+    x = whole()
+    total(x)
+    if index:
+        total(x)
+        time.sleep(60)
+    tg.print("gathered", x)
+
+
 def divides_by_another_mesh(index):
     """The same text of a program, and other devices; or the same value, and another layout."""
     devices = jax.devices()
@@ -585,6 +613,42 @@ def computes_between(index):
     print("together", float(tg.reduce_sum(y)))
     if index:
         print("before", before.numpy())
+
+
+def loops_with_work_alone(index):
+    """A long undecorated loop of all, in which each process computes and reads for itself too."""
+    x, alone, kept = whole(), tg.constant(0.0), []
+    weight = tg.Variable(tg.zeros([8]), layout=x.layout)
+    common, own = random.Random(1), random.Random(index)
+    for _ in range(350):
+        x = x + 1.0 if common.random() < 0.7 else x * 0.5
+        if common.random() < 0.3:
+            weight.assign_add(x)
+        for _ in range(own.randrange(4)):
+            alone = alone + 1.0
+            if own.random() < 0.1:
+                kept.append(alone * 2.0)
+            if own.random() < 0.05:
+                alone.numpy()
+    print("together", float(tg.reduce_sum(weight)), float(tg.reduce_sum(x)))
+    print("alone", float(alone), float(tg.add_n(kept)))
+
+
+def is_struck_by_signals(index):
+    """The handlers of one process compute, while work of all is read."""
+    x, struck = whole(), []
+
+    def handle(*_):
+        struck.append(tg.constant([1.0]) + 2.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.002)  # now, or one would strike in another for ever
+
+    signal.signal(signal.SIGALRM, handle)
+    if index == 0:
+        handle()
+    found = [float(tg.reduce_sum(x * np.float32(i))) for i in range(60)]
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    print("struck", bool(struck), {float(x.numpy()[0]) for x in struck})
+    print("together", found == [28.0 * i for i in range(60)])
 
 
 SHORT = {"stays_away", "runs_once_more"}

@@ -22,6 +22,7 @@ import numpy as np
 from lowering.distribution import processes
 from tracegraph.core.source import Source, here
 from tracegraph.core.types import type_of_array
+from tracegraph.core.worker_thread import is_of_main_thread
 from tracegraph.errors import DistributedError, fail, message, shown
 from tracegraph.ir.slow_compiles import waiting_for_processes
 from tracegraph.ir.tensor import Graph, Tensor
@@ -40,17 +41,20 @@ _ONE_VALUE = (
 _ALIGNED = re.compile(r" {2,}(?=: |at )")
 
 
-def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> None:
-    """Compares a program with those that the other processes are about to run, if its arrays are
-    sharded over them, or those that it makes on its `mesh` will be. Raises DistributedError in all
-    of them if they differ."""
-    if not (processes.any_is_of_all(buffers) or processes.has_devices_of_all(mesh)):
-        return
+def is_of_all(buffers: Sequence[Any], mesh: Any) -> bool:
+    """Whether all processes run a program together: its arrays are sharded over them, or those that
+    it makes on its `mesh` will be."""
+    return processes.any_is_of_all(buffers) or processes.has_devices_of_all(mesh)
+
+
+def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> str:
+    """Compares a program of all processes with those that the others are about to run, and returns
+    what it is known by. Raises DistributedError in all of them if they differ."""
     place = here()
     told = f"@{graph.name} at {place}"
     # The text of a program does not say which devices run it.
     identity = lowered.as_text() + ("" if mesh is None else _numbers(mesh))
-    digest = hashlib.sha256(identity.encode()).hexdigest()
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
     used = {x for node in graph.nodes for x in node.inputs}.union(graph.outputs)
     places = [i for i, x in enumerate(graph.inputs[: len(buffers)]) if x in used]
     values = [_digest_of(buffers[i]) for i in places]
@@ -60,7 +64,9 @@ def agree(graph: Graph, lowered: Any, buffers: Sequence[Any], mesh: Any) -> None
         if all(other[0] == digest for other in found):
             inputs = [(graph.inputs[i], buffers[i]) for i in places]
             _agree_on_inputs(graph, inputs, [each[2] for each in found])
-            return
+            if processes.settings.log is not None:
+                processes.settings.log.words[digest] = f"runs {told}"
+            return digest
         text = "\n".join([module_text([graph], locations=True), *_layouts(graph, buffers, mesh)])
         texts = [x.decode() for x in processes.gathered(text.encode(), _RUN)]
     own = processes.index()
@@ -147,8 +153,7 @@ def from_local(array: np.ndarray, sharding: Any) -> Any:
     are compared. Whether all mean one array is found out later: see `Watch.give`."""
     buffer = processes.from_local(array, sharding)
     # Programs that have run for each of these arrays would compute with parts of several.
-    is_in_order = threading.current_thread() is threading.main_thread()
-    if is_in_order and processes.has_devices_of_all(sharding.mesh):
+    if is_of_main_thread() and processes.has_devices_of_all(sharding.mesh):
         type = type_of_array(buffer)
         kind = f"{type} {sharding.spec} {_numbers(sharding.mesh)}"
         told = f"{type_of_array(array)} of {type} divided by {processes.told_layout(sharding)}"

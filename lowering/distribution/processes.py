@@ -16,6 +16,7 @@ from jax.experimental import multihost_utils
 from lowering.device import context_of, outside_of_traces
 from tracegraph.core.source import here
 from tracegraph.core.types import TensorType, type_of_array
+from tracegraph.core.worker_thread import is_of_main_thread
 from tracegraph.errors import (
     DistributedError,
     InvalidArgumentError,
@@ -27,6 +28,8 @@ from tracegraph.errors import (
 
 #: The exit code of a process that ends because others are missing.
 LOST = 70
+#: What an exchange is known by among the programs that all processes run.
+_EXCHANGE = "exchange"
 #: Seconds after which JAX's service aborts where it hears nothing of a process.
 _HEARTBEATS = 100
 
@@ -52,6 +55,9 @@ class ProcessSettings:
     #: Has what this process gives compared with what the others give, without waiting for them: a
     #: kind, and the kind with its line in words.
     give: Callable[[str, str], Any] = lambda kind, told: None
+    #: Where this process notes what it runs together with all others; None if nobody reads it. See
+    #: `tracegraph.distribute.order`.
+    log: Any = None
 
 
 settings = ProcessSettings()
@@ -85,6 +91,12 @@ def initialize(
 def is_initialized() -> bool:
     """Whether this process is joined to others."""
     return jax.distributed.is_initialized()
+
+
+def noted_in(identity: str | None) -> Any:
+    """The log in which a run of all processes is to be noted; None if it is not. Other threads
+    run programs in an order of their own."""
+    return None if identity is None or not is_of_main_thread() else settings.log
 
 
 def count() -> int:
@@ -178,6 +190,9 @@ def _gathered(data: bytes) -> list[bytes]:
 def _of_all(array: Any, tiled: bool = False) -> np.ndarray:
     """The arrays of all processes, or one of which each has parts; every process must call this.
     Raises LoweringError if one of them is lost."""
+    log = noted_in(_EXCHANGE)
+    if log is not None:
+        log.note(_EXCHANGE, f"exchanges data at {here()}")
     try:
         return np.asarray(multihost_utils.process_allgather(array, tiled=tiled))
     except (RuntimeError, ValueError) as error:

@@ -24,6 +24,7 @@ import tracegraph as tg
 from lowering.distribution.agreement import _first_difference
 from tracegraph.commands.main import main
 from tracegraph.core.source import line_of_thread
+from tracegraph.distribute.order import ActionLog, Order
 from tracegraph.distribute.watch import port_of, reserved_port
 
 SCRIPT = Path(__file__).parents[1] / "in_processes.py"
@@ -73,6 +74,7 @@ TOGETHER = (
     *("gives_what_others_give", "shows_what_is_divided", "uses_what_others_have"),
     *("captures_what_others_do_not", "divides_in_its_own_way", "saves", "manages"),
     *("divides_by_another_mesh", "computes_between", "saves_apart"),
+    *("loops_with_work_alone", "is_struck_by_signals"),
     "does_something_else",
     *("fails_to_save", "saves_a_model", "trains", "draws_alone", "preempted"),
 )
@@ -430,17 +432,98 @@ def test_what_one_computes_alone_does_not_wait_for_the_others(together):
     )
 
 
+def test_work_of_all_is_cut_alike_whatever_each_computes_alone(together):
+    own, other = together["loops_with_work_alone"]
+    assert own[0] == other[0] and own[0].startswith("together ")
+    common, weight, x = random.Random(1), np.zeros(8), np.arange(8.0)
+    for _ in range(350):
+        x = x + 1.0 if common.random() < 0.7 else x * 0.5
+        weight = weight + x if common.random() < 0.3 else weight
+    found = [float(word) for word in own[0].split()[1:]]
+    np.testing.assert_allclose(found, [weight.sum(), x.sum()], rtol=1e-5)
+    for index, lines in enumerate((own, other)):
+        alone, kept, drawn = 0, 0, random.Random(index)
+        for _ in range(350):
+            for _ in range(drawn.randrange(4)):
+                alone += 1
+                kept += 2 * alone if drawn.random() < 0.1 else 0
+                drawn.random()
+        assert lines[1] == f"alone {alone}.0 {kept}.0"
+
+
+def test_handlers_of_one_process_may_compute(together):
+    assert together["is_struck_by_signals"] == (
+        ["struck True {3.0}", "together True"],
+        ["struck False set()", "together True"],
+    )
+
+
 def test_parts_of_two_tensors_are_told():
     start = time.monotonic()
     code, _, err = launch(SCRIPT, "gives_another_part")
     assert code == LOST
     assert time.monotonic() - start < 60
     fact = (
-        "tracegraph: processes give parts of different tensors to from_local: process 0 f32[4] of "
-        "f32[8] divided by ['data'] over data=4 of the devices "
+        "tracegraph: processes give parts of different tensors to from_local after 2 that were the "
+        "same: process 0 f32[4] of f32[8] divided by ['data'] over data=4 of the devices "
     )
     told = [line for line in err if fact in line and "process 1 f32[2] of f32[4]" in line]
     assert sorted(line[:3] for line in told) == ["[0]", "[1]"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "what", "other"),
+    [
+        ("runs_in_another_order", "runs @step at in_processes.py", "runs @total at in_processes"),
+        pytest.param(
+            *("exchanges_where_others_run", "exchanges data at in_processes.py", "runs @total at"),
+            marks=pytest.mark.sweep,
+        ),
+    ],
+)
+def test_programs_that_have_run_before_are_compared_while_they_run(scenario, what, other):
+    start = time.monotonic()
+    code, _, err = launch(SCRIPT, scenario)
+    assert code == LOST
+    assert time.monotonic() - start < 60, "and they would wait for so long, with wrong numbers"
+    fact = re.compile(
+        r"\[(\d)\] tracegraph: processes do different things after \d+ that were the same: process "
+        f"0 {re.escape(what)}.*, and process 1 {re.escape(other)}"
+    )
+    assert sorted(found[1] for line in err if (found := fact.match(line))) == ["0", "1"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_difference_in_what_processes_do_is_found(seed):
+    """Against lists that are compared whole."""
+    drawn = random.Random(seed)
+    common = [drawn.choice("abc") for _ in range(40)]
+    whole = [list(common) for _ in range(3)]
+    place = drawn.randrange(40)
+    changed = drawn.choice([None, 0, 1, 2])
+    if changed is not None:
+        whole[changed][place] = "x"
+    logs, order = [ActionLog() for _ in whole], Order(3)
+    found = None
+    while found is None and any(whole):
+        process = drawn.choice([i for i, rest in enumerate(whole) if rest])
+        log = logs[process]
+        for kind in [whole[process].pop(0) for _ in range(min(len(whole[process]), 5))]:
+            log.note(kind, f"does {kind}")
+            if drawn.random() < 0.3:  # it was refused, and is done again
+                log.take_back()
+                log.note(kind, f"does {kind}")
+            if drawn.random() < 0.3:
+                found = found or order.add(process, **log.taken())
+        found = found or order.add(process, **log.taken())
+    if changed is None:
+        assert found is None
+    else:
+        pair = {found.first: found.told, found.second: found.other}
+        assert pair.pop(changed) == "does x"
+        assert [*pair.values()] == [f"does {common[place]}"]
+        assert found.common <= place
+    assert all(len(each) < 40 for each in order._done), "what all have done is dropped"
 
 
 def test_who_is_not_done_yet_may_take_longer_than_the_timeout():

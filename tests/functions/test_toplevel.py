@@ -415,7 +415,7 @@ def test_a_pickled_tensor_is_a_tensor_like_any_other():
 def test_a_value_is_computed_alone_while_another_thread_releases_its_nodes(is_wired):
     """As if the list's own thread had judged the value unneeded before this thread took it."""
     y = tg.exp(tg.constant([0.0, 1.0])) + 1
-    order = pending._needed_nodes(y)
+    order = pending._needed_nodes(y.node)
     of_the_list = pending._Batch(order, order, trust_counts=False)
     of_the_list.held = []
     alone = pending._Batch(order, order, trust_counts=False) if is_wired else None

@@ -24,11 +24,10 @@ from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
 from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
-from tracegraph.eager.pending import refuse_value
 from tracegraph.eager.tensor_methods import LENGTH_FIX, is_symbolic, iteration_fix
 from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import SignatureError, TraceError, fail, fail_absent, shown
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import current, operand_text, refuse_value
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import matrix_transpose
 from tracegraph.math.elementwise.arithmetic import divide, floordiv, mod, multiply, pow

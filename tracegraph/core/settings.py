@@ -41,12 +41,8 @@ class Settings:
         self.compilation_cache, self.compilation_cache_failed = folder, False
 
 
-def _from_environment() -> Settings:
-    folder = os.environ.get("TRACEGRAPH_CACHE", "")
-    return Settings(Path(folder).expanduser() if folder else None)
-
-
-settings = _from_environment()
+_folder = os.environ.get("TRACEGRAPH_CACHE", "")
+settings = Settings(Path(_folder).expanduser() if _folder else None)
 
 
 class _DeviceScope(threading.local):

@@ -202,10 +202,14 @@ def _wait_for_all() -> None:
         task.wait()
 
 
+def is_of_main_thread() -> bool:
+    """Whether this is the main thread, or works for it: no other waits for a task that computes."""
+    return _own.task is not None or threading.get_ident() == threading.main_thread().ident
+
+
 def is_undisturbed() -> bool:
     """Whether no signal handler can strike on this thread."""
-    is_main = threading.get_ident() == threading.main_thread().ident
-    return not is_main or _own.task is not None
+    return _own.task is not None or not is_of_main_thread()
 
 
 def on_worker_thread(work: Callable[[], T], takes_locks: bool = True) -> T:

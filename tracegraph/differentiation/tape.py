@@ -19,7 +19,6 @@ from tracegraph.core.source import UNKNOWN, Source, here
 from tracegraph.differentiation.outer_tape import OuterTape, lost_inside
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian, known_value
 from tracegraph.eager import backend
-from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.provenance import TOP_LEVEL_TAPES, Assignment
 from tracegraph.eager.tensor_methods import BOOL
 from tracegraph.errors import (
@@ -37,7 +36,7 @@ from tracegraph.errors import (
     warn,
 )
 from tracegraph.explanation.history import History
-from tracegraph.ir.builder import Builder, current, operand_text
+from tracegraph.ir.builder import Builder, current, operand_text, refuse_leaked
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.jacobians.jacobian import JacobianPlan, batch_jacobian, jacobian

@@ -13,6 +13,7 @@ import atexit
 import contextlib
 import json
 import os
+import queue
 import socket
 import sys
 import threading
@@ -20,6 +21,7 @@ import time
 from typing import Any, NoReturn
 
 from tracegraph.core.source import here, line_of_thread
+from tracegraph.distribute.order import ActionLog, Order
 from tracegraph.errors import DistributedError, LoweringError, fail, is_of_run, message
 
 #: The exit code of a process that exits because another one was lost.
@@ -33,8 +35,21 @@ _LAST_WORDS = 2.0
 _NEWS = _LAST_WORDS + 1.0
 #: How long a process that has connected may take to identify itself, in seconds.
 _INTRODUCTION = 5.0
-#: Of so many things that not all processes have given yet, what each gave is kept.
-_MOST_GIVEN = 10_000
+#: How often a process tells the first one what it has run, in seconds.
+_PACE = 1.0
+#: For what processes do in the same order: what those do that differ, and the repair.
+_DIFFERENCES = {
+    "give": (
+        "give parts of different tensors to from_local",
+        "give parts of one shape, dtype and layout, as often in every process: pad the last batch, "
+        "or leave it out",
+    ),
+    "run": (
+        "do different things",
+        "run the same functions in the same order in every process: let what is the same in all "
+        "decide, such as a number of steps, and no clock, file or part of the data",
+    ),
+}
 #: In a timeout each process tells so often that it is there, and at least every so many seconds.
 _ROUNDS, _LONGEST_ROUND = 8, 5.0
 #: Modules that wait for others' work; and the packages whose programs may wait for other processes.
@@ -117,21 +132,24 @@ class Watch:
         self._all_have_left = False
         #: What another process told of a lost one: which, and whether it failed.
         self._loss = (0, False)
-        #: What processes gave that should be the same, in words.
-        self._difference: str | None = None
+        #: What processes did not do alike, in words, and the repair.
+        self._difference: tuple[str, str] | None = None
         #: Set with either of them.
         self._must_end = threading.Event()
-        #: How often this process has given something; and in the first one what each of the others
-        #: gave, by that number, until all have given it.
-        self._gifts = 0
-        self._given: dict[int, dict[int, tuple[str, str]]] = {}
-        self._comparing = threading.Lock()
+        #: What this process has given and run, and in the first one what all have.
+        self._gifts, self.runs = ActionLog(), ActionLog()
+        self._logs = {"give": self._gifts, "run": self.runs}
+        self._orders = {kind: Order(count) for kind in self._logs}
+        #: Wakes the thread that tells of it; it may be filled at any time, also by signal handlers.
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._telling = threading.Lock()
         #: Held by the thread that ends this process.
         self._ending = threading.Lock()
         for number, peer in peers.items():
             thread = threading.Thread(target=self._listen, args=(number, peer), daemon=True)
             thread.start()
         threading.Thread(target=self._look_after, daemon=True).start()
+        threading.Thread(target=self._tell_now_and_then, daemon=True).start()
         # It begins now: no thread can where the interpreter exits.
         threading.Thread(target=self._end_when_told, daemon=True).start()
         previous = sys.excepthook
@@ -154,8 +172,8 @@ class Watch:
             if "left" in words:
                 self._note_end_of(words["left"])
             self._all_have_left |= "all_left" in words
-            if "gift" in words:
-                self._compare(number, words["gift"], words["kind"], words["told"])
+            if "done" in words:
+                self._compare(number, words.pop("kind"), words)
             if "difference" in words and not is_told:
                 is_told = True
                 self._difference = words["difference"]
@@ -172,33 +190,41 @@ class Watch:
     def give(self, kind: str, told: str) -> None:
         """Has the first process compare the kind of what this one gives with what the others give
         as their next, and end all where they differ. Nobody waits for that."""
-        number, self._gifts = self._gifts, self._gifts + 1
-        if self.index == 0:
-            self._compare(0, number, kind, told)
-        else:
-            self.peers[0].tell(gift=number, kind=kind, told=told)
+        self._gifts.note(kind, told)
+        self._news.put(None)
 
-    def _compare(self, process: int, number: int, kind: str, told: str) -> None:
-        with self._comparing:
-            given = self._given.setdefault(number, {})
-            other = next((i for i, each in given.items() if each[0] != kind), None)
-            given[process] = kind, told
-            if len(given) == self.count or len(self._given) > _MOST_GIVEN:
-                del self._given[number]
-        if other is not None and self._difference is None:
-            first, second = sorted((process, other))
-            text = f"process {first} {given[first][1]}, and process {second} {given[second][1]}"
-            self._difference = text
-            for peer in self.peers.values():
-                peer.tell(difference=text)
-            self._must_end.set()
+    def _tell_now_and_then(self) -> None:
+        while not self._all_have_left:
+            with contextlib.suppress(queue.Empty):
+                self._news.get(timeout=_PACE)
+            self._tell_what_was_done()
+
+    def _tell_what_was_done(self) -> None:
+        with self._telling:
+            for kind, log in self._logs.items():
+                if not log.done:
+                    continue
+                if self.index == 0:
+                    self._compare(0, kind, log.taken())
+                else:
+                    self.peers[0].tell(kind=kind, **log.taken())
+
+    def _compare(self, process: int, kind: str, added: dict[str, Any]) -> None:
+        found = self._orders[kind].add(process, **added)
+        if found is None or self._difference is not None:
+            return
+        what, fix = _DIFFERENCES[kind]
+        since = f" after {found.common:,} that were the same" if found.common else ""
+        told = f"process {found.first} {found.told}, and process {found.second} {found.other}"
+        self._difference = f"processes {what}{since}: {told}", fix
+        for peer in self.peers.values():
+            peer.tell(difference=self._difference)
+        self._must_end.set()
 
     def _end_when_told(self) -> None:
         self._must_end.wait()
         if self._difference is not None:
-            fact = f"processes give parts of different tensors to from_local: {self._difference}"
-            fix = "give parts of one shape, dtype and layout, as often in every process"
-            self.end(self._text(fact, f"{fix}: pad the last batch, or leave it out"))
+            self.end(self._text(*self._difference))
         lost, has_failed = self._loss
         self._failed_first = lost if has_failed else None
         time.sleep(_LAST_WORDS if has_failed else 0)
@@ -326,6 +352,7 @@ class Watch:
             self._tell_loss(self.index, has_failed=True)
             os._exit(code)
         self._is_leaving = True
+        self._tell_what_was_done()
         for peer in self.peers.values():
             peer.tell(left=self.index)
         self._wait_until_all_have_left()
@@ -334,7 +361,7 @@ class Watch:
         """JAX's service would wait too, and then abort without a word of who is missing. However
         long it takes: a process that is lost ends this one, and one that waits in vain itself."""
         while not self._all_have_left:
-            if self.index == 0:
+            if self.index == 0 and self._difference is None:
                 self._all_have_left = self._left.keys() | self._gone >= self.peers.keys()
             time.sleep(_RETRY)
         if self.index == 0:

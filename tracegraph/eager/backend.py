@@ -331,7 +331,7 @@ def watched_by(watch: Any) -> None:
     """Sets what watches the other processes: see `ProcessSettings` of the lowering."""
     lowered = _lowering().processes.settings
     lowered.end, lowered.leave_together = watch.end, watch.leave_together
-    lowered.has_ended, lowered.give = watch.has_ended, watch.give
+    lowered.has_ended, lowered.give, lowered.log = watch.has_ended, watch.give, watch.runs
 
 
 def leave_together() -> None:

@@ -13,8 +13,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import compress, islice
 from sys import getrefcount
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -22,20 +22,24 @@ import numpy as np
 
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.source import Source, here, user_frame, user_line
+from tracegraph.core.source import Source, here, user_line
 from tracegraph.eager import backend
 from tracegraph.eager.provenance import ProvenanceMap
 from tracegraph.errors import (
     LoweringError,
     ResourceExhaustedError,
     SignatureError,
-    TraceError,
     fact_of,
-    fail,
     is_of_run,
     message,
 )
-from tracegraph.ir.builder import Builder, builder_of_thread, operand_text, set_top_level
+from tracegraph.ir.builder import (
+    Builder,
+    builder_of_thread,
+    refuse_leaked,
+    refuse_value,
+    set_top_level,
+)
 from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, set_buffer
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code
@@ -49,13 +53,14 @@ _LONGEST_ASKED = 1024
 _MANY_CUT = 128
 #: The list is never longer than this many nodes.
 _LAST_CUT = 4096
+#: More nodes than a public function makes, nearly always.
+_NEW = 64
 #: Programs kept for the whole process.
 _PROGRAM_LIMIT = 512
 #: Host arrays larger than this, in bytes, move to the device at first use and stay there.
 _HOST_BYTES = 256
 #: How long a thread waits for another thread to run that thread's list, in seconds.
 _PATIENCE = 0.1
-_PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 
 T = TypeVar("T")
 _exhaust = deque(maxlen=0).extend
@@ -158,6 +163,8 @@ class Pending(Builder):
         self.thread = threading.get_ident()
         #: The length at which the list is cut; reset to `_usual_cut` after each run.
         self._next_cut = self._usual_cut = _FIRST_CUT
+        #: The length at which work of all processes is cut, of which they must run the same.
+        self._common_cut = _MANY_CUT
         #: How many nodes were cut off since a value was last read.
         self._cut_off = 0
         #: Whether interrupts added nodes while the list ran for a reader.
@@ -204,25 +211,30 @@ class Pending(Builder):
     def _cut(self) -> None:
         """Runs whole iterations of a loop that never reads a value."""
         nodes = self.nodes[:]  # an interrupt may run them meanwhile
-        if not nodes:
-            return
-        if len({*backend.common_work(nodes)}) > 1:
-            self._run(None, False)  # work of all is cut at one place in each process
-            return
-        position = _last_like(nodes, nodes[0])
-        if position == 0:
-            # The list begins before the loop: run what comes before its second iteration.
-            position = _first_like(nodes, nodes[-1]) + 1
-            position = 0 if position == len(nodes) else position
-        if position == 0 and len(nodes) >= _LAST_CUT:
-            # All but the last node, whose outputs no caller has received yet.
-            position = len(nodes) - 1
-        if position == 0:
-            self._next_cut = 2 * len(nodes)
-            return
-        self._next_cut = self._usual_cut
-        self._cut_off += position
-        self._run(position)
+        kinds = backend.common_work(nodes)
+        if any(kinds):
+            self._cut_common(nodes, kinds)
+        elif nodes:
+            position = _end_of_iterations(nodes)
+            most = _MANY_CUT if kinds else len(nodes)  # or work of all may be cut too late
+            self._next_cut = self._usual_cut if position else len(nodes) + min(len(nodes), most)
+            self._cut_off += position
+            self._run(position)
+
+    def _cut_common(self, nodes: Sequence[Node], kinds: Sequence[bool]) -> None:
+        """Runs what this process computes for itself, and cuts the work of all processes, in each
+        of them at the same node: the one that makes it long enough."""
+        common = [*compress(nodes, kinds)]
+        # What was added lately may be for an op that is not done, and soon be part of that work.
+        new = kinds[-_NEW:].count(False)
+        alone = [node for node, kind in zip(nodes, kinds[:-_NEW]) if not kind]
+        self._run_in_pieces(len(alone), {*alone})
+        if len(common) >= self._common_cut and kinds[-1]:
+            position = _end_of_iterations(common)
+            self._common_cut = _MANY_CUT if position else 2 * len(common)
+            self._run(position, {*common})
+            del common[:position]
+        self._next_cut = len(self.nodes) + max(self._common_cut - len(common) - new, 1)
 
     def evaluate(self, read: Node | None = None) -> None:
         """Computes every held pending value, because one of the node `read` was read. Where several
@@ -232,31 +244,46 @@ class Pending(Builder):
         long: the list is cut only once it grows well beyond its length at the last read.
         """
         asked = self._cut_off + len(self.nodes)
-        if self._was_struck:
+        nodes = self.nodes[:]
+        kinds = backend.common_work(nodes)
+        if kinds:
+            self._evaluate_apart(nodes, kinds, read)
+        elif self._was_struck:
             # A signal handler may add nodes faster than programs of new lengths can be compiled.
-            self._run_in_pieces(len(self.nodes))
+            self._run_in_pieces(len(nodes))
         else:
-            nodes = self.nodes[:]
-            common: dict[Any, bool] = dict(zip(nodes, backend.common_work(nodes)))
-            self._run(None, common.get(read))
+            self._run(None)
         self._was_struck = len(self.nodes) > self._set_apart
-        usual = max(_FIRST_CUT, 2 * asked) if asked <= _LONGEST_ASKED else _MANY_CUT
-        self._usual_cut = self._next_cut = usual
+        is_usual = asked <= _LONGEST_ASKED and not kinds
+        self._usual_cut = self._next_cut = max(_FIRST_CUT, 2 * asked) if is_usual else _MANY_CUT
         self._cut_off = 0
 
-    def _run_in_pieces(self, left: int) -> None:
-        """Runs the first `left` nodes, in pieces whose lengths are powers of two, so that few
-        programs serve lists of all lengths."""
+    def _evaluate_apart(
+        self, nodes: Sequence[Node], kinds: Sequence[bool], read: Node | None
+    ) -> None:
+        """All processes run the same of what they compute together, and each what it needs of the
+        rest."""
+        common = {*compress(nodes, kinds)}
+        if read is None or read in common:
+            self._run(None, common)
+        if read is None:
+            self._run(None, {*nodes} - common)
+        elif read not in common:
+            self._run(None, {*_needed_nodes(read)})
+
+    def _run_in_pieces(self, left: int, chosen: Set[Node] | None = None) -> None:
+        """Runs `left` nodes in pieces whose lengths are powers of two, so that few programs serve
+        lists of all lengths."""
         has_run = True
         while has_run and left > 0:
             length = 1 << min(left, _FIRST_CUT).bit_length() - 1
-            has_run = self._run(length)
+            has_run = self._run(length, chosen)
             left -= length
 
-    def _run(self, count: int | None, is_common: bool | None = None) -> bool:
-        """Computes every held value of the first `count` pending nodes, or of all if it is None; or
-        of all that are work of all processes, or of this one alone, as `is_common` says. False if
-        the list is running already, here or on another thread.
+    def _run(self, count: int | None, chosen: Set[Node] | None = None) -> bool:
+        """Computes every held value of the first `count` pending nodes, or of all if it is None;
+        only of those that are chosen, if any are, which do not depend on others. False if the list
+        is running already, here or on another thread.
 
         The list is emptied only after the values are stored, so an interrupt loses nothing. Nodes
         that an interrupt adds meanwhile come after these, and stay.
@@ -266,26 +293,28 @@ class Pending(Builder):
             return False  # the reader then computes its value alone
         if thread == self.thread:
             with self.lock:
-                return self._run_as(thread, count, is_common)
-        return self.alone(lambda is_alone: is_alone and self._run_as(thread, count, is_common))
+                return self._run_as(thread, count, chosen)
+        return self.alone(lambda is_alone: is_alone and self._run_as(thread, count, chosen))
 
-    def _run_as(self, thread: int, count: int | None, is_common: bool | None) -> bool:
+    def _run_as(self, thread: int, count: int | None, chosen: Set[Node] | None) -> bool:
         try:
             self.worker = thread
             self._set_apart = 0
-            count = count if is_common is None else self._set_first(is_common)
+            if chosen is not None:
+                found = self._set_first(chosen)
+                count = found if count is None else min(count, found)
             self._run_first(count, thread == self.thread and COUNTS_ARE_TRUSTED)
             return True
         finally:
             self.worker = None
 
-    def _set_first(self, is_common: bool) -> int:
-        """Puts the nodes of one kind before the others, on which they do not depend."""
+    def _set_first(self, chosen: Set[Node]) -> int:
+        """Puts the chosen nodes before the others, and returns their number."""
         nodes = self.nodes[:]
-        kinds = dict(zip(nodes, backend.common_work(nodes)))
-        self.nodes[: len(nodes)] = sorted(nodes, key=lambda x: kinds[x] is not is_common)
-        self._set_apart = sum(kind is not is_common for kind in kinds.values())
-        return len(nodes) - self._set_apart
+        found = sum(node in chosen for node in nodes)
+        self.nodes[: len(nodes)] = sorted(nodes, key=lambda node: node not in chosen)
+        self._set_apart = len(nodes) - found
+        return found
 
     def alone(self, work: Callable[[bool], T]) -> T:
         """Runs `work` while no other thread runs this list, if the lock is free soon; `work`
@@ -377,6 +406,18 @@ class Pending(Builder):
                 for y in node.outputs:
                     set_buffer(y, failure)
                 self.nodes.remove(node)
+
+
+def _end_of_iterations(nodes: Sequence[Node]) -> int:
+    """Where whole iterations of a loop end; 0 if that is unknown, and the list may still grow."""
+    position = _last_like(nodes, nodes[0])
+    if position == 0:
+        # The list begins before the loop: run what comes before its second iteration.
+        position = _first_like(nodes, nodes[-1]) + 1
+    if position in (0, len(nodes)):
+        # All but the last node, whose outputs no caller has received yet.
+        position = len(nodes) - 1 if len(nodes) >= _LAST_CUT else 0
+    return position
 
 
 def _last_like(nodes: Sequence[Node], node: Node) -> int:
@@ -739,14 +780,14 @@ def _recompute(tensor: Tensor) -> None:
 
 
 def _compute_alone(tensor: Tensor) -> None:
-    order = _needed_nodes(tensor)
+    order = _needed_nodes(tensor.node)
     _Batch(order, order, trust_counts=False).run()
 
 
-def _needed_nodes(tensor: Tensor) -> list[Node]:
-    """The nodes that compute a pending tensor, in order."""
+def _needed_nodes(last: Node | None) -> list[Node]:
+    """The nodes that compute the outputs of a pending node, in order."""
     needed: list[Node] = []
-    stack, seen = [tensor.node], set()
+    stack, seen = [last], set()
     while stack:
         node = stack.pop()
         if node is None or node in seen:
@@ -764,7 +805,7 @@ def buffer_alone(tensor: Tensor) -> Any:
     assert isinstance(builder, Pending)
 
     def computed(_: bool) -> Any:
-        order = _needed_nodes(tensor)
+        order = _needed_nodes(tensor.node)
         batch = _Batch(order, order, trust_counts=False)
         batch.keep_only(tensor)
         (buffer,) = batch.outputs()
@@ -811,64 +852,6 @@ def _topological(nodes: list[Node]) -> list[Node]:
     return order
 
 
-def refuse_value(
-    tensor: Tensor,
-    what: str = "running this",
-    fix: str = _PRINT_FIX,
-    *,
-    kind: type[TraceError] = TraceError,
-) -> NoReturn:
-    """Raises the TraceError for reading a value of a graph tensor."""
-    builder = None if tensor.node is None else tensor.node.builder
-    if builder is not None and not builder.is_open:
-        refuse_leaked(tensor)
-    fail(
-        kind,
-        f"{what} needs the value of a tensor {tensor.type}, which has none while tracing",
-        operands=[operand_text(tensor)],
-        fix=_argument_fix(tensor) or fix,
-    )
-
-
-def refuse_leaked(tensor: Tensor) -> NoReturn:
-    """Raises the SignatureError for a tensor used outside the trace that created it."""
-    where = "a @tg.function that was traced"
-    fix = "return it from the function, and use the returned value"
-    builder = None if tensor.node is None else tensor.node.builder
-    region = getattr(builder, "region", None) or getattr(builder, "parallel", None)
-    if region is not None:
-        where = f"the branch or the body of the loop at {region}"
-        fix = (
-            "return it from there, as a result or as what the loop carries; in an `if` or a loop, "
-            "set the name in the statement itself, and give a dict its keys before it: what a "
-            "function from elsewhere sets, or a key that is new there, is not its state"
-        )
-        if builder is not None and builder.is_open:  # what is outside is a tape that knows another
-            where += ", which is not traced to its end"
-            fix = (
-                "open the GradientTape or the ForwardAccumulator in the branch or the body, or "
-                "watch before it and ask behind it: one from outside follows what the statement "
-                "returns"
-            )
-    fail(
-        SignatureError,
-        f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",
-        operands=[operand_text(tensor)],
-        fix=_argument_fix(tensor) or fix,
-    )
-
-
-def _argument_fix(tensor: Tensor) -> str:
-    """The fix where a Python function called by a program uses a tensor from a trace."""
-    if not builder_of_thread().top_level.is_of_host_call:  # type: ignore[attr-defined]
-        return ""
-    frame = user_frame()
-    known = {} if frame is None else frame.f_locals
-    name = next((name for name, value in known.items() if value is tensor), "the tensor")
-    rows = "in inp=" if name == "the tensor" else f"inp=[..., {name}]"
-    return f"give {name} to the Python function as an argument, {rows}, and use that there"
-
-
 @contextlib.contextmanager
 def in_host_call(pending: Builder | None = None) -> Iterator[None]:
     """A context for a Python function that a program calls: inside, this thread has a fresh pending
@@ -896,6 +879,4 @@ __all__ = [
     "device_buffer",
     "in_host_call",
     "materialise",
-    "refuse_leaked",
-    "refuse_value",
 ]

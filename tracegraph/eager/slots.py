@@ -255,9 +255,8 @@ class Step:
                     self._look_at(variables)
                     if not program.has_run:
                         return self.run(buffers, variables, rest, assigned)
-                # Exhausting `stores` runs the program and stores its results; `found` then has the
-                # outputs. It stays empty, and nothing was run, if a buffer to overwrite is shared
-                # with anything beyond its Variable, or a Variable has left its stack.
+                # Exhausting `stores` runs the program, stores its results, and puts the outputs in
+                # `found`, unless a buffer to overwrite is shared, or a Variable has left its stack.
                 found: dict[int, tuple[Any, ...]] = {}
                 arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
                 if self._are_unshared is not None:
@@ -269,6 +268,7 @@ class Step:
                 run = program.jitted if assigned else program.run
                 if run is None:  # an interrupt has reset the program
                     return self.run(buffers, variables, rest, assigned)
+                arguments = program.with_note(arguments) if program.is_of_all else arguments
                 stores: Any = map(found.setdefault, _FIRST, starmap(run, arguments))
                 if assigned:
                     new = chain.from_iterable(map(self._new_values, stores))

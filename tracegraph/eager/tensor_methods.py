@@ -11,13 +11,7 @@ import numpy as np
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.source import user_frames
 from tracegraph.eager import backend
-from tracegraph.eager.pending import (
-    device_buffer,
-    host_value,
-    materialise,
-    refuse_value,
-    run_failure,
-)
+from tracegraph.eager.pending import device_buffer, host_value, materialise, run_failure
 from tracegraph.errors import (
     DTypeError,
     ShapeError,
@@ -27,7 +21,7 @@ from tracegraph.errors import (
     fail,
     shown,
 )
-from tracegraph.ir.builder import current, operand_text
+from tracegraph.ir.builder import current, operand_text, refuse_value
 from tracegraph.ir.tensor import Tensor, host_tensor
 
 

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tracegraph.core.interrupts import Stack
 from tracegraph.core.shapes import Dim, ShapeVariable, substitute_shape, substitute_size
-from tracegraph.core.source import Source, frame_at, here
+from tracegraph.core.source import Source, frame_at, here, user_frame
 from tracegraph.core.types import TensorType
-from tracegraph.errors import DTypeMismatch, Mismatch, TraceError, fail, message
+from tracegraph.errors import DTypeMismatch, Mismatch, SignatureError, TraceError, fail, message
 from tracegraph.ir.tensor import RANDOM_STATE, Graph, Node, Tensor, pending_tensor
 
 if TYPE_CHECKING:
     from tracegraph.ir.op import Op
+
+_PRINT_FIX = "return it from the @tg.function, or print it there with tg.print"
 
 
 class Builder:
@@ -375,3 +377,61 @@ def dtype_mismatch(op: str, x: TensorType, y: TensorType) -> DTypeMismatch:
         f"the operands have different data types: {x} and {y}",
         fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
     )
+
+
+def refuse_value(
+    tensor: Tensor,
+    what: str = "running this",
+    fix: str = _PRINT_FIX,
+    *,
+    kind: type[TraceError] = TraceError,
+) -> NoReturn:
+    """Raises the TraceError for reading a value of a graph tensor."""
+    builder = None if tensor.node is None else tensor.node.builder
+    if builder is not None and not builder.is_open:
+        refuse_leaked(tensor)
+    fail(
+        kind,
+        f"{what} needs the value of a tensor {tensor.type}, which has none while tracing",
+        operands=[operand_text(tensor)],
+        fix=_argument_fix(tensor) or fix,
+    )
+
+
+def refuse_leaked(tensor: Tensor) -> NoReturn:
+    """Raises the SignatureError for a tensor used outside the trace that created it."""
+    where = "a @tg.function that was traced"
+    fix = "return it from the function, and use the returned value"
+    builder = None if tensor.node is None else tensor.node.builder
+    region = getattr(builder, "region", None) or getattr(builder, "parallel", None)
+    if region is not None:
+        where = f"the branch or the body of the loop at {region}"
+        fix = (
+            "return it from there, as a result or as what the loop carries; in an `if` or a loop, "
+            "set the name in the statement itself, and give a dict its keys before it: what a "
+            "function from elsewhere sets, or a key that is new there, is not its state"
+        )
+        if builder is not None and builder.is_open:  # what is outside is a tape that knows another
+            where += ", which is not traced to its end"
+            fix = (
+                "open the GradientTape or the ForwardAccumulator in the branch or the body, or "
+                "watch before it and ask behind it: one from outside follows what the statement "
+                "returns"
+            )
+    fail(
+        SignatureError,
+        f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",
+        operands=[operand_text(tensor)],
+        fix=_argument_fix(tensor) or fix,
+    )
+
+
+def _argument_fix(tensor: Tensor) -> str:
+    """The fix where a Python function called by a program uses a tensor from a trace."""
+    if not builder_of_thread().top_level.is_of_host_call:  # type: ignore[attr-defined]
+        return ""
+    frame = user_frame()
+    known = {} if frame is None else frame.f_locals
+    name = next((name for name, value in known.items() if value is tensor), "the tensor")
+    rows = "in inp=" if name == "the tensor" else f"inp=[..., {name}]"
+    return f"give {name} to the Python function as an argument, {rows}, and use that there"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.eager.pending import refuse_leaked
 from tracegraph.errors import SignatureError, fail
-from tracegraph.ir.builder import at_top_level, operand_text, replay
+from tracegraph.ir.builder import at_top_level, operand_text, refuse_leaked, replay
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.passes.specialise import bind_sizes, with_sizes
 from tracegraph.tracing.trace import Trace

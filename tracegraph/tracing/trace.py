@@ -17,10 +17,16 @@ from tracegraph.core.source import Source, here, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import TOKEN, TensorType, int32, type_of_array
 from tracegraph.eager import backend
-from tracegraph.eager.pending import refuse_leaked
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import InvalidArgumentError, NumericsError, SignatureError, TraceError, fail
-from tracegraph.ir.builder import Builder, at_top_level, builder_of_thread, current, is_aside
+from tracegraph.ir.builder import (
+    Builder,
+    at_top_level,
+    builder_of_thread,
+    current,
+    is_aside,
+    refuse_leaked,
+)
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import RANDOM_STATE, Graph, Tensor, host_tensor
 from tracegraph.operands.conversion import broadcast
