@@ -651,6 +651,28 @@ def is_struck_by_signals(index):
     print("together", found == [28.0 * i for i in range(60)])
 
 
+def some_of_three(index):
+    """Two of three processes have a mesh of their own, and all have one."""
+    devices = [device for device in jax.devices() if device.process_index < 2]
+    if index == 2:
+        print("alone", float(tg.reduce_sum(tg.constant([1.0, 2.0]))))
+    else:
+        layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 2}, devices), ["data"])
+        x = tg.distribute.from_local(np.array([index + 1.0], np.float32), layout)
+        weight = tg.Variable(np.ones(2, np.float32), layout=layout)
+
+        @tg.function
+        def step(x):
+            with tg.GradientTape() as tape:
+                loss = tg.reduce_sum((weight * x) ** 2.0)
+            weight.assign_sub(0.1 * tape.gradient(loss, weight))
+            return loss
+
+        print("losses", *(f"{float(step(x)):.4f}" for _ in range(2)))
+        tg.print("printed", x, output_stream=sys.stdout)
+    print("together", float(total(whole(3.0))))
+
+
 SHORT = {"stays_away", "runs_once_more"}
 HASTY = {"reports_for_long", "is_stopped_0", "is_stopped_1"}
 

@@ -188,9 +188,10 @@ def _gathered(data: bytes) -> list[bytes]:
 
 
 def _of_all(array: Any, tiled: bool = False) -> np.ndarray:
-    """The arrays of all processes, or one of which each has parts; every process must call this.
-    Raises LoweringError if one of them is lost."""
-    log = noted_in(_EXCHANGE)
+    """The arrays of all processes, or one of which each has parts; every process must call this
+    that has devices of it. Raises LoweringError if one of them is lost."""
+    is_of_some = spans_processes((array,)) and not any_is_of_all((array,))
+    log = None if is_of_some else noted_in(_EXCHANGE)
     if log is not None:
         log.note(_EXCHANGE, f"exchanges data at {here()}")
     try:

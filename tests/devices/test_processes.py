@@ -458,6 +458,22 @@ def test_handlers_of_one_process_may_compute(together):
     )
 
 
+@pytest.mark.sweep
+def test_a_mesh_may_have_the_devices_of_some_processes():
+    code, out, err = launch(SCRIPT, "some_of_three", options=("-n", "3", "--devices", "1"))
+    assert (code, err) == (0, [])
+    # The weights 1 - 0.2 x^2 are 0.8 and 0.2, and the losses 1 + 4 and 0.64 + 0.16.
+    assert sorted(line for line in out if "scenario" not in line) == [
+        "[0] losses 5.0000 0.8000",
+        "[0] printed [1 2]",
+        "[0] together 5.0",
+        "[1] losses 5.0000 0.8000",
+        "[1] together 5.0",
+        "[2] alone 3.0",
+        "[2] together 5.0",
+    ]
+
+
 def test_parts_of_two_tensors_are_told():
     start = time.monotonic()
     code, _, err = launch(SCRIPT, "gives_another_part")
