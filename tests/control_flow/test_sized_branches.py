@@ -230,10 +230,22 @@ def test_a_summary_names_the_branch_as_a_cut():
     assert cut.line == kept_or_all.__code__.co_firstlineno + 1 and cut.found.startswith("?")
 
 
-def test_shapes_that_follow_from_no_value_are_refused():
-    for cond in (tg.cond, tg.function(tg.cond)):
-        with pytest.raises(tg.errors.ShapeError, match=r"true_fn is f32\[2\], and of false_fn"):
-            cond(tg.constant(True), lambda: tg.zeros([2]), lambda: tg.zeros([3]))
+def test_shapes_that_follow_from_no_value_are_refused_in_a_function():
+    with pytest.raises(tg.errors.ShapeError, match=r"true_fn is f32\[2\], and of false_fn"):
+        tg.function(tg.cond)(tg.constant(True), lambda: tg.zeros([2]), lambda: tg.zeros([3]))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_at_top_level_python_decides_between_shapes(taken):
+    x = tg.constant([1.0, 2.0])
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.cond(tg.constant(taken), lambda: 3 * x, lambda: x[:, None] * x)
+    assert_near(y, np.array([3.0, 6]) if taken else np.array([[1.0, 2], [2, 4]]))
+    assert_near(tape.gradient(y, x), np.array([3.0, 3]) if taken else np.array([6.0, 6]))
+    assert tg.switch_case(tg.constant(int(taken)), [lambda: x, lambda: x[0]]).shape == (
+        () if taken else (2,)
+    )
 
 
 def test_effects_of_sized_branches(capfd):

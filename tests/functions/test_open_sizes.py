@@ -509,3 +509,14 @@ def test_a_size_in_a_list_is_taken_to_be_a_scalar():
 def test_an_ellipsis_alone_needs_no_rank():
     whole = tg.function(lambda x: x[...] * 2.0).get_concrete_function(tg.TensorSpec(None))
     assert whole(tg.ones([2, 1])).numpy().tolist() == [[2.0], [2.0]]
+
+
+def test_counts_of_repeat_are_as_many_as_the_elements():
+    spec = [tg.TensorSpec([None], tg.int32), tg.TensorSpec([None], tg.int32)]
+    f = tg.function(lambda x, counts: tg.repeat(x, counts), input_signature=spec)
+    x = tg.constant([4, 5, 6])
+    assert f(x, tg.constant([1, 0, 2])).numpy().tolist() == [4, 6, 6]
+    assert f(x, tg.constant([2])).numpy().tolist() == [4, 4, 5, 5, 6, 6]  # one for all
+    for counts in ([1, 2], [1, 2, 3, 4]):
+        with pytest.raises(ValueError, match=rf"the counts i32\[{len(counts)}\] for axis 0 of i32"):
+            f(x, tg.constant(counts))

@@ -259,14 +259,16 @@ def _chosen(
     functions: Sequence[tuple[str, Callable[[], Any]]],
 ) -> Any:
     """The result of the function that the decider selects, as one node. At top level Python calls
-    it where the functions return sizes that follow from values, and differ."""
+    it where the functions return different shapes."""
     regions = _traced(name, functions)
     reads_values = any(region.reads_values for region in regions)
+    is_top_level = current().is_top_level
     for other in regions[1:]:
-        _check_alike(name, regions[0], other, reads_values)
-    if current().is_top_level:
+        _check_alike(name, regions[0], other, reads_values, is_top_level)
+    if is_top_level:
         columns = zip(*(region.result_types for region in regions), strict=True)
-        if any(may_differ([x.shape for x in types], reads_values) for types in columns):
+        shapes = [[x.shape for x in types] for types in columns]
+        if any(may_differ(x, reads_values) or len({*x}) > 1 for x in shapes):
             known = host_array(decider)
             place = int(not known) if decider.dtype.is_bool else int(known)
             return functions[place][1]()
@@ -309,9 +311,11 @@ def _branch(
     return finished(builder, [*results, *new, *checks]), len(results)
 
 
-def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_values: bool) -> None:
+def _check_alike(
+    name: str, first: TracedRegion, other: TracedRegion, reads_values: bool, any_shapes: bool
+) -> None:
     """Raises TraceError for two branches that return different structures or dtypes, and ShapeError
-    for different shapes."""
+    for different shapes, unless they may have any."""
     one, two = first.results, other.results
     if not one.structure.matches(two.structure) or one.flags != two.flags:
         fail(
@@ -329,9 +333,9 @@ def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_valu
                 source=here(),
                 fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
             )
-        if same_shape(x.shape, y.shape) is None and not may_differ(
-            [x.shape, y.shape], reads_values
-        ):
+        shapes = [x.shape, y.shape]
+        fits = any_shapes or same_shape(*shapes) is not None or may_differ(shapes, reads_values)
+        if not fits:
             fail(
                 ShapeError,
                 f"{name}: {where}{first.name} is {x}, and of {other.name} {y}",

@@ -15,6 +15,7 @@ from tracegraph.control.while_loop import COUNT, LONG_LOOP, While, usual_checkpo
 from tracegraph.control.without_prints import calls_python
 from tracegraph.control_flow.regions import (
     SharedValues,
+    SizeOfStepError,
     TracedRegion,
     as_region,
     check_invariants,
@@ -25,10 +26,12 @@ from tracegraph.control_flow.regions import (
     telling,
     traced_region,
 )
+from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32, rank_fix
+from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
@@ -41,6 +44,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
+from tracegraph.tensor_arrays.tensor_array import TensorArray
 
 if TYPE_CHECKING:
     import typing
@@ -237,8 +241,8 @@ def while_loop(
       in between are recomputed. The default is as many as fit in 4 MiB, between 32 and 1,024; a
       loop of at most 4,096 known steps instead keeps what each step's gradient reads, if 16 MiB
       suffice.
-    - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
-      refused.
+    - `shape_invariants`: shapes that those of `loop_vars` must fit. A state whose size changes is
+      refused in a function; at top level Python runs such a loop, step by step.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.
 
@@ -257,9 +261,14 @@ def while_loop(
     if shape_invariants is not None:
         check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
-    results = arrays.run(
-        lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)
-    )
+    try:
+        results = arrays.run(
+            lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)
+        )
+    except (SizeOfStateError, SizeOfStepError) as error:
+        if not current().is_top_level or is_of_interrupt(error):
+            raise
+        return _while_in_python(cond, body, loop_vars, maximum_iterations, back_prop)
     return arrays.behind(results)
 
 
@@ -298,6 +307,36 @@ def _while(
     slots = checkpoint_count(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
+
+
+def _while_in_python(
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    maximum_iterations: Any,
+    back_prop: bool,
+) -> Any:
+    """A loop at top level whose states change their sizes: Python decides about each step."""
+
+    def as_states(values: Any) -> tuple[list[Any], nest.Structure]:
+        leaves, structure = nest.flatten_structure(values, none_is_leaf=True, whole=TensorArray)
+        return [x if isinstance(x, TensorArray) else as_tensor(x) for x in leaves], structure
+
+    def called(function: Callable[..., Any]) -> Any:
+        packed = structure.pack([*states])
+        return function(*packed) if isinstance(packed, (list, tuple)) else function(packed)
+
+    states, structure = as_states(loop_vars)
+    left = None if maximum_iterations is None else int(host_array(_count(maximum_iterations)))
+    while left != 0 and host_array(_as_test(called(cond))):
+        left = None if left is None else max(left - 1, 0)
+        found, after = as_states(_like(loop_vars, called(body)))
+        _check_structure("while_loop", after, structure)
+        for k, (x, before) in enumerate(zip(found, states, strict=True)):
+            if isinstance(x, Tensor) and isinstance(before, Tensor):
+                _check_dtype("while_loop", k, x, before)
+        states = found
+    return structure.pack(states if back_prop else [*map(_stopped, states)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -950,6 +989,12 @@ def _states(
 ) -> list[Tensor]:
     """The next states returned by a body. Raises an error for any that changes its type."""
     leaves, found = nest.flatten_structure(returned)
+    _check_structure(name, found, structure)
+    rows = enumerate(zip(leaves, before, strict=True))
+    return [_state(name, k, leaf, x) for k, (leaf, x) in rows]
+
+
+def _check_structure(name: str, found: nest.Structure, structure: nest.Structure) -> None:
     if not found.matches(structure):
         fail(
             SignatureError,
@@ -957,8 +1002,6 @@ def _states(
             source=here(),
             fix="return one value for each loop variable, in the same structure",
         )
-    rows = enumerate(zip(leaves, before, strict=True))
-    return [_state(name, k, leaf, x) for k, (leaf, x) in rows]
 
 
 def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
@@ -968,22 +1011,18 @@ def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
     }
 
 
+class SizeOfStateError(ShapeError):
+    """A ShapeError because a state of a loop has another shape after a step."""
+
+
 def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
     value = as_tensor(leaf, None if isinstance(leaf, (Tensor, Variable)) else before.dtype)
-    named = f"{name}: loop variable {place}"
-    if value.dtype is not before.dtype:
-        fail(
-            DTypeError,
-            f"{named} has type {before.type} before the loop, and {value.type} after one step",
-            source=here(),
-            operands=[operand_text(value)],
-            fix=f"convert it: tg.cast(x, tg.{before.dtype.name})",
-        )
+    _check_dtype(name, place, value, before)
     if same_shape(value.type.shape, before.type.shape) is None:
         fail(
-            ShapeError,
-            f"{named} has shape {_shape(before)} before the loop, and {_shape(value)} after one "
-            "step",
+            SizeOfStateError,
+            f"{name}: loop variable {place} has shape {_shape(before)} before the loop, and "
+            f"{_shape(value)} after one step",
             source=here(),
             operands=[operand_text(value)],
             fix=rank_fix(value.type)
@@ -991,6 +1030,18 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             "returns",
         )
     return value
+
+
+def _check_dtype(name: str, place: int, value: Tensor, before: Tensor) -> None:
+    if value.dtype is not before.dtype:
+        fail(
+            DTypeError,
+            f"{name}: loop variable {place} has type {before.type} before the loop, and "
+            f"{value.type} after one step",
+            source=here(),
+            operands=[operand_text(value)],
+            fix=f"convert it: tg.cast(x, tg.{before.dtype.name})",
+        )
 
 
 def _shape(x: Tensor) -> str:
