@@ -520,3 +520,50 @@ def test_counts_of_repeat_are_as_many_as_the_elements():
     for counts in ([1, 2], [1, 2, 3, 4]):
         with pytest.raises(ValueError, match=rf"the counts i32\[{len(counts)}\] for axis 0 of i32"):
             f(x, tg.constant(counts))
+
+
+def test_rows_of_dynamic_stitch_are_as_many_as_the_indices():
+    spec = [tg.TensorSpec([None], tg.int32), tg.TensorSpec([None, None])]
+    f = tg.function(lambda at, x: tg.dynamic_stitch([at], [x]), input_signature=spec)
+    assert f(tg.constant([1, 0]), tg.constant([[1.0], [2.0]])).numpy().tolist() == [[2], [1]]
+    for rows in (1, 3):
+        with pytest.raises(ValueError, match=rf"data f32\[{rows},2\] for indices i32\[2\]"):
+            f(tg.constant([1, 0]), tg.ones([rows, 2]))
+
+
+THREE = np.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 5]], np.float32)
+BOXES = np.tri(4, 4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "odd"),
+    [
+        (tg.image.rgb_to_hsv, [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (tg.image.hsv_to_rgb, [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (lambda x: tg.image.adjust_hue(x, 0.1), [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (tg.image.grayscale_to_rgb, [np.ones([2, 2, 1])], [np.ones([2, 2, 2])]),
+        (
+            lambda x, boxes: tg.image.crop_and_resize(x, boxes, [0, 0, 0], [2, 2]),
+            [np.ones([1, 4, 4, 1]), BOXES[:3]],
+            [np.ones([1, 4, 4, 1]), BOXES[:3].repeat(2, 1)],
+        ),
+        (
+            lambda x, b: tg.linalg.lu_solve(*tg.linalg.lu(x), b),
+            [THREE, THREE[:, :2]],
+            [THREE, BOXES[:, :2]],
+        ),
+        (
+            lambda x, rows: tg.linalg.lu_reconstruct(x, tg.cast(rows, tg.int32)),
+            [THREE, np.arange(3.0)],
+            [THREE, np.arange(4.0)],
+        ),
+    ],
+    ids=["hsv", "rgb", "hue", "grey", "crop", "lu_solve", "lu_reconstruct"],
+)
+def test_sizes_that_an_op_needs_are_checked_where_they_are_open(function, given, odd):
+    specs = [tg.TensorSpec([None] * x.ndim) for x in given]
+    f = tg.function(function, input_signature=specs)
+    given, odd = ([tg.constant(x, tg.float32) for x in row] for row in (given, odd))
+    assert f(*given).numpy().tolist() == function(*given).numpy().tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(*odd)
