@@ -557,8 +557,42 @@ BOXES = np.tri(4, 4, dtype=np.float32)
             [THREE, np.arange(3.0)],
             [THREE, np.arange(4.0)],
         ),
+        (
+            lambda x, w: tg.nn.conv2d_transpose(x, w, [2, 4, 4, 3], 2),
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+            [np.ones([3, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+        ),
+        (
+            lambda x, w: tg.nn.conv2d_transpose(x, w, [2, 4, 4, 3], 2),
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 4, 5])],
+        ),
+        (
+            lambda col, row: tg.linalg.LinearOperatorToeplitz(col, row).to_dense(),
+            [np.arange(3.0), np.arange(3.0)],
+            [np.arange(3.0), np.arange(4.0)],
+        ),
+        (tg.linalg.LinearOperatorIdentity(3).matvec, [np.arange(3.0)], [np.arange(4.0)]),
+        (
+            lambda x, g: tg.grad(tg.custom_gradient(lambda y: (tg.reduce_sum(y), lambda _: g)))(x),
+            [THREE, THREE],
+            [THREE, THREE[:2]],
+        ),
+        (
+            lambda x: tg.TensorArray(tg.float32, 3).unstack(x).stack(),
+            [THREE],
+            [THREE[:2]],
+        ),
+        (
+            lambda x: tg.TensorArray(tg.float32, 4, element_shape=[3]).scatter([1, 3], x).stack(),
+            [THREE[:2]],
+            [THREE[:2, :2]],
+        ),
     ],
-    ids=["hsv", "rgb", "hue", "grey", "crop", "lu_solve", "lu_reconstruct"],
+    ids=[
+        *["hsv", "rgb", "hue", "grey", "crop", "lu_solve", "lu_reconstruct"],
+        *["examples", "channels", "toeplitz", "identity", "custom_gradient", "rows", "elements"],
+    ],
 )
 def test_sizes_that_an_op_needs_are_checked_where_they_are_open(function, given, odd):
     specs = [tg.TensorSpec([None] * x.ndim) for x in given]
@@ -567,3 +601,29 @@ def test_sizes_that_an_op_needs_are_checked_where_they_are_open(function, given,
     assert f(*given).numpy().tolist() == function(*given).numpy().tolist()
     with pytest.raises(ValueError, match="fix: "):
         f(*odd)
+
+
+def test_a_scan_whose_steps_only_read_the_sizes_of_their_state():
+    @tg.function(input_signature=[tg.TensorSpec([None, None])] * 3)
+    def f(x, y, z):
+        return tg.scan(lambda state, row: z + row[0], x, y)
+
+    x, y = tg.constant(THREE), tg.zeros([2, 2])
+    expected = np.stack([np.full([2, 2], row[0] + 1) for row in THREE])
+    assert f(x, y, y + 1.0).numpy().tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(x, y, tg.zeros([2, 4]))
+
+
+def test_a_registered_gradient_has_the_sizes_of_its_input(monkeypatch):
+    registered = tg.passes.registry._registered
+
+    @tg.function(input_signature=[tg.TensorSpec([None, None, 1])] * 2)
+    def f(x, g):
+        monkeypatch.setitem(registered, "adjust_contrast", lambda op, _: (g, None))
+        return tg.grad(lambda y: tg.reduce_sum(tg.image.adjust_contrast(y, 2.0)))(x)
+
+    x = tg.ones([2, 3, 1])
+    assert f(x, 2 * x).numpy().tolist() == (2 * x).numpy().tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(x, tg.ones([2, 2, 1]))
