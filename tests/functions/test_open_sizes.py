@@ -509,3 +509,121 @@ def test_a_size_in_a_list_is_taken_to_be_a_scalar():
 def test_an_ellipsis_alone_needs_no_rank():
     whole = tg.function(lambda x: x[...] * 2.0).get_concrete_function(tg.TensorSpec(None))
     assert whole(tg.ones([2, 1])).numpy().tolist() == [[2.0], [2.0]]
+
+
+def test_counts_of_repeat_are_as_many_as_the_elements():
+    spec = [tg.TensorSpec([None], tg.int32), tg.TensorSpec([None], tg.int32)]
+    f = tg.function(lambda x, counts: tg.repeat(x, counts), input_signature=spec)
+    x = tg.constant([4, 5, 6])
+    assert f(x, tg.constant([1, 0, 2])).numpy().tolist() == [4, 6, 6]
+    assert f(x, tg.constant([2])).numpy().tolist() == [4, 4, 5, 5, 6, 6]  # one for all
+    for counts in ([1, 2], [1, 2, 3, 4]):
+        with pytest.raises(ValueError, match=rf"the counts i32\[{len(counts)}\] for axis 0 of i32"):
+            f(x, tg.constant(counts))
+
+
+def test_rows_of_dynamic_stitch_are_as_many_as_the_indices():
+    spec = [tg.TensorSpec([None], tg.int32), tg.TensorSpec([None, None])]
+    f = tg.function(lambda at, x: tg.dynamic_stitch([at], [x]), input_signature=spec)
+    assert f(tg.constant([1, 0]), tg.constant([[1.0], [2.0]])).numpy().tolist() == [[2], [1]]
+    for rows in (1, 3):
+        with pytest.raises(ValueError, match=rf"data f32\[{rows},2\] for indices i32\[2\]"):
+            f(tg.constant([1, 0]), tg.ones([rows, 2]))
+
+
+THREE = np.array([[4.0, 1, 0], [1, 3, 1], [0, 1, 5]], np.float32)
+BOXES = np.tri(4, 4, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "odd"),
+    [
+        (tg.image.rgb_to_hsv, [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (tg.image.hsv_to_rgb, [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (lambda x: tg.image.adjust_hue(x, 0.1), [np.ones([2, 2, 3])], [np.ones([2, 2, 4])]),
+        (tg.image.grayscale_to_rgb, [np.ones([2, 2, 1])], [np.ones([2, 2, 2])]),
+        (
+            lambda x, boxes: tg.image.crop_and_resize(x, boxes, [0, 0, 0], [2, 2]),
+            [np.ones([1, 4, 4, 1]), BOXES[:3]],
+            [np.ones([1, 4, 4, 1]), BOXES[:3].repeat(2, 1)],
+        ),
+        (
+            lambda x, b: tg.linalg.lu_solve(*tg.linalg.lu(x), b),
+            [THREE, THREE[:, :2]],
+            [THREE, BOXES[:, :2]],
+        ),
+        (
+            lambda x, rows: tg.linalg.lu_reconstruct(x, tg.cast(rows, tg.int32)),
+            [THREE, np.arange(3.0)],
+            [THREE, np.arange(4.0)],
+        ),
+        (
+            lambda x, w: tg.nn.conv2d_transpose(x, w, [2, 4, 4, 3], 2),
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+            [np.ones([3, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+        ),
+        (
+            lambda x, w: tg.nn.conv2d_transpose(x, w, [2, 4, 4, 3], 2),
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 3, 5])],
+            [np.ones([2, 2, 2, 5]), np.ones([2, 2, 4, 5])],
+        ),
+        (
+            lambda col, row: tg.linalg.LinearOperatorToeplitz(col, row).to_dense(),
+            [np.arange(3.0), np.arange(3.0)],
+            [np.arange(3.0), np.arange(4.0)],
+        ),
+        (tg.linalg.LinearOperatorIdentity(3).matvec, [np.arange(3.0)], [np.arange(4.0)]),
+        (
+            lambda x, g: tg.grad(tg.custom_gradient(lambda y: (tg.reduce_sum(y), lambda _: g)))(x),
+            [THREE, THREE],
+            [THREE, THREE[:2]],
+        ),
+        (
+            lambda x: tg.TensorArray(tg.float32, 3).unstack(x).stack(),
+            [THREE],
+            [THREE[:2]],
+        ),
+        (
+            lambda x: tg.TensorArray(tg.float32, 4, element_shape=[3]).scatter([1, 3], x).stack(),
+            [THREE[:2]],
+            [THREE[:2, :2]],
+        ),
+    ],
+    ids=[
+        *["hsv", "rgb", "hue", "grey", "crop", "lu_solve", "lu_reconstruct"],
+        *["examples", "channels", "toeplitz", "identity", "custom_gradient", "rows", "elements"],
+    ],
+)
+def test_sizes_that_an_op_needs_are_checked_where_they_are_open(function, given, odd):
+    specs = [tg.TensorSpec([None] * x.ndim) for x in given]
+    f = tg.function(function, input_signature=specs)
+    given, odd = ([tg.constant(x, tg.float32) for x in row] for row in (given, odd))
+    assert f(*given).numpy().tolist() == function(*given).numpy().tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(*odd)
+
+
+def test_a_scan_whose_steps_only_read_the_sizes_of_their_state():
+    @tg.function(input_signature=[tg.TensorSpec([None, None])] * 3)
+    def f(x, y, z):
+        return tg.scan(lambda state, row: z + row[0], x, y)
+
+    x, y = tg.constant(THREE), tg.zeros([2, 2])
+    expected = np.stack([np.full([2, 2], row[0] + 1) for row in THREE])
+    assert f(x, y, y + 1.0).numpy().tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(x, y, tg.zeros([2, 4]))
+
+
+def test_a_registered_gradient_has_the_sizes_of_its_input(monkeypatch):
+    registered = tg.passes.registry._registered
+
+    @tg.function(input_signature=[tg.TensorSpec([None, None, 1])] * 2)
+    def f(x, g):
+        monkeypatch.setitem(registered, "adjust_contrast", lambda op, _: (g, None))
+        return tg.grad(lambda y: tg.reduce_sum(tg.image.adjust_contrast(y, 2.0)))(x)
+
+    x = tg.ones([2, 3, 1])
+    assert f(x, 2 * x).numpy().tolist() == (2 * x).numpy().tolist()
+    with pytest.raises(ValueError, match="fix: "):
+        f(x, tg.ones([2, 2, 1]))

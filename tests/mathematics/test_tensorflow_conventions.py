@@ -668,3 +668,28 @@ def test_an_inverse_of_16_bits_is_rounded_once(dtype, run):
     exact = tg.cast(np.linalg.inv(a.numpy().astype(np.float64)), dtype)
     assert inverse.numpy().tolist() == exact.numpy().tolist()
     assert adjoint.numpy().tolist() == exact.numpy().T.tolist()
+
+
+@pytest.mark.parametrize("make", [tg.constant, tg.convert_to_tensor, tg.Variable])
+def test_arrays_of_a_lower_kind_whose_numbers_the_dtype_has(make):
+    for array, dtype in [
+        (np.ones([2, 2]), tg.int32),
+        (np.array([0.0, 255.0], np.float32), tg.uint8),
+        (np.array([1.5 + 0j]), tg.float32),
+        (np.array([0, 1]), tg.bool),
+        (np.zeros([0]), tg.int64),
+    ]:
+        made = make(array, dtype=dtype)
+        assert made.dtype is dtype and made.numpy().tolist() == array.real.tolist()
+    for array, dtype in [
+        (np.array([1.0, 1.5]), tg.int32),
+        (np.array([256.0]), tg.uint8),
+        (np.array([np.nan]), tg.int32),
+        (np.array([np.inf]), tg.int64),
+        (np.array([1 + 1j]), tg.float32),
+        ([1.0, 2.0], tg.int32),
+    ]:
+        with pytest.raises(TypeError, match="does not fit in"):
+            make(array, dtype=dtype)
+    with pytest.raises(TypeError, match="does not fit in int32"):
+        tg.constant([1]) + np.ones([1])

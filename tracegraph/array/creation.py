@@ -71,7 +71,8 @@ def constant(
 
     - `value`: a number, an array, or a nested list, which may contain tensors. Python floats
       become float32, and ints int32, or int64 if they need it; arrays keep their dtype.
-    - `dtype`: the dtype to convert to instead; a float is not converted to an int.
+    - `dtype`: the dtype to convert to instead; a float is not converted to an int, unless it is one
+      of an array whose numbers are all in the dtype, as `np.zeros(3)` is for int32.
     - `shape`: a single element is repeated to this shape, anything else is reshaped to it.
     - `name`: the name in errors and dumps.
 

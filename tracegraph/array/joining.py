@@ -267,6 +267,7 @@ def _repeated_by(x: Tensor, axis: int, counts: Tensor) -> Tensor:
             counts,
             fix="give one count for each element, or one for all",
         )
+    counts = with_size(counts, 0, x.type.shape[axis])
     ends = CumSum(0, False)(cast_to(counts, int32))
     total = runtime_size("repeat", Sum((0,))(cast_to(counts, int64)))
     # The element at each place is given by how many elements have ended before it.

@@ -49,7 +49,7 @@ from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterMax, move_axis
-from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_sizes
 from tracegraph.tracing.index_checks import value_at_hand
 from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
@@ -84,6 +84,7 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
         if rest is None or same_shape(sizes_of(op, value)[:rank], at.type.shape) is None:
             fact = f"data {value.type} for indices {at.type}"
             refuse(op, fact, value, at, fix="give one row of one shape for each index")
+        value = with_sizes(value, (*at.type.shape, *own))
         rows.append(reshape(value, [-1, *own] if 0 not in own else [*at.type.shape, *own]))
     joined = Concatenate(0)(*rows)
     if is_open(places):

@@ -404,6 +404,9 @@ class Scan(Loop):
     def pruned(self, used: tuple[bool, ...]) -> tuple[Op, tuple[bool, ...], tuple[bool, ...]]:
         wanted = self._needed(used)
         (body,), keep = narrowed([self.body], wanted, self._kept_states(wanted))
+        sizing = keep[self.constants : self.rows]  # also states that only say how large others are
+        if sizing != wanted[: self.states]:
+            return self.pruned((*sizing, *wanted[self.states :]))
         if body is self.body:
             return self, (True,) * len(keep), wanted
         constants, states = sum(keep[: self.constants]), sum(wanted[: self.states])

@@ -39,6 +39,7 @@ from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.shape import with_sizes
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.signatures.results import Results, result_leaves
@@ -250,7 +251,7 @@ class CustomGradient(TracedAtCalls):
         if not g.type.fits(type):
             name = _name_of(source)
             self._refuse(f"its gradient of {name!r} is {g.type}, and the argument is {type}")
-        return g
+        return with_sizes(g, type.shape)
 
     def _refuse(
         self,

@@ -29,6 +29,7 @@ from tracegraph.math.product import tensordot
 from tracegraph.math.reduction import reduce_all
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.image import AdjustContrast
+from tracegraph.ops.shape import with_size
 from tracegraph.typing import DTypeLike, TensorLike
 
 
@@ -216,7 +217,7 @@ def grayscale_to_rgb(images: TensorLike, name: str | None = None) -> Tensor:
     x = as_tensor(images)
     if not rank_of(op, x) or same_size(x.type.shape[-1], 1) is None:
         refuse(op, f"{x.type} does not have 1 channel", x, fix="give [..., 1]")
-    return tile(x, [*[1] * (x.ndim - 1), 3])
+    return tile(with_size(x, x.ndim - 1, 1), [*[1] * (x.ndim - 1), 3])
 
 
 #: YIQ and YUV as combinations of red, green and blue: one column each; and their inverses.

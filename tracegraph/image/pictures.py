@@ -13,6 +13,7 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import floordiv, multiply
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.shape import with_size
 
 
 def as_images(op: str, value: Any, ranks: tuple[int, ...] = ()) -> Tensor:
@@ -49,7 +50,7 @@ def as_colours(op: str, value: Any) -> Tensor:
             operands=[operand_text(x)],
             fix="convert it: tg.image.convert_image_dtype(x, tg.float32)",
         )
-    return x
+    return with_size(x, x.ndim - 1, 3)
 
 
 def as_floating(x: Tensor) -> Tensor:

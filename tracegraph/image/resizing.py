@@ -52,6 +52,7 @@ from tracegraph.math.elementwise.unary import abs, ceil, exp, floor, sin
 from tracegraph.math.product import einsum
 from tracegraph.math.reduction import reduce_sum
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.shape import with_sizes
 from tracegraph.tracing.index_checks import value_now
 from tracegraph.typing import ShapeLike, SizeLike, TensorLike
 
@@ -285,6 +286,7 @@ def crop_and_resize(
         refuse(op, fact, corners, at, fix="give floating boxes [boxes, 4] and one example for each")
     if len(target) != 2 or any(known_int(count) and count < 1 for count in target):
         refuse(op, f"crop_size is {list(target)}", x, fix="give two sizes of 1 or more")
+    corners = with_sizes(corners, (*at.type.shape, 4))
     x, corners = cast_to(x, float32), cast_to(corners, float32)
     _check_finite(op, corners)
     _check_size(x, target, float32)

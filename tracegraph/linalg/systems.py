@@ -35,7 +35,7 @@ from tracegraph.ops.decomposition import Pinv, SingularValues, triangles
 from tracegraph.ops.elementwise import CONJ, REAL
 from tracegraph.ops.index import Gather
 from tracegraph.ops.linalg import Cholesky, Det, Slogdet, Solve, TriangularSolve, TridiagonalSolve
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Reshape, with_size
 from tracegraph.ops.sort import ArgSort
 from tracegraph.typing import TensorLike
 
@@ -303,7 +303,7 @@ def lu_solve(
     if same_shape(factors.type.shape[-1:], b.type.shape[-2:-1]) is None:
         fact = f"{factors.type.shape[-1]} equations have {b.type.shape[-2]} right-hand sides"
         refuse(op, fact, factors, b, fix="give one row for each equation")
-    rows = _permuted(b, numbers)
+    rows = _permuted(with_size(b, b.ndim - 2, factors.type.shape[-1]), numbers)
     lower, upper = triangles(factors)
     return TriangularSolve(False, False)(upper, TriangularSolve(False, True)(lower, rows))
 
@@ -351,7 +351,7 @@ def _permutation(op: str, perm: Any, factors: Tensor) -> Tensor:
     if rank_of(op, numbers) < 1 or same_shape(numbers.type.shape[-1:], shape[-1:]) is None:
         fact = f"the permutation {numbers.type} is not one number for each row of {factors.type}"
         refuse(op, fact, numbers, factors, fix="give what tg.linalg.lu returns")
-    return broadcast(numbers, shape)
+    return broadcast(with_size(numbers, numbers.ndim - 1, shape[-1]), shape)
 
 
 def _permuted(x: Tensor, numbers: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from tracegraph.nn.windows import (
 )
 from tracegraph.operands.conversion import as_operands, as_tensor
 from tracegraph.ops.contract import Conv
+from tracegraph.ops.shape import with_sizes
 from tracegraph.typing import ShapeLike, TensorLike, Window
 
 
@@ -424,7 +425,7 @@ def _transposed(
             y,
             fix="change output_shape, strides or padding",
         )
-    z = conv.transposed(g, y, sizes[1:-1])
+    z = with_sizes(conv.transposed(with_sizes(g, made.shape), y, sizes[1:-1]), sizes)
     return channels_first(z) if is_first else z
 
 

@@ -392,9 +392,22 @@ def converted(value: Any, dtype: DType) -> Tensor:
     if is_sequence(value):
         value = [*value]
     if not _holds_tensors(value):
-        return as_tensor(value, dtype)
+        return as_tensor(_of_lower_kind(value, dtype), dtype)
     made = [converted(v, dtype) if not _is_tensor(v) else _fitted(v, dtype) for v in value]
     return _stacked(made)
+
+
+def _of_lower_kind(value: Any, dtype: DType) -> Any:
+    """An array of a kind that `dtype` cannot hold, such as `np.zeros(3)` for int32, as `dtype` if
+    all its numbers are in it. Its own dtype is NumPy's default, whereas `dtype` was asked for."""
+    if type(value) is not np.ndarray or value.dtype.kind not in "fciu":
+        return value
+    if _RANK[as_dtype(value.dtype).kind] <= _RANK[dtype.kind]:
+        return value
+    real = np.real(value)
+    with np.errstate(invalid="ignore", over="ignore"):
+        array = real.astype(dtype.numpy_dtype)
+    return array if np.array_equal(array, value) else value
 
 
 def _fitted(value: Any, dtype: DType) -> Tensor:

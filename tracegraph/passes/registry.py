@@ -10,6 +10,7 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import OPS, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import HostCall
+from tracegraph.ops.shape import with_sizes
 
 _registered: dict[str, Callable[..., Any] | None] = {}
 _places: dict[str, str] = {}
@@ -114,7 +115,8 @@ def _checked(node: Node, found: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
             _refuse(node, f"{kind_of(g)} for input {place}: {shown(g)}")
         if g is not None and not g.type.fits(x.type):
             _refuse(node, f"{g.type} for input {place}, which is {x.type}")
-    return found
+    pairs = zip(found, node.inputs, strict=True)
+    return tuple(g if g is None else with_sizes(g, x.type.shape) for g, x in pairs)
 
 
 def _refuse(node: Node, what: str) -> None:

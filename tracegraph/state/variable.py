@@ -53,7 +53,7 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import at_top_level, current
 from tracegraph.ir.tensor import Node, Reference, Tensor, host_tensor
-from tracegraph.operands.conversion import as_tensor, is_divided
+from tracegraph.operands.conversion import as_tensor, converted, is_divided
 from tracegraph.operands.flags import as_flag
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
@@ -253,7 +253,7 @@ class Variable(Slot, TensorMethods):
         elif isinstance(initial_value, Variable):
             initial_value = initial_value.made_tensor()
         with at_top_level():
-            return as_tensor(initial_value, dtype)
+            return as_tensor(initial_value) if dtype is None else converted(initial_value, dtype)
 
     def __hash__(self) -> int:
         fail(

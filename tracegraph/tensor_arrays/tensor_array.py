@@ -44,7 +44,7 @@ from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
 from tracegraph.ops.index import Gather, ScatterUpdate, size_value
 from tracegraph.ops.reduce import All, Max
-from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_size, with_sizes
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
     checks_at_run_time,
@@ -268,6 +268,8 @@ class TensorArray:
         """
         array, x = self._taking("unstack", value, rows=True)
         array._set_size("unstack", x.type.shape[0])
+        if isinstance(array._size, (int, Dim)):
+            x = with_size(x, 0, array._size)
         array._rows, array._buffer = {}, x
         array._written = full(1, TensorType(bool_, x.type.shape[:1]))
         return array
@@ -435,6 +437,10 @@ class TensorArray:
                 operands=[operand_text(x)],
                 fix="give all elements one shape, or make the array with infer_shape=False",
             )
+        if isinstance(shape, tuple) and self.element_shape.rank is not None:
+            pairs = zip(shape, self.element_shape, strict=True)
+            sizes = [known if isinstance(known, int) else own for own, known in pairs]
+            x = with_sizes(x, (*(x.type.shape[:1] if rows else ()), *sizes))
         return self._copy(), x
 
     def _shape_of_unknown(self) -> Shape:

@@ -27,7 +27,7 @@ from tracegraph.linalg.systems import compact_diagonals, tridiagonal_matmul, tri
 from tracegraph.math.elementwise.logic import equal
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.contract import swap_last
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.shape import Reshape, with_size
 from tracegraph.signal.transforms import fft, ifft
 from tracegraph.typing import TensorLike
 
@@ -62,6 +62,8 @@ class LinearOperatorToeplitz(LinearOperator):
         if same_shape(tuple(self._col.shape[-1:]), tuple(self._row.shape[-1:])) is None:
             fact = f"col has the shape {self._col.shape}, row {self._row.shape}"
             refuse(name, fact, fix="give both as many numbers along the last axis")
+        if isinstance(self._row, Tensor):
+            self._row = with_size(self._row, self._row.ndim - 1, self._col.shape[-1])
         if self._col.dtype is not self._row.dtype:
             fact = f"{name}: col is of {self._col.dtype.name}, row of {self._row.dtype.name}"
             fail(SignatureError, fact, fix="give both of one dtype")

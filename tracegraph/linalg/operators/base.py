@@ -9,7 +9,7 @@ import numpy as np
 from tracegraph.array.arguments import as_flag, rank_of, refuse
 from tracegraph.array.creation import eye
 from tracegraph.array.shaping import expand_dims, squeeze
-from tracegraph.core.shapes import same_size
+from tracegraph.core.shapes import plain, same_size
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, as_dtype, int32
 from tracegraph.effects.checks_and_prints import check
@@ -23,6 +23,7 @@ from tracegraph.math.elementwise.logic import equal
 from tracegraph.math.elementwise.unary import abs as absolute, log, real
 from tracegraph.math.reduction import reduce_all, reduce_max, reduce_min, reduce_prod, reduce_sum
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.ops.shape import with_size
 from tracegraph.state.module import Module
 from tracegraph.typing import DTypeLike, TensorLike
 
@@ -248,11 +249,12 @@ class LinearOperator(Module):
         if rank_of(op, x) < 2:
             fix = "use matvec or solvevec for vectors"
             refuse(op, f"{x.type} is not a matrix", x, fix=fix)
-        own = x.type.shape[-1 if is_adjoint else -2]
+        axis = x.ndim - 1 if is_adjoint else x.ndim - 2
+        own = x.type.shape[axis]
         if same_size(own, size) is None:
             fact = f"an operator of shape {self.shape} is given {own} rows, and needs {size}"
             refuse(op, f"{self.name}.{op}: {fact}", x, fix=f"give a tensor [..., {size}, k]")
-        return x
+        return with_size(x, axis, plain(size))
 
     def _inner_size(self, is_adjoint: bool) -> Any:
         return self.range_dimension if is_adjoint else self.domain_dimension
