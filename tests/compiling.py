@@ -29,6 +29,8 @@ OPTIMISED = {
 if jax.__version_info__ < (0, 11):  # later XLA has no other way, and aborts on unknown flags
     QUICK["xla_cpu_use_fusion_emitters"] = False
     OPTIMISED["xla_cpu_use_fusion_emitters"] = True
+#: Options for the fusions of users' programs, and so the buffers that they need.
+PLANNED = {x: OPTIMISED[x] for x in ("xla_cpu_use_fusion_emitters",) if x in OPTIMISED}
 
 
 def compile_quickly() -> None:

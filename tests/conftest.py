@@ -15,6 +15,7 @@ from lowering import program as programs
 from tests.bytecode import keep_bytecode
 from tests.compiling import (
     OPTIMISED,
+    PLANNED,
     compile_quickly,
     compute_on_cpus,
     keep_programs,
@@ -155,7 +156,18 @@ def compiled_by():
 @pytest.fixture
 def optimised(monkeypatch):
     """Compiles our programs with all optimisations, as for users."""
+    compile_with(monkeypatch, OPTIMISED)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Compiles our programs to the same kernels and buffers as for users, whose code is not
+    optimised: what a program takes is known before there is code."""
+    compile_with(monkeypatch, PLANNED)
+
+
+def compile_with(monkeypatch, options):
     usual = programs._compiler_options
-    monkeypatch.setattr(programs, "_compiler_options", lambda graph: {**usual(graph), **OPTIMISED})
+    monkeypatch.setattr(programs, "_compiler_options", lambda graph: {**usual(graph), **options})
     # No quickly compiled program may be reused for one of these, and none of these may stay.
     monkeypatch.setattr(pending, "_programs", pending._Programs(pending._PROGRAM_LIMIT))

@@ -1090,8 +1090,7 @@ def test_the_gradient_of_a_matrix_of_all_steps_is_one_product_on_either_side():
             sums += h.sum()
         return sums
 
-    with jax.enable_x64(True):
-        wanted = jax.grad(total, (0, 1, 2, 3))(*map(jnp.asarray, xs))
+    wanted = by_jax(jax.grad(total, (0, 1, 2, 3)), *xs)
     for ours, theirs in zip(found(*map(f64, xs)), wanted, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
 

@@ -10,7 +10,7 @@ from tracegraph.control.scan import Scan
 # One piece of code is decorated again and again, which a user is warned of.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning"),
-    pytest.mark.usefixtures("optimised"),
+    pytest.mark.usefixtures("planned"),
 ]
 
 SIZE = 1 << 14

@@ -267,9 +267,12 @@ def flows_of(function, *specs):
 
 def reached_by_jax(last, count):
     """Which of `count` numbers the results of 0 to 4 steps depend on."""
+
+    def sizes(point):
+        return [jnp.stack(jax.jacobian(lambda x, n=n: last(n, *x))(point), 1) for n in range(5)]
+
     point = tuple(np.linspace(0.1, 0.9, count))
-    sizes = [np.stack(jax.jacobian(lambda x, n=n: last(n, *x))(point), 1) for n in range(5)]
-    return np.abs(sizes).max(0) > 0
+    return np.abs(jax.jit(sizes)(point)).max(0) > 0
 
 
 def test_what_flows_through_a_while():

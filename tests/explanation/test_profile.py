@@ -23,9 +23,10 @@ X = np.random.default_rng(0).normal(size=(400, 400)).astype(np.float32)
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Lets go of the programs of earlier files: XLA writes all that are alive into each profile,
-    which takes a second for two thousand of them."""
+    """Lets go of the programs of earlier files, which JAX keeps too: XLA writes all that are alive
+    into each profile, which takes a second for two thousand of them."""
     pending._programs = pending._Programs(pending._PROGRAM_LIMIT)
+    jax.clear_caches()
     gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -72,10 +72,10 @@ def args():
     return [tg.constant(a) for a in (X, *KERNELS[:10])]
 
 
-# What it saves: the plan of buffers, which is that of users' programs where `optimised` stands.
+# What it saves: the plan of buffers, which is that of users' programs where `planned` stands.
 
 
-def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised, args):
+def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(planned, args):
     plain = temporaries(tg.function(gradients), *args)
     f = tg.function(gradients, memory_budget=plain // 4)
     close(f(*args), of_jax(X, KERNELS[:10]))
@@ -86,13 +86,13 @@ def test_a_quarter_of_the_memory_is_enough_and_the_gradients_are_jax_s(optimised
 
 @pytest.mark.sweep  # a quarter is above
 @pytest.mark.parametrize("share", [0.9, 0.6, 0.35])
-def test_the_budget_holds_whatever_it_is(optimised, args, share):
+def test_the_budget_holds_whatever_it_is(planned, args, share):
     plain = temporaries(tg.function(gradients), *args)
     f = tg.function(gradients, memory_budget=int(share * plain))
     assert temporaries(f, *args) <= share * plain
 
 
-def test_it_needs_no_more_than_recomputation_by_hand(optimised):
+def test_it_needs_no_more_than_recomputation_by_hand(planned):
     args = [tg.constant(a) for a in (X, *KERNELS)]
     by_hand = temporaries(tg.function(partial(gradients, layer=tg.recompute_grad(block))), *args)
     assert temporaries(tg.function(gradients, memory_budget=by_hand), *args) <= by_hand
@@ -325,7 +325,7 @@ def scanned(x, kernels):
     return loss, tape.gradient(loss, kernels)
 
 
-def test_a_scan_stacks_less_and_computes_its_steps_again(optimised):
+def test_a_scan_stacks_less_and_computes_its_steps_again(planned):
     args = tg.constant(X), tg.constant(np.stack(KERNELS))
     plain = temporaries(tg.function(scanned), *args)
     f = tg.function(scanned, memory_budget=int(0.75 * plain))
@@ -335,7 +335,7 @@ def test_a_scan_stacks_less_and_computes_its_steps_again(optimised):
     assert 0 < f.memory(*args).again < 0.4
 
 
-def test_the_least_of_a_scan_is_that_of_its_body_computed_again(optimised):
+def test_the_least_of_a_scan_is_that_of_its_body_computed_again(planned):
     """A body with constants of the size of its values, as gelu has them, stacks none of them."""
 
     def step(h, k):
@@ -384,7 +384,7 @@ def checkpoints_of(f, *args):
     return [node.op.checkpoints for node in nodes if isinstance(node.op, WhileGradient)]
 
 
-def test_loops_keep_as_many_states_as_the_budget_has_room_for(optimised):
+def test_loops_keep_as_many_states_as_the_budget_has_room_for(planned):
     args = tg.constant(X), tg.constant(KERNELS[0])
     plain = tg.function(looped)
     wanted, whole = plain(*args), temporaries(plain, *args)

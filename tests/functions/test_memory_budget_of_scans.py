@@ -67,7 +67,7 @@ def divided(graph):
     return smallest
 
 
-def test_a_loop_needs_memory_for_the_root_of_its_steps(optimised):
+def test_a_loop_needs_memory_for_the_root_of_its_steps(planned):
     plain = tg.function(gradients(60)).memory(X, KERNEL)
     f = tg.function(gradients(60), memory_budget=plain.temporaries // 5)
     close(f(X, KERNEL), of_jax(60)(X, KERNEL))
@@ -79,7 +79,7 @@ def test_a_loop_needs_memory_for_the_root_of_its_steps(optimised):
     assert note in str(table) and f"# {note}\n" in f.graph(X, KERNEL).as_text()
 
 
-def test_it_needs_no_more_than_scans_of_scans_in_jax(optimised):
+def test_it_needs_no_more_than_scans_of_scans_in_jax(planned):
     jitted = jax.jit(of_jax(64, segments=8)).lower(X, KERNEL).compile()
     budget = jitted.memory_analysis().temp_size_in_bytes
     f = tg.function(gradients(64), memory_budget=budget)

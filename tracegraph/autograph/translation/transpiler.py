@@ -133,32 +133,30 @@ def _lowered(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> An
     unsupported_features_checker.verify(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = _Functions(context).visit(node)
-    if _has(node, ast.Break):
+    # A pass takes as long as any other, also where nothing is to be lowered.
+    found = list(ast.walk(node))
+    kinds = {type(x) for x in found}
+    if ast.Break in kinds:
         node = break_statements.transform(node, context)
-    if _has(node, ast.Assert):
+    if ast.Assert in kinds:
         node = _Assertions(context).visit(node)
-    if _has(node, ast.Continue):
+    if kinds & {ast.Break, ast.Continue}:  # a `break` becomes a `continue`
         node = continue_statements.transform(node, context)
-    if _returns_early(node):
+    if _returns_early(found):
         node = return_statements.transform(node, context)
     node = _Calls(context).visit(qual_names.resolve(node))
-    if _has(node, ast.If, ast.While, ast.For):
+    if kinds & {ast.If, ast.While, ast.For}:
         node = _with_staged_statements(node, context, paths)
-    node = _Choices(context).visit(node)
-    node = logical_expressions.transform(node, context)
+    if kinds & {ast.Compare, ast.IfExp}:
+        node = _Choices(context).visit(node)
+    if kinds & {ast.BoolOp, ast.Compare, ast.If, ast.UnaryOp, ast.While, ast.For}:
+        node = _Logic(context).visit(node)
     node = _Reads(context).visit(node)
-    return _Finally(context).visit(node) if _has(node, ast.Try) else node
+    return _Finally(context).visit(node) if ast.Try in kinds else node
 
 
-def _has(node: ast.AST, *kinds: type) -> bool:
-    """Whether the tree contains such a node, so that the pass that lowers it is needed: each pass
-    takes as long as any other."""
-    return any(isinstance(x, kinds) for x in ast.walk(node))
-
-
-def _returns_early(node: ast.AST) -> bool:
+def _returns_early(found: Iterable[ast.AST]) -> bool:
     """Whether a function returns anywhere except at its end."""
-    found = list(ast.walk(node))
     last = {id(_last(x)) for x in found if isinstance(x, ast.FunctionDef)}
     return any(isinstance(x, ast.Return) and id(x) not in last for x in found)
 
@@ -170,6 +168,42 @@ def _last(function: ast.FunctionDef) -> ast.stmt:
 
 
 # Overrides of malt's behaviour.
+
+#: Parts of a tree that no pass changes, nearly half of all: contexts of names, and operators.
+_SIGNS = (ast.expr_context, ast.boolop, ast.cmpop, ast.operator, ast.unaryop)
+
+
+def _visit_parts(self: Any, node: Any) -> Any:
+    """What ast.NodeTransformer does at a node that has no method, without a visit of signs."""
+    for name, part in ast.iter_fields(node):
+        if isinstance(part, list):
+            part[:] = [y for x in part for y in (_listed(self.visit(x)) if _has_parts(x) else [x])]
+        elif _has_parts(part):
+            made = self.visit(part)
+            if made is None:
+                delattr(node, name)
+            else:
+                setattr(node, name, made)
+    return node
+
+
+def _listed(made: Any) -> Any:
+    if made is None:
+        return ()
+    return [made] if isinstance(made, ast.AST) else made
+
+
+def _has_parts(x: Any) -> bool:
+    return isinstance(x, ast.AST) and not isinstance(x, _SIGNS)
+
+
+transformer.Base.generic_visit = _visit_parts
+
+
+def _hook_of(name: str, value: ast.expr) -> ast.expr:
+    """The call of a hook with a value, without the copies that a template makes."""
+    hook = ast.Attribute(ast.Name(HOOKS, ast.Load()), name, ast.Load())
+    return ast.Call(hook, [value], [])
 
 
 class _Assertions(converter.Base):
@@ -205,8 +239,7 @@ class _Calls(converter.Base):
         if not is_users or is_of_frame:
             return node
         hook = "iterated" if is_iterated else "called"
-        made = templates.replace_as_expression(f"{HOOKS}.{hook}(function)", function=node.func)
-        node.func = _derived(made, node.func)
+        node.func = _derived(_hook_of(hook, node.func), node.func)
         return node
 
     def visit_Lambda(self, node: ast.Lambda) -> Any:
@@ -256,12 +289,27 @@ class _Choices(converter.Base):
         return _derived(made, node)
 
 
+def _is_checked(name: ast.Name) -> bool:
+    return anno.hasanno(name, anno.Static.ORIG_DEFINITIONS)
+
+
 #: The callee, in the text of an expression that calls it through the hook.
 _CALLED = re.compile(rf"{HOOKS}\.called\(([\w.]+)\)")
 
 
+class _Logic(logical_expressions.LogicalExpressionTransformer):
+    """`and`, `or`, `not` and chains of comparisons as calls of hooks; one comparison stays."""
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        return self.generic_visit(node) if len(node.ops) == 1 else super().visit_Compare(node)
+
+
 class _Reads(variables.VariableAccessTransformer):
     """Reads of names as calls of a hook, also in the value of an augmented assignment."""
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        is_read = isinstance(node.ctx, ast.Load)
+        return _hook_of("ld", node) if is_read and _is_checked(node) else node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> Any:
         if isinstance(node.target, ast.Name):
