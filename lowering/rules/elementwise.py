@@ -180,7 +180,23 @@ def _floor_div(op: ops.FloorDiv, x: Any, y: Any) -> Any:
 
 @lowers(ops.Pow)
 def _pow(op: ops.Pow, x: Any, y: Any) -> Any:
-    return jnp.power(x, y)
+    return _power_of_integers(x, y) if jnp.issubdtype(x.dtype, jnp.integer) else jnp.power(x, y)
+
+
+@_traced_once
+def _power_of_integers(x: Any, y: Any) -> Any:
+    """x ** y by squaring, which wraps as a product does. JAX looks at six bits of y alone, so that
+    its 3 ** 64 is 1."""
+    one = lax.full_like(y, 1)
+
+    def step(values: Any) -> Any:
+        power, x, y = values
+        is_odd = lax.convert_element_type(lax.bitwise_and(y, one), bool)
+        power = lax.select(is_odd, lax.mul(power, x), power)
+        return power, lax.mul(x, x), lax.shift_right_logical(y, one)
+
+    start = (lax.full_like(x, 1), x, y)
+    return lax.while_loop(lambda values: jnp.any(values[2] != 0), step, start)[0]
 
 
 @lowers(ops.Abs)

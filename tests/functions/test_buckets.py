@@ -114,6 +114,8 @@ def layer_norm(x):
     return (x - mean) / tg.sqrt(variance + 1e-3)
 
 
+#: Of a convolution with a window of three rows.
+KERNEL = tg.constant(np.random.default_rng(5).uniform(-1, 1, (3, 4, 4)).astype(np.float32))
 #: Functions of one matrix [n, 4].
 ROWS = {
     "elementwise": lambda x: tg.tanh(x) * 2.0 + tg.exp(-x),
@@ -170,6 +172,12 @@ ROWS = {
     "contrast": lambda x: tg.image.adjust_contrast(tg.reshape(x, [-1, 2, 2, 1]), 2.0),
     "inverse": lambda x: tg.linalg.inv(tg.reshape(x, [-1, 2, 2])),
     "convolution": lambda x: tg.nn.conv1d(x[:, :, None], tg.ones([2, 1, 3]), 1, "SAME"),
+    "sliding": lambda x: (
+        tg.nn.conv1d(tg.nn.conv1d(x[None], KERNEL, 1, "SAME") + 1.0, KERNEL, 1, "SAME"),
+        tg.nn.conv1d(x[None], KERNEL, 1, "SAME", dilations=2),
+        tg.nn.conv1d(tg.pad(x, [[3, 0], [0, 0]])[None], KERNEL, 2, "VALID"),
+        tg.nn.depthwise_conv2d(x[None, :, :, None], KERNEL[:, :2, :1, None], [1] * 4, "SAME"),
+    ),
     "broadcast": lambda x: x[:, None] + x[None, :],
     "distance": lambda x: tg.reduce_min(tg.reduce_sum((x[:, None] - x[None, :]) ** 2, 2), 1),
     "covariance": lambda x: tg.matmul(x - tg.reduce_mean(x, 0), x, transpose_a=True),
@@ -800,7 +808,7 @@ def test_what_mixes_rows_is_refused_with_its_line():
         lambda x: tg.linalg.det(tg.matmul(x, x, transpose_b=True)),
         lambda x: tg.linalg.inv(tg.matmul(x, x, transpose_b=True) + tg.eye(tg.shape(x)[0])),
         lambda x: tg.linalg.cholesky(tg.matmul(x, x, transpose_b=True)),
-        lambda x: tg.nn.conv1d(x[None], tg.ones([3, 4, 2]), 1, "SAME"),
+        lambda x: tg.nn.conv1d(x[None], tg.ones([3, 4, 2]), 2, "SAME"),
         lambda x: tg.reshape(tg.transpose(x), [2, -1]),
         lambda x: tg.py_function(lambda y: y, [x], tg.TensorSpec([None, 4])),
         lambda x: tg.image.adjust_contrast(x[None, :, :, None], 2.0),

@@ -378,6 +378,15 @@ def test_functions_of_two_integers(dtype):
         close(one, BINARY[name](x, y).astype(dtype), err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8])
+def test_powers_of_integers_wrap_as_products_do(dtype, run):
+    exponents = [0, 1, 5, 63, 64, 65, 100, int(np.iinfo(dtype).max)]
+    x, y = (a.ravel() for a in np.meshgrid(np.arange(-7, 8), exponents))
+    x, y = x.astype(dtype), y.astype(dtype)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(run(tg.pow, tg.constant(x), tg.constant(y)), x**y)
+
+
 def test_signs_of_quotients():
     x, y = np.array([7, -7, 7, -7], np.int32), np.array([2, 2, -2, -2], np.int32)
     close(

@@ -76,6 +76,10 @@ QUOTIENTS = {
         lambda x, y, z, s: tg.divide(x, y),
         lambda x, y, z, s: rounded(np.divide, x, y),
     ),
+    "xdivy": (
+        lambda x, y, z, s: tg.math.xdivy(x, y),
+        lambda x, y, z, s: rounded(np.divide, x, y),
+    ),
     "reciprocal": (
         lambda x, y, z, s: tg.math.reciprocal(x),
         lambda x, y, z, s: rounded(np.divide, np.ones_like(x), x),

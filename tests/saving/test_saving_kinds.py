@@ -62,6 +62,15 @@ def test_keys_of_dicts(again):
     assert list(map(type, loaded.rows))[:2] == [np.int64, np.float32]
 
 
+def test_what_stands_under_the_key_none(again):
+    model = tg.Module()
+    model.rows = {None: tg.Variable(2.0), "of it": {None: [3, np.ones(2)]}}
+    loaded = again(model)
+    assert loaded.rows[None] is loaded.variables[0] and loaded.rows[None].numpy() == 2
+    (number, array), *_ = loaded.rows["of it"].values()
+    assert number == 3 and (array == 1).all()
+
+
 # What is not data leaves its place in a container.
 
 

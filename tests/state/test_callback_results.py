@@ -241,6 +241,22 @@ def test_a_persistent_tape_asks_twice_of_one_call():
     assert counted.calls == 1
 
 
+@pytest.mark.parametrize("is_decorated", [False, True])
+def test_a_variable_that_a_python_function_uses_has_a_derivative_where_the_tape_sees_it(
+    is_decorated,
+):
+    """In a function, as in TensorFlow, only what is passed in `inp` has one."""
+    v = tg.Variable(3.0)
+
+    def slope(x):
+        with tg.GradientTape() as tape:
+            y = tg.py_function(lambda q: q * v, [x], tg.TensorSpec([], tg.float32)) * v
+        return tape.gradient(y, v)
+
+    found = (tg.function(slope) if is_decorated else slope)(tg.constant(2.0))
+    assert float(found) == (6.0 if is_decorated else 12.0)
+
+
 def test_the_gradient_is_that_of_the_call_that_was_made():
     """Python may have changed since: what counts is what was computed."""
     factor = [2.0]

@@ -260,6 +260,40 @@ def test_a_handler_while_a_step_is_traced_and_compiled():
     assert seen == [n + 1.0 for n in range(signals.count)]
 
 
+@pytest.mark.parametrize("way", ["handler", "thread"])
+@pytest.mark.parametrize("assigns", [False, True])
+def test_what_is_assigned_between_two_calls_that_tracing_waits_for_is_read(way, assigns):
+    v, w = tg.Variable(1.0), tg.Variable(0.0)
+
+    def strike(*_):
+        v.assign_add(1000.0)
+
+    @tg.function
+    def step(x):
+        v.assign_add(x)
+        tg.py_function(lambda q: q, [x], tg.float32)  # of no shape: all before it is run at once
+        if way == "handler":
+            signal.raise_signal(signal.SIGUSR1)
+        else:
+            thread = threading.Thread(target=strike)
+            thread.start()
+            thread.join()
+        if assigns:
+            v.assign_add(1.0)
+        seen = v * 2.0
+        w.assign(seen)
+        tg.py_function(lambda q: q, [x], tg.float32)
+        return seen, v.read_value()
+
+    old = signal.signal(signal.SIGUSR1, strike)
+    try:
+        seen, last = step(ONE)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    value = 1003.0 if assigns else 1002.0
+    assert [float(x) for x in (seen, last, v, w)] == [2 * value, value, value, 2 * value]
+
+
 def test_what_strikes_while_a_function_is_traced_sees_values():
     v = tg.Variable([1.0, 2.0])
     inner = tg.function(lambda x: x + v.assign_add([1.0, 1.0]))

@@ -112,7 +112,8 @@ def py_function(
     """Calls `func` on tensors at every run, computing at top level; differentiable.
 
     Arguments and errors are those of `numpy_function`; `func` takes and returns tensors. A tape
-    around it differentiates it at run time, to any order and in both modes.
+    around it differentiates it at run time, to any order and in both modes. In a function the
+    derivatives are those by `inp` alone: pass a Variable that `func` uses in `inp`, too.
     """
     return _python_call(TensorFunction, func, inp, Tout)
 

@@ -48,8 +48,11 @@ _INT = re.compile("-?[1-9][0-9]*")
 
 #: Encodes values specific to a caller; raises NoData for anything else.
 Special = Callable[[Any], Any]
-#: Encodes an item of a container, given its name there; a dict's key has none.
+#: Encodes an item of a container, given its name there; that of a dict's key is `KEY`.
 Inside = Callable[[Any, Any], Any]
+
+#: No key of a user's, as None may be.
+KEY: Any = object()
 
 
 def _no_special(value: Any) -> Any:
@@ -80,7 +83,7 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
         name = "list" if type(value) is list else "tuple"
         return {name: [enter(item, place) for place, item in enumerate(value)]}
     if type(value) in _DICTS:
-        return {"dict": [[enter(key, None), enter(item, key)] for key, item in value.items()]}
+        return {"dict": [[enter(key, KEY), enter(item, key)] for key, item in value.items()]}
     kind = record_kind(value)
     try:
         return special(value)  # a dataclass may be a Module

@@ -322,6 +322,8 @@ class ProcedureRun:
             if self.is_repeated:
                 assert self._record is not None
                 return self._record.values(self._count, variables)
+            if self._is_recording and self._record is not None:
+                return self._record.values_now(self._count, variables)
             return gathered(variables)
 
     def call(self, node: Node) -> None:

@@ -38,24 +38,26 @@ class Record:
         """Records that a call was made in all iterations of the parallel loops around it, of which
         the first ones were made before, and the values of Variables after it."""
         self.made[place] = made
-        self._values.update(_values_after(place + 1, variables))
+        self.values_now(place + 1, variables)
 
     def note_values(self, variables: Sequence[Slot]) -> None:
         """Records the values of Variables after the calls so far."""
-        self._values = {**_values_after(len(self.made), variables), **self._values}
+        self.values_now(len(self.made), variables)
+
+    def values_now(self, count: int, variables: Sequence[Slot]) -> list[Any]:
+        """The present values of Variables, recorded as those after `count` calls. What comes after
+        the last call takes the latest: until it is done, a signal handler or a thread may assign
+        some."""
+        with state_lock:
+            values = gathered(variables)
+        self._values.update(((count, id(v)), x) for v, x in zip(variables, values, strict=True))
+        return values
 
     def values(self, count: int, variables: Sequence[Slot]) -> list[Any]:
         """The values that Variables had after `count` calls; for Variables first seen later, whose
         values nothing takes, the current ones."""
         pairs = zip(variables, gathered(variables), strict=True)
         return [self._values.get((count, id(variable)), now) for variable, now in pairs]
-
-
-def _values_after(count: int, variables: Sequence[Slot]) -> dict[tuple[int, int], Any]:
-    """The present values of Variables, as those after so many calls."""
-    with state_lock:
-        values = gathered(variables)
-    return {(count, id(v)): value for v, value in zip(variables, values, strict=True)}
 
 
 class ResultShapeError(InvalidArgumentError):

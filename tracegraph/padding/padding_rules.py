@@ -378,15 +378,24 @@ def _contracted(padding: Padding, pair: Sequence[Tensor], axes: Sequence[int]) -
 def _conv(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     x, y = xs
     rank = len(op.strides)
-    sizes = (*x.type.shape[1:-1], *y.type.shape[:-2], *sizes_in(op.padding))
-    if any(map(padding.is_open, sizes)):
-        raise Refusal("it slides along an axis of open size")
+    if any(padding.is_open(low) for low, _ in op.padding):
+        raise Refusal("the margin before its elements depends on an open size")
     channels = (x.type.shape[-1], *y.type.shape[-2:])
     if op.groups != 1 and any(map(padding.is_open, channels)):
         raise Refusal(f"it has {op.groups} groups of channels, whose number is open")
+    # Behind the elements of an axis along which it slides come zeros, as in the margin there.
+    x = _with_zeros_behind(padding, x, range(1, rank + 1))
+    y = _with_zeros_behind(padding, y, range(rank))
     x, y = _contracted(padding, [x, y], (rank + 1, rank))
-    layouts = [padding.of(x)[0], *(None,) * rank, padding.of(y)[-1]]
-    return _same(padding, op, [x, y], layouts)
+    sizes = padding.plain(op.spatial(x.type.shape[1:-1], y.type.shape[:-2]))
+    return _same(padding, op, [x, y], [padding.of(x)[0], *sizes, padding.of(y)[-1]])
+
+
+def _with_zeros_behind(padding: Padding, x: Tensor, axes: Iterable[int]) -> Tensor:
+    axes = tuple(axes)
+    for axis in axes:
+        x = padding.compact(x, axis)
+    return padding.masked(x, axes, 0)
 
 
 def _indexed(padding: Padding, op: Any, x: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from tracegraph.archive import limits, tensors
 from tracegraph.archive.directory import Writer, as_path
 from tracegraph.archive.layouts import written_layout
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.value_encoding import NoData, encoded
+from tracegraph.archive.value_encoding import KEY, NoData, encoded
 from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.undifferentiable import lacks_custom_gradients
 from tracegraph.core.source import Source
@@ -293,7 +293,7 @@ class _Saver:
             return self._special(item, path)
 
         def inside(item: Any, name: Any) -> Any:
-            if name is None:
+            if name is KEY:
                 return self._key(item, path)
             return self._element(item, joined(path, self._key_name(name)))
 

@@ -279,16 +279,22 @@ def xdivy(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """
     x, y = elementwise_operands("xdivy", x, y)
     one = full_like(y, 1)
-    return _product_unless(x, y, lambda y: ops.DIV(one, y), one)
+    is_left_out = _is_left_out(x, ops.DIV(one, y))
+    quotient = ops.DIV(x, ops.SELECT(is_left_out, one, y))
+    return ops.SELECT(is_left_out, zeros_of(x), quotient)
 
 
 def _product_unless(x: Tensor, y: Tensor, function: Any, harmless: Tensor) -> Tensor:
     """x * function(y), but 0 where x is 0 and the other factor is not finite; there `harmless`
     replaces y, so that no derivative is nan."""
-    is_finite = ops.IsFinite()(function(y))
-    is_left_out = ops.LogicalAnd()(ops.EQUAL(x, zeros_of(x)), ops.LogicalNot()(is_finite))
+    is_left_out = _is_left_out(x, function(y))
     factor = function(ops.SELECT(is_left_out, harmless, y))
     return ops.MUL(x, ops.SELECT(is_left_out, zeros_of(factor), factor))
+
+
+def _is_left_out(x: Tensor, factor: Tensor) -> Tensor:
+    """Where x is 0 and what it is to be multiplied by is not finite."""
+    return ops.AND(ops.EQUAL(x, zeros_of(x)), ops.LogicalNot()(ops.IsFinite()(factor)))
 
 
 def clip_by_value(
