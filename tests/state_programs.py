@@ -599,6 +599,7 @@ class Model(Interpreter):
 
     def _python(self, source: Cell, results: list[np.ndarray]) -> None:
         given = source.value
+        self._point()  # what is read for the function is its argument, whatever comes before it
         self.log.append(given)
         self._point()
         self.run_script()
