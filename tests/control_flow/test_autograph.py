@@ -1859,6 +1859,21 @@ def test_lambdas_that_return_constants():
     assert [int(chosen(tg.constant(k))) for k in range(3)] == [20, 30, 40]
 
 
+def test_a_lambda_that_returns_a_lambda_beside_statements():
+    """malt has no control flow graph of the inner one."""
+
+    @tg.function
+    def f(x):
+        k = 1.0
+        add = lambda a: lambda b: lambda c: (a + b if c > 0.0 else a - b) * k  # noqa: E731
+        while k < 3.0:
+            x = add(x)(k)(x)
+            k = k + 1.0
+        return x
+
+    assert [float(f(tg.constant(x))) for x in (2.0, -2.0)] == [10.0, -10.0]
+
+
 def of_scalars(x, n):
     return (
         int(x),
