@@ -36,6 +36,7 @@ from tracegraph.tensor_arrays.tensor_array import TensorArray
 from tracegraph.tracing.trace import (
     CallTrace,
     CheckReport,
+    NeedsTraceError,
     Trace,
     Traced,
     current_trace,
@@ -136,11 +137,6 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
         )
     return dataclasses.replace(traced, graph=found)
-
-
-class NeedsTraceError(Exception):
-    """A branch or a loop at top level has effects, so it must be traced and run as a single
-    call."""
 
 
 #: Traces a call at top level and runs it immediately; `execution.execute` sets it.
