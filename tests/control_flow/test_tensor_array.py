@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tests.derivatives import gradient
+from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, raises
 from tracegraph.control_passes.ranges import range_of, ranges_of
 from tracegraph.errors import (
@@ -916,6 +916,32 @@ def test_in_parallel(form, plain):
     for order in (0, 2):
         found = tg.vectorized_map(nth_derivative(form, order), f64(xs))
         assert_near(found, jax.vmap(nth_plain(plain, order))(xs), 1e-10)
+
+
+def test_arrays_that_each_lane_makes_as_long_as_it_needs():
+    """Each has room for the longest. What is computed of them has one shape."""
+
+    def total(x):
+        ta, y = growing(), x
+        for i in tg.range(6):
+            ta = ta.write(i, y)
+            y = y * 1.5
+            if tg.reduce_sum(y) > 2.0:
+                break
+        found = ta.stack()
+        return tg.reduce_sum(found**3) + tg.reduce_mean(found), tg.shape(found)[0]
+
+    @tg.function
+    def in_lanes(xs):
+        return tg.vectorized_map(total, xs)
+
+    xs = f64([[0.1, 0.2], [0.3, 0.4], [2.0, 0.5]])
+    found, lengths = in_lanes(xs)
+    assert lists(lengths) == [5, 3, 1]
+    np.testing.assert_allclose(found, [total(x)[0] for x in xs], rtol=1e-13)
+    slope = functools.partial(gradient, lambda x: total(x)[0])
+    hessians = tg.function(lambda xs: tg.vectorized_map(lambda x: jacobian(slope, x), xs))(xs)
+    np.testing.assert_allclose(hessians, [jacobian(slope, x) for x in xs], rtol=1e-12)
 
 
 def test_writes_at_an_index_of_each_lane():

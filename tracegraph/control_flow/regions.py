@@ -126,8 +126,7 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
         return traced
     graph = dead_code(traced.graph)  # what a loop returns may be computed after it
     sized = first_size_finder(graph)
-    # Few programs need it.
-    found = opened("tracegraph.padding.bounded_sizes").with_largest_sizes(graph)
+    found = with_largest_sizes(graph)
     if isinstance(found, str):
         fail(
             SizeOfStepError,
@@ -137,6 +136,12 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
         )
     return dataclasses.replace(traced, graph=found)
+
+
+def with_largest_sizes(graph: Graph) -> Graph | str:
+    """The graph, where each size that it finds has its largest value, or why it cannot."""
+    # Few programs need it.
+    return opened("tracegraph.padding.bounded_sizes").with_largest_sizes(graph)
 
 
 #: Traces a call at top level and runs it immediately; `execution.execute` sets it.
