@@ -3,6 +3,7 @@
 import ast
 import functools
 import inspect
+import itertools
 import linecache
 import pdb
 import re
@@ -1043,12 +1044,17 @@ def test_tensors_may_be_keys_where_they_are_the_same_in_every_step():
     assert float(tg.function(f)(tg.constant(1.0), tg.constant(2))) == 16.0
 
 
-def test_and_or_give_truth_values():
-    f = tg.function(lambda x, n: (x > 0.0 and n, x > 0.0 or n, n and x > 0.0))
-    for x in (1.0, -1.0):
-        for n in (0, 2):
-            expected = [bool(x > 0.0 and n), bool(x > 0.0 or n), bool(n and x > 0.0)]
-            assert [bool(y) for y in f(tg.constant(x), tg.constant(n))] == expected
+def operands(x, n, found):
+    return x > 0.0 and n, x > 0.0 or 7, n and x > 0.0, n or found, found and n and 2.5
+
+
+def test_and_or_of_a_bool_and_a_number_are_equal_to_those_of_python():
+    f = tg.function(operands)
+    for x, n, found in itertools.product((1.0, -1.0), (0, 2), (True, False)):
+        given = tg.constant(x), tg.constant(n), tg.constant(found)
+        assert [float(y) for y in f(*given)] == [*operands(x, n, found)]
+    # Not all integers are numbers of float32: whether one of them holds.
+    assert tg.function(lambda n, y: n or y)(tg.constant(0), tg.constant(0.5)).dtype == tg.bool
 
 
 def membership(x, xs):
@@ -1857,6 +1863,21 @@ def test_lambdas_that_return_constants():
     chosen = tg.function(lambda k: tg.switch_case(k, several))
     assert [float(choose(x, low)) for low in (1.0, 3.0)] == [1.0, 2.0]
     assert [int(chosen(tg.constant(k))) for k in range(3)] == [20, 30, 40]
+
+
+def test_a_lambda_that_returns_a_lambda_beside_statements():
+    """malt has no control flow graph of the inner one."""
+
+    @tg.function
+    def f(x):
+        k = 1.0
+        add = lambda a: lambda b: lambda c: (a + b if c > 0.0 else a - b) * k  # noqa: E731
+        while k < 3.0:
+            x = add(x)(k)(x)
+            k = k + 1.0
+        return x
+
+    assert [float(f(tg.constant(x))) for x in (2.0, -2.0)] == [10.0, -10.0]
 
 
 def of_scalars(x, n):

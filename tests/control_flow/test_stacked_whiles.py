@@ -315,6 +315,41 @@ def test_an_open_size_is_that_of_the_call():
         np.testing.assert_allclose(gradient(slope, f64(x)), second, rtol=1e-12)
 
 
+def by_and(x):
+    i = 0
+    while i < 40 and tg.reduce_sum(x) > 1.0:
+        x = tg.sin(x)
+        i += 1
+    return x
+
+
+def by_break(x):
+    i = 0
+    while i < 40:
+        x = tg.sin(x)
+        i += 1
+        if tg.reduce_sum(x) < 1.0:
+            break
+    return x
+
+
+def by_and_behind(x):
+    i = 0
+    while tg.reduce_sum(x) > 1.0 and i < 40:
+        x = tg.sin(x)
+        i += 1
+    return x
+
+
+@pytest.mark.parametrize("loop", [by_and, by_break, by_and_behind])
+def test_a_bound_that_is_one_of_several_tests(loop):
+    found = tg.function(lambda x: gradient(lambda x: tg.reduce_sum(tg.sin(loop(x))), x))
+    x = f64([0.9, 0.5])
+    assert "# stacked: while of at most" in found.get_concrete_function(x).as_text()
+    wanted = gradient(lambda x: tg.reduce_sum(tg.sin(loop(x))), x)  # by Python, which decides
+    np.testing.assert_allclose(found(x), wanted, rtol=1e-12)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("test", "dtype", "step"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tracegraph as tg
-from tests.derivatives import gradient
+from tests.derivatives import gradient, jacobian
 from tests.oracles import assert_near, raises
 from tracegraph.control_passes.ranges import range_of, ranges_of
 from tracegraph.errors import (
@@ -36,8 +36,8 @@ def array(size: Any = 3, **options: Any):
     return tg.TensorArray(FLOATS, size=size, **options)
 
 
-def growing():
-    return tg.TensorArray(tg.float64, size=0, dynamic_size=True)
+def growing(**options: Any):
+    return tg.TensorArray(tg.float64, size=0, dynamic_size=True, **options)
 
 
 def f64(value):
@@ -551,14 +551,97 @@ def test_sizes_that_nothing_tells_are_refused():
     raises(TraceError, "known only when the graph runs", lambda: dropped(tg.constant(3)))
 
     @tg.function
-    def decided_by_what_it_reads(x):
+    def in_each_step(x):
+        for _ in tg.range(2):
+            x = tg.reduce_sum(halvings_read(x))
+        return x
+
+    raises(TraceError, "what is read of it decides", lambda: in_each_step(f64(5.0)))
+
+    @tg.function
+    def written_in_an_inner_loop(x):
         ta, i = growing().write(0, x), 1
         while ta.read(i - 1) > 1.0:
             ta = ta.write(i, ta.read(i - 1) / 2.0)
             i += 1
+            while ta.read(i - 1) > 3.0:
+                ta = ta.write(i - 1, ta.read(i - 1) / 2.0)
         return ta.stack()
 
-    raises(TraceError, "what is read of it decides", lambda: decided_by_what_it_reads(f64(5.0)))
+    words = "how long a loop in a step runs"
+    raises(TraceError, words, lambda: written_in_an_inner_loop(f64(5.0)))
+
+
+def halvings_read(x):
+    """x, x/2, ... until one is at most 1, which what is read of the array decides."""
+    ta, i = growing().write(0, x), 1
+    while ta.read(i - 1) > 1.0:
+        ta = ta.write(i, ta.read(i - 1) / 2.0)
+        i += 1
+    return ta.stack()
+
+
+def test_what_is_read_of_an_array_decides_how_far_it_grows(tmp_path):
+    module = tg.Module()
+    module.f = tg.function(halvings_read, input_signature=[tg.TensorSpec([], tg.float64)])
+    tg.saved_model.save(module, tmp_path / "model")
+    loaded = tg.saved_model.load(tmp_path / "model").f
+    for x, count in ((5.0, 4), (0.5, 1), (1e90, 300)):
+        wanted = x * 0.5 ** np.arange(count)
+        np.testing.assert_array_equal(module.f(f64(x)), wanted)
+        np.testing.assert_array_equal(loaded(f64(x)), wanted)
+    for f in (module.f, loaded):
+        total = lambda x, f=f: tg.reduce_sum(tg.exp(f(x)))  # noqa: E731
+        halves = 0.5 ** np.arange(4)
+        found = [gradient(total, f64(5.0)), gradient(lambda x: gradient(total, x), f64(5.0))]  # noqa: B023
+        wanted = [(halves**k * np.exp(5.0 * halves)).sum() for k in (1, 2)]
+        np.testing.assert_allclose(found, wanted, rtol=1e-13)
+        with tg.autodiff.ForwardAccumulator(x := f64(5.0), f64(1.0)) as forward:
+            y = total(x)
+        np.testing.assert_allclose(forward.jvp(y), wanted[0], rtol=1e-13)
+
+
+def test_arrays_that_decide_how_far_they_grow_where_they_are(run):
+    """In a branch, beside each other, at top level, and with an inner loop that only reads."""
+
+    @tg.function
+    def in_a_branch(x):
+        y = x
+        if x > 2.0:
+            y = tg.reduce_sum(halvings_read(x))
+        return y
+
+    assert [float(in_a_branch(f64(x))) for x in (1.0, 4.0)] == [1.0, 7.0]
+
+    def both(x):
+        def body(i, a, b):
+            last = a.read(i - 1) / 2.0
+            b = tg.cond(last < 3.0, lambda: b.write(b.size(), last), lambda: b)
+            return i + 1, a.write(i, last), b
+
+        start = (1, growing().write(0, x), growing(element_shape=[]))
+        _, a, b = tg.while_loop(lambda i, a, b: a.read(i - 1) > 1.0, body, start)
+        return a.stack(), b.stack()
+
+    assert [lists(y) for y in run(both, f64(8.0))] == [[8, 4, 2, 1], [2, 1]]
+
+    @tg.function
+    def primes(n):
+        found = tg.TensorArray(tg.int32, size=0, dynamic_size=True, element_shape=[])
+        k = 2
+        while found.size() < n:
+            is_prime = True
+            for j in tg.range(found.size()):
+                if k % found.read(j) == 0:
+                    is_prime = False
+                    break
+            if is_prime:
+                found = found.write(found.size(), k)
+            k += 1
+        return found.stack()
+
+    assert lists(primes(tg.constant(8))) == [2, 3, 5, 7, 11, 13, 17, 19]
+    assert int(primes(tg.constant(300))[-1]) == 1987  # beyond the first buffer
 
 
 def test_a_loop_that_prints_does_not_run_for_the_size(capfd):
@@ -833,6 +916,32 @@ def test_in_parallel(form, plain):
     for order in (0, 2):
         found = tg.vectorized_map(nth_derivative(form, order), f64(xs))
         assert_near(found, jax.vmap(nth_plain(plain, order))(xs), 1e-10)
+
+
+def test_arrays_that_each_lane_makes_as_long_as_it_needs():
+    """Each has room for the longest. What is computed of them has one shape."""
+
+    def total(x):
+        ta, y = growing(), x
+        for i in tg.range(6):
+            ta = ta.write(i, y)
+            y = y * 1.5
+            if tg.reduce_sum(y) > 2.0:
+                break
+        found = ta.stack()
+        return tg.reduce_sum(found**3) + tg.reduce_mean(found), tg.shape(found)[0]
+
+    @tg.function
+    def in_lanes(xs):
+        return tg.vectorized_map(total, xs)
+
+    xs = f64([[0.1, 0.2], [0.3, 0.4], [2.0, 0.5]])
+    found, lengths = in_lanes(xs)
+    assert lists(lengths) == [5, 3, 1]
+    np.testing.assert_allclose(found, [total(x)[0] for x in xs], rtol=1e-13)
+    slope = functools.partial(gradient, lambda x: total(x)[0])
+    hessians = tg.function(lambda xs: tg.vectorized_map(lambda x: jacobian(slope, x), xs))(xs)
+    np.testing.assert_allclose(hessians, [jacobian(slope, x) for x in xs], rtol=1e-12)
 
 
 def test_writes_at_an_index_of_each_lane():

@@ -63,6 +63,7 @@ LAZY_IMPORTS = {
     "tracegraph/autograph/function_conversion.py": {"tracegraph"},
     "tracegraph/eager/backend.py": {"lowering", "tracegraph"},
     "tracegraph/state/module.py": {"tracegraph"},
+    "tracegraph/tensor_arrays/array_states.py": {"tracegraph"},
     "tracegraph/differentiation/sparse_jacobian.py": {"scipy"},
     "tracegraph/linalg/__init__.py": {"tracegraph"},
     "tracegraph/views/": {"networkx"},

@@ -248,6 +248,29 @@ def test_which_loops_may_never_end():
     assert not over_ranges.graph(tg.constant(5), tg.constant(1.0)).may_never_end
 
     @tg.function
+    def left_early(n, x):
+        for _ in tg.range(n):
+            x = x * 0.5
+            if x < 0.1:
+                break
+        i = 0
+        while i < n and x > 0.01:
+            x = x * 0.5
+            i += 1
+        return x
+
+    @tg.function
+    def until_either(n, x):
+        i = 0
+        while i < n or x > 0.01:
+            x = x * 0.5
+            i += 1
+        return x
+
+    assert not left_early.graph(tg.constant(5), tg.constant(1.0)).may_never_end
+    assert until_either.graph(tg.constant(5), tg.constant(1.0)).may_never_end
+
+    @tg.function
     def bounded(x):
         return tg.while_loop(lambda x: x > 0.1, lambda x: [x], [x], maximum_iterations=3)
 

@@ -56,7 +56,8 @@ from tracegraph.core.source import stand_for_users
 from tracegraph.effects.checks_and_prints import print_tensors
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import current
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
+from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.tracing.trace import current_trace
@@ -257,38 +258,48 @@ def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
 
 def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    if not in_graph(value):
-        return value and right()
-    if not as_tensor(value).dtype.is_bool:
-        return _operand(value, right, is_or=False)
-    return _chosen(value, lambda: _truth(right()), lambda: False, "the value of `and`")
+    return _operand(value, right, is_or=False) if in_graph(value) else value and right()
 
 
 def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    if not in_graph(value):
-        return value or right()
-    if not as_tensor(value).dtype.is_bool:
-        return _operand(value, right, is_or=True)
-    return _chosen(value, lambda: True, lambda: _truth(right()), "the value of `or`")
+    return _operand(value, right, is_or=True) if in_graph(value) else value or right()
 
 
 def _operand(value: Any, right: Callable[[], Any], is_or: bool) -> Any:
-    """What Python gives for `value or right()`, or `and`: the operand that decides. If they are not
-    of one type, whether they hold."""
-    fits: list[bool] = []
+    """What Python gives for `value or right()`, or `and`: the operand that decides. A bool beside a
+    number is 0 or 1, which Python's equals. Operands of other types are whether they hold."""
+    is_bool = as_tensor(value).dtype.is_bool
+    #: Gives the left operand in a type that the right one has, too.
+    lefts: list[Callable[[], Any]] = []
 
     def other() -> Any:
         found = right()
-        fits.append(has_type_of(value, found))
-        return found if fits[-1] else _truth(found)
-
-    def same() -> Any:
-        return value if fits[-1] else is_or
+        if not is_bool and has_type_of(value, found):
+            lefts.append(lambda: value)
+        elif (is_bool or not is_or) and _is_one_number(found):  # known where it decides
+            dtype = None if is_number(found) else as_tensor(found).dtype
+            known = is_or if dtype else type(found)(is_or)
+            lefts.append(lambda: constant(known, dtype) if dtype else known)
+        elif _is_one_number(value) and in_graph(found) and as_tensor(found).dtype.is_bool:
+            lefts.append(lambda: value)
+            return cast_to(predicate(found), as_tensor(value).dtype)
+        else:
+            lefts.append(lambda: is_or)
+            return _truth(found)
+        return found
 
     test = predicate(value)
     name = f"the value of `{'or' if is_or else 'and'}`"
-    return _chosen(negated(test) if is_or else test, other, same, name)
+    return _chosen(negated(test) if is_or else test, other, lambda: lefts[-1](), name)
+
+
+def _is_one_number(value: Any) -> bool:
+    """Whether a value, unlike a bool, is a number of Python or a scalar of numbers."""
+    if is_number(value) or not has_dtype(value):
+        return is_number(value) and type(value) is not bool
+    x = as_tensor(value)
+    return x.type.shape == () and not x.dtype.is_bool
 
 
 def _truth(value: Any) -> Any:

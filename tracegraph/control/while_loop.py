@@ -22,7 +22,7 @@ be symmetric. There it is the transpose of the cotangents.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from tracegraph.calls.call import (
     own_size,
 )
 from tracegraph.control.branch import (
+    Cond,
     all_rows,
     harmless_rows,
     narrowed,
@@ -64,7 +65,7 @@ from tracegraph.ir.op import (
     Tangents,
 )
 from tracegraph.ir.pass_observers import passed
-from tracegraph.ir.tensor import Graph, Tensor
+from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.broadcast import full, stack
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.elementwise import (
@@ -172,8 +173,8 @@ class While(Loop):
     def _counters(self) -> Iterator[tuple[bool, Counter]]:
         """The integers that go towards a fixed bound in each step, and whether the condition is
         that they are less than it; `growth` is by how much they approach it."""
-        places = {x: i for i, x in enumerate(self.condition.inputs)}
-        for test in _conjunction(self.condition.outputs[0]):
+        inputs = {x: i for i, x in enumerate(self.condition.inputs)}
+        for test, places in _conjunction(self.condition.outputs[0], inputs):
             sign = 0 if test.node is None else _DIRECTIONS.get(type(test.node.op), 0)
             if test.node is None or not sign:
                 continue
@@ -329,13 +330,33 @@ class While(Loop):
             used = more
 
 
-def _conjunction(test: Tensor) -> Iterator[Tensor]:
-    """The tests that must all hold for `test` to hold."""
-    if test.node is not None and type(test.node.op) is LogicalAnd:
-        for part in test.node.inputs:
-            yield from _conjunction(part)
+def _conjunction(
+    test: Tensor, places: Mapping[Tensor, int]
+) -> Iterator[tuple[Tensor, Mapping[Tensor, int]]]:
+    """The tests that must all hold for `test` to hold, each with the `places` of tensors of its
+    graph. One may be decided only where another holds, as by Python's `and`."""
+    node = test.node
+    op = None if node is None else node.op
+    if node is not None and type(op) is LogicalAnd:
+        for part in node.inputs:
+            yield from _conjunction(part, places)
+    elif node is not None and isinstance(op, Cond) and _is_false(_output_of(op.false, node, test)):
+        decider, *given = node.inputs
+        yield from _conjunction(decider, places)
+        pairs = zip(op.true.inputs, given, strict=True)
+        inner = {own: places[x] for own, x in pairs if x in places}
+        yield from _conjunction(_output_of(op.true, node, test), inner)
     else:
-        yield test
+        yield test, places
+
+
+def _output_of(branch: Graph, node: Node, output: Tensor) -> Tensor:
+    """What a branch returns for an output of its node."""
+    return next(y for y, of in zip(branch.outputs, node.outputs, strict=False) if of is output)
+
+
+def _is_false(x: Tensor) -> bool:
+    return x.node is not None and isinstance(x.node.op, Constant) and not np.any(x.node.op.value)
 
 
 #: Where the first operand of a condition must go for it to end.

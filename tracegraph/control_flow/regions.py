@@ -36,6 +36,7 @@ from tracegraph.tensor_arrays.tensor_array import TensorArray
 from tracegraph.tracing.trace import (
     CallTrace,
     CheckReport,
+    NeedsTraceError,
     Trace,
     Traced,
     current_trace,
@@ -125,8 +126,7 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
         return traced
     graph = dead_code(traced.graph)  # what a loop returns may be computed after it
     sized = first_size_finder(graph)
-    # Few programs need it.
-    found = opened("tracegraph.padding.bounded_sizes").with_largest_sizes(graph)
+    found = with_largest_sizes(graph)
     if isinstance(found, str):
         fail(
             SizeOfStepError,
@@ -138,9 +138,10 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
     return dataclasses.replace(traced, graph=found)
 
 
-class NeedsTraceError(Exception):
-    """A branch or a loop at top level has effects, so it must be traced and run as a single
-    call."""
+def with_largest_sizes(graph: Graph) -> Graph | str:
+    """The graph, where each size that it finds has its largest value, or why it cannot."""
+    # Few programs need it.
+    return opened("tracegraph.padding.bounded_sizes").with_largest_sizes(graph)
 
 
 #: Traces a call at top level and runs it immediately; `execution.execute` sets it.

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tracegraph.control_flow.regions import with_largest_sizes
 from tracegraph.core.source import here
 from tracegraph.core.types import int32
 from tracegraph.effects.record import current_record, recorded_call
@@ -18,10 +19,12 @@ from tracegraph.execution.execute import prepare_effects, run_recorded
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import stack
-from tracegraph.ops.constant import Iota
+from tracegraph.ops.constant import Iota, RuntimeSize
 from tracegraph.ops.random import RandomSplit
 from tracegraph.ops.reduce import All
 from tracegraph.ops.shape import Reshape, Slice
+from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import first_size_finder
 from tracegraph.passes.vectorise import widen
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
@@ -132,9 +135,25 @@ def _traced(
             traced = trace.traced([y for y in leaves if y is not None])
         if trace.created and trace.outer.is_top_level:  # again, now that the Variables exist
             return run(is_first=False)
-        return traced, Results(structure, leaves)
+        return _with_sizes_of_all(traced), Results(structure, leaves)
 
     return restored(run)
+
+
+def _with_sizes_of_all(traced: Traced) -> Traced:
+    """The iterations, where a size that each finds for itself has the largest value of all, if that
+    is known. Other sizes are found once, before the loop."""
+    own = set(traced.graph.inputs[: traced.argument_count])
+    has_own_size = False
+    for node in traced.graph.nodes:
+        if not own.isdisjoint(node.inputs):
+            own.update(node.outputs)
+            has_own_size |= type(node.op) is RuntimeSize
+            has_own_size |= any(map(first_size_finder, node.op.graphs()))
+    if not has_own_size:
+        return traced
+    found = with_largest_sizes(dead_code(traced.graph))
+    return traced if isinstance(found, str) else dataclasses.replace(traced, graph=found)
 
 
 def _refuse_assignments(traced: Traced) -> None:

@@ -2,12 +2,13 @@
 
 A state has one type. So an array that grows, or whose elements have no shape yet, gets a buffer
 before the loop: the body is traced to see what it writes, and then traced again. How large an array
-becomes follows from the graph, if its size can be followed from step to step.
+becomes follows from the graph, if its size can be followed from step to step; else a run of the
+loop finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tracegraph import nest
@@ -16,10 +17,13 @@ from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
 from tracegraph.control_passes.dataflow import Flows, types_of
 from tracegraph.control_passes.ranges import ranges_of, state_ranges
-from tracegraph.core.shapes import Shape, Size, dim_names, maximum
+from tracegraph.core.later import opened
+from tracegraph.core.shapes import Dim, Shape, dim_names, maximum
+from tracegraph.ir.builder import current
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.passes.specialise import names_chosen
 from tracegraph.tensor_arrays.tensor_array import TensorArray, refuse_growth, size_of
+from tracegraph.tracing.trace import NeedsTraceError, is_in_step
 
 
 class BuffersChanged(Exception):
@@ -125,6 +129,8 @@ class ArrayStates:
         self._needs: list[Need] = []
         #: The indices of the arrays whose sizes one run of the loop has found.
         self._counted = {k for k, array in enumerate(self._arrays) if array.has_room}
+        #: While the loop is traced to be tried: the size of its buffers, and the values before.
+        self._trial: tuple[Dim, Any] | None = None
         #: The final sizes, where known, by the positions of their leaves.
         self._sizes: dict[int, int] = {}
         if self._arrays:
@@ -143,7 +149,8 @@ class ArrayStates:
 
     def _begun_again(self) -> list[TensorArray]:
         """The arrays before the loop, for another trace of all that is around it."""
-        leaves = [leaf for leaf in _opened(self.values)[0] if isinstance(leaf, TensorArray)]
+        values = self.values if self._trial is None else self._trial[1]
+        leaves = [leaf for leaf in _opened(values)[0] if isinstance(leaf, TensorArray)]
         pairs = enumerate(zip(leaves, self._arrays, strict=True))
         return [x.begun_again(given.grows, k in self._counted) for k, (x, given) in pairs]
 
@@ -163,6 +170,7 @@ class ArrayStates:
         pairs = [*zip(_opened(self.values)[0], _opened(_numbered(self.values))[0], strict=True)]
         grown = [k for x, k in pairs if isinstance(x, TensorArray) and x.dynamic_size]
         buffers = [k._buffer.number for k in grown if isinstance(k._buffer, nest.LeafNumber)]
+        buffers = [first + k for k in buffers if _is_written(op, first + k)]
         sizes = [(x, k._own_size) for x, k in pairs if isinstance(x, TensorArray)]
         places = {id(x): k.number for x, k in sizes if isinstance(k, nest.LeafNumber)}
         for x, _ in sizes:
@@ -171,6 +179,8 @@ class ArrayStates:
                 given[input] = given[input] or (0, x.capacity)
         found = state_ranges(op, given)[first:]
         self._sizes = {}
+        #: The arrays whose sizes only a run of the loop finds, and the places of these sizes.
+        unbounded: dict[int, tuple[TensorArray, int]] = {}
 
         def need(array: Any, given: TensorArray) -> Need:
             bounds = found[places[id(array)]] if id(array) in places else None
@@ -180,13 +190,11 @@ class ArrayStates:
                 return None  # it has its size, or the enclosing loop handles it
             number = self._arrays.index(given)
             place = first + places[id(array)]
-            is_written = op.body.outputs[place] is not op.body.inputs[op.constants + place]
-            if number in self._counted or not is_written:
+            if number in self._counted or not _is_written(op, place):
                 return None
             if not isinstance(bounds, tuple):
-                self._counted.add(number)
-                size = self._counted_size(op, inputs, first, places[id(array)], buffers)
-                return array.element_type, maximum(array.capacity, size)
+                unbounded[number] = array, place
+                return None
             if isinstance(array.capacity, int) and bounds[1] <= array.capacity:
                 return None
             return array.element_type, bounds[1]
@@ -194,28 +202,56 @@ class ArrayStates:
         rest = iter(self._arrays)
         leaves, _ = _opened(self.values)
         self._needs = [need(x, next(rest)) if isinstance(x, TensorArray) else None for x in leaves]
+        if unbounded:
+            self._find_sizes(op, inputs, unbounded, buffers)
         if any(self._needs):
             raise BuffersChanged
 
-    def _counted_size(
+    def _find_sizes(
         self,
         op: Scan | While,
         inputs: Sequence[Tensor],
-        first: int,
-        place: int,
+        unbounded: Mapping[int, tuple[TensorArray, int]],
         buffers: Sequence[int],
-    ) -> Size:
-        """The final size of an array, found by running the loop just for that. The loop must not
-        read what it writes in arrays, whose buffers are still too small."""
+    ) -> None:
+        """Runs the loop just for the sizes of arrays. If these depend on what it reads of the
+        `buffers`, states which are still too small, it is traced again with buffers to try."""
         if op.cuts_runs:
             refuse_growth(self._name, "the loop calls Python or prints, which it must do once")
         flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
-        if any(flow.values[first + place] >> (op.constants + first + k) & 1 for k in buffers):
+        places = [place for _, place in unbounded.values()]
+        is_read = any(flow.values[x] >> (op.constants + k) & 1 for x in places for k in buffers)
+        if not is_read:
+            sizes = [_counted(op, inputs, place) for place in places]
+        elif self._trial is None:
+            self._begin_trial(unbounded)
+            return
+        else:
+            (capacity, self.values), self._trial = self._trial, None
+            trial = opened("tracegraph.tensor_arrays.sizes_by_trial")
+            sizes = trial.sizes_by_trial(self._name, op, inputs, capacity, places)
+        self._counted.update(unbounded)
+        leaves = self._leaves_of_arrays()
+        for number, size in zip(unbounded, sizes, strict=True):
+            place, array = leaves[number]
+            found = maximum(array.capacity, size_of(self._name, size))
+            self._needs[place] = unbounded[number][0].element_type, found
+
+    def _begin_trial(self, unbounded: Mapping[int, tuple[TensorArray, int]]) -> None:
+        if is_in_step():
             refuse_growth(self._name, "what is read of it decides")
-        count = len(op.body.outputs)
-        small, keep, has = op.pruned(tuple(k == first + place for k in range(count)))
-        found = appended(small, [x for x, is_kept in zip(inputs, keep, strict=True) if is_kept])
-        return size_of(self._name, found[sum(has[: first + place])])
+        if current().is_top_level:
+            raise NeedsTraceError
+        capacity = Dim.named(current().new_size_name())
+        self._trial = capacity, self.values
+        leaves = self._leaves_of_arrays()
+        for number, (array, _) in unbounded.items():
+            self._needs[leaves[number][0]] = array.element_type, array.capacity + capacity
+
+    def _leaves_of_arrays(self) -> list[tuple[int, TensorArray]]:
+        """The arrays among the values, with the indices of their leaves."""
+        leaves, _ = _opened(self.values)
+        return [(i, x) for i, x in enumerate(leaves) if isinstance(x, TensorArray)]
 
     def behind(self, results: Any) -> Any:
         """The values after the loop, with the array sizes that are known by then."""
@@ -233,6 +269,19 @@ class ArrayStates:
         for number in self._counted:
             arrays[number].check_size()
         return results
+
+
+def _is_written(op: Scan | While, place: int) -> bool:
+    """Whether a step may change a state."""
+    return op.body.outputs[place] is not op.body.inputs[op.constants + place]
+
+
+def _counted(op: Scan | While, inputs: Sequence[Tensor], place: int) -> Tensor:
+    """An output of a loop that runs just for that."""
+    count = len(op.output_types(tuple(inputs)))
+    small, keep, has = op.pruned(tuple(k == place for k in range(count)))
+    found = appended(small, [x for x, is_kept in zip(inputs, keep, strict=True) if is_kept])
+    return found[sum(has[:place])]
 
 
 def _numbered(values: Any) -> Any:

@@ -65,9 +65,9 @@ class TensorArray:
 
     - `dtype`: of the elements.
     - `size`: their number, an integer that is known while tracing.
-    - `dynamic_size`: whether a write past the last element enlarges the array. In a loop the
-      largest size must follow from the graph: from `maximum_iterations`, a `tg.range` of known
-      bounds, or a counter that ends the loop.
+    - `dynamic_size`: whether a write past the last element enlarges the array. Where the largest
+      size in a loop does not follow from the graph, as from `maximum_iterations`, a `tg.range`, or
+      a counter that ends the loop, the loop first runs just to find it.
     - `element_shape`: the shape of the elements, whose sizes may be None. By default it is that of
       the first one.
     - `infer_shape`: whether all elements must have one shape.

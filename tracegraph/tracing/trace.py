@@ -585,6 +585,11 @@ def executing_eagerly() -> bool:
     return current().is_top_level
 
 
+class NeedsTraceError(Exception):
+    """A branch or a loop at top level has effects, or runs to find a size, so it must be traced and
+    run as a single call."""
+
+
 class RecursionTraceError(TraceError, RecursionError):
     """A TraceError where Python raises RecursionError: calls are nested too deeply."""
 

@@ -524,7 +524,7 @@ cfg.GraphVisitor._visit_internal = _visit_internal
 
 def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
     """The tree with control flow statements as calls of the hooks."""
-    graphs = cfg.build(node)
+    graphs = _control_flow(node)
     node = activity.resolve(qual_names.resolve(node), context, None)
     node = reaching_definitions.resolve(node, context, graphs)
     node = reaching_fndefs.resolve(node, context, graphs)
@@ -532,6 +532,16 @@ def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozens
     shared = itertools.chain.from_iterable(declared)
     statements = _Statements(context, shared, paths)
     return statements.visit(liveness.resolve(node, context, graphs))
+
+
+def _control_flow(node: ast.AST) -> dict[Any, Any]:
+    """The control flow graphs of a function and of those in it. malt leaves out a lambda that is
+    all that another one returns."""
+    graphs = cfg.build(node)
+    for x in ast.walk(node):
+        if isinstance(x, ast.Lambda) and x not in graphs:
+            graphs.update(cfg.build(x))
+    return graphs
 
 
 # Code generation.
