@@ -1941,6 +1941,50 @@ def test_dtypes_of_numbers_that_a_graph_computes():
     assert f(tg.constant(0.0)) == [2, True, 0.0, 1.0]
 
 
+def learning(x, n):
+    rate, time = 0.1, 0.0
+    for _ in tg.range(n) if isinstance(n, tg.Tensor) else range(n):
+        x = x - rate * x
+        time = time + rate
+        if x < 0.7:
+            rate = rate * 0.3
+        else:
+            rate = rate * 1.1
+    return x, time
+
+
+def shrinking(x, n):
+    rate = 0.1
+    while rate > 1e-3 and n > 0:
+        x, rate = x - rate * x, rate / 3
+    return x, rate
+
+
+@pytest.mark.parametrize("function", [learning, shrinking])
+def test_a_number_that_meets_float64_in_a_loop_is_as_exact(function):
+    """A float of Python's is one of 64 bits; 0.1 is off by 1.5e-8 of it in float32."""
+    f = tg.function(function)
+    found = f(tg.constant(1.0, tg.float64), tg.constant(9, tg.int32))
+    np.testing.assert_allclose([float(y) for y in found], function(1.0, 9), rtol=1e-15)
+    narrow = f(tg.constant(1.0), tg.constant(9, tg.int32))
+    assert [y.dtype.name for y in narrow] == ["float32", "float32"], "where it meets no float64"
+
+
+def test_a_number_that_meets_float32_and_float64_in_a_loop_stays_float32():
+    @tg.function
+    def f(x, y, n):
+        rate = 0.1
+        for _ in tg.range(n):
+            x, y, rate = x - rate * x, y - rate * y, rate * 0.5
+        return x, y, rate
+
+    found = f(tg.constant(1.0, tg.float64), tg.constant(1.0), tg.constant(3))
+    assert [y.dtype.name for y in found] == ["float64", "float32", "float32"]
+    expected = (1 - np.float64(np.float32(0.1))) * (1 - np.float64(np.float32(0.05)))
+    expected *= 1 - np.float64(np.float32(0.025))
+    np.testing.assert_allclose(float(found[0]), expected, rtol=1e-15)
+
+
 def test_a_function_of_python_has_derivatives():
     f = tg.function(lambda x: max(x * x, 4.0) + float(sum(x * tg.ones([3]))))
     assert [float(tg.grad(f)(tg.constant(x))) for x in (1.0, 3.0)] == [3.0, 9.0]

@@ -43,13 +43,14 @@ from tracegraph.core.later import opened
 from tracegraph.core.shapes import is_one
 from tracegraph.core.source import HOOKS, here, is_of_us
 from tracegraph.core.tensorshape import TensorShape
-from tracegraph.core.types import DType, TensorType
+from tracegraph.core.types import DType, TensorType, float32, float64
 from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of
 from tracegraph.ir.builder import current, operand_text
-from tracegraph.ir.tensor import Tensor
+from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.elementwise import LogicalNot, NotEqual
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.elementwise import Cast, LogicalNot, NotEqual
 from tracegraph.ops.shape import Reshape
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import (
@@ -531,6 +532,9 @@ class _StagedLoop:
         # The first loop that is traced opens it.
         self._containers = opened("tracegraph.autograph.changes.containers")
         self._added_keys = self._containers.AddedKeys()
+        #: Whether it carries Python floats as float64, and those that it did not carry so before.
+        self._has_widened = False
+        self._narrowed: list[tuple[_LoopLeaf, TensorType]] = []
         #: What only the loop sets, such as what the function returns from it, by its name's index,
         #: if only the run knows its size: the loop carries what it is computed from.
         self._late: dict[int, LateValue] = {}
@@ -550,7 +554,7 @@ class _StagedLoop:
                 except DTypeError:
                     # A Python number adopts the type of the tensors that it meets; the tensor that
                     # carries it does not.
-                    if not self._retyped(once):
+                    if not (self._narrow() or self._retyped(once)):
                         raise
             else:
                 fact = "what a loop carries or returns has another type each time that it is traced"
@@ -585,7 +589,34 @@ class _StagedLoop:
         for number, value in enumerate(after):
             if is_undefined(self._before[number]) and not is_undefined(value):
                 after[number] = self._carried(number, value)
-        return self._next(tuple(after), tensors)
+        found = self._next(tuple(after), tensors)
+        if not self._has_widened:
+            self._widen(tensors)
+        return found
+
+    def _widen(self, tensors: Sequence[Tensor]) -> None:
+        """Raises _Again to carry Python floats as float64 where an iteration converts them to it:
+        what it computes with them is as exact then as with the numbers themselves."""
+        leaves = [x for own in self.own for x in own.leaves if x.type is not None]
+        narrow = [
+            (leaf, x)
+            for leaf, x in zip(leaves, tensors, strict=True)
+            if type(leaf.initial) is float and leaf.type.dtype is float32
+        ]
+        widened = [leaf for leaf, x in narrow if _becomes_float64(x, current().nodes)]
+        if widened:
+            self._has_widened = True
+            self._narrowed = [(leaf, leaf.type) for leaf in widened]
+            for leaf in widened:
+                leaf.type = TensorType(float64, ())
+            raise _Again
+
+    def _narrow(self) -> bool:
+        """Undoes `_widen`, if that was the last thing: the numbers meet float32, too."""
+        narrowed, self._narrowed = self._narrowed, []
+        for leaf, type in narrowed:
+            leaf.type = type
+        return bool(narrowed)
 
     def _carried(self, number: int, value: Any) -> Any:
         """What the loop carries of a value that no step reads."""
@@ -787,6 +818,31 @@ class _StagedLoop:
                 leaf.initial = leaf.initial.emptied() if is_array else undefined
                 leaf.is_changed = True
         return True
+
+
+def _becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
+    """Whether nodes convert a float32 scalar, or what they compute from it and from constants
+    alone, to float64."""
+    reached = {number}
+    for node in nodes:
+        if reached.isdisjoint(node.inputs):
+            continue
+        inner = [x for graph in node.op.graphs() for each in graph.graphs() for x in each.nodes]
+        if any(map(_is_widening, (node, *inner))):
+            return True
+        is_number = all(x in reached or _is_constant(x) for x in node.inputs)
+        if is_number or inner:
+            reached.update(y for y in node.outputs if y.type == number.type)
+    return False
+
+
+def _is_widening(node: Node) -> bool:
+    is_scalar = isinstance(node.op, Cast) and node.inputs[0].type == TensorType(float32, ())
+    return is_scalar and node.outputs[0].dtype is float64
+
+
+def _is_constant(x: Tensor) -> bool:
+    return x.node is not None and isinstance(x.node.op, Constant)
 
 
 def _as_path(name: str) -> str:
