@@ -262,8 +262,8 @@ class While(Loop):
         condition, (ends_apart,) = vectorise(self.condition, flags, size)
         if ends_apart and self.cuts_runs:
             raise Mismatch(
-                "a loop has effects, and in a parallel loop each iteration runs it another number "
-                "of times",
+                "a loop has effects, or finds a size as it runs, and in a parallel loop each "
+                "iteration runs it another number of times",
                 fix="use tg.map_fn, which runs one iteration after the other",
             )
         if ends_apart:
