@@ -553,10 +553,14 @@ class Program:
 
         return noted
 
+    def _log_of_steps(self) -> Any:
+        """The log of runs that store Variables; the others go through `_noting`."""
+        return processes.noted_in(self.identity) if self._is_atomic else None
+
     def with_note(self, arguments: Iterator[Any]) -> Iterator[Any]:
         """The iterator of arguments for `exhaust`, which notes a run of `jitted` as it gives
         them."""
-        log = processes.noted_in(self.identity) if self._is_atomic else None
+        log = self._log_of_steps()
         if log is None:
             return arguments
         # Adding to a list in place returns the list, which is true.
@@ -603,8 +607,7 @@ class Program:
             else:
                 _exhaust(steps)
         except Exception:
-            log = processes.noted_in(self.identity) if self._is_atomic else None
-            if log is not None:  # `with_note` has noted the run
+            if (log := self._log_of_steps()) is not None:  # `with_note` has noted the run
                 log.take_back()
             raise
         finally:

@@ -154,8 +154,6 @@ class Pending(Builder):
     is_top_level = True
 
     frames = 3  # `add`, `Op.__call__`
-    #: Whether it belongs to a Python function that a program calls back.
-    is_of_host_call = False
 
     def __init__(self) -> None:
         super().__init__("top_level")
@@ -862,7 +860,7 @@ def in_host_call(pending: Builder | None = None) -> Iterator[None]:
     where = builder_of_thread()
     builder, top_level = where.builder, where.top_level
     where.builder = where.top_level = pending = pending or Pending()
-    pending.is_of_host_call = True  # type: ignore[attr-defined]
+    pending.is_of_host_call = True
     try:
         yield
     finally:

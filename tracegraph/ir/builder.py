@@ -29,6 +29,8 @@ class Builder:
 
     #: Whether reading a value computes it, as at top level.
     is_top_level = False
+    #: Whether it belongs to a Python function that a program calls back.
+    is_of_host_call = False
     #: Whether nodes may still be added; a finished trace is closed.
     is_open = True
     #: While a pass runs, finds nodes that need not be created: a `CommonSubexpressions` of
@@ -390,12 +392,8 @@ def refuse_value(
     builder = None if tensor.node is None else tensor.node.builder
     if builder is not None and not builder.is_open:
         refuse_leaked(tensor)
-    fail(
-        kind,
-        f"{what} needs the value of a tensor {tensor.type}, which has none while tracing",
-        operands=[operand_text(tensor)],
-        fix=_argument_fix(tensor) or fix,
-    )
+    fact = f"{what} needs the value of a tensor {tensor.type}, which has none while tracing"
+    _refuse(kind, fact, tensor, fix)
 
 
 def refuse_leaked(tensor: Tensor) -> NoReturn:
@@ -418,17 +416,17 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
                 "watch before it and ask behind it: one from outside follows what the statement "
                 "returns"
             )
-    fail(
-        SignatureError,
-        f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside",
-        operands=[operand_text(tensor)],
-        fix=_argument_fix(tensor) or fix,
-    )
+    fact = f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside"
+    _refuse(SignatureError, fact, tensor, fix)
+
+
+def _refuse(kind: type[Exception], fact: str, tensor: Tensor, fix: str) -> NoReturn:
+    fail(kind, fact, operands=[operand_text(tensor)], fix=_argument_fix(tensor) or fix)
 
 
 def _argument_fix(tensor: Tensor) -> str:
     """The fix where a Python function called by a program uses a tensor from a trace."""
-    if not builder_of_thread().top_level.is_of_host_call:  # type: ignore[attr-defined]
+    if not builder_of_thread().top_level.is_of_host_call:
         return ""
     frame = user_frame()
     known = {} if frame is None else frame.f_locals
