@@ -41,7 +41,7 @@ from tests.mathematics import test_table_programs
 from tests.mutants import _forget, problems_of_row
 from tests.op_table import CASES, Case
 from tests.ops import test_ops, test_widened_ops
-from tracegraph.calls import call, custom_call, gradient_cache
+from tracegraph.calls import call, custom_call, top_level_calls
 from tracegraph.control import branch, scan, while_loop
 from tracegraph.eager import pending
 from tracegraph.ir import intern
@@ -326,7 +326,7 @@ def forget() -> None:
     """Drops what was derived by the rules as they were."""
     _forget()
     pending._programs = pending._Programs(pending._PROGRAM_LIMIT)
-    for kept in (intern._kept, gradient_cache._kept):
+    for kept in (intern._kept, top_level_calls._gradients, top_level_calls._compositions):
         kept._kept.clear()
     constant._numbers.clear()
     for case in CASES:

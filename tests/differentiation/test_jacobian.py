@@ -18,7 +18,7 @@ from lowering.program import graph_function
 from tests.derivatives import batch_jacobian, gradient, jacobian
 from tests.differentiation.test_sparsity import by_numpy, programs, random_values, traced
 from tests.oracles import assert_near, by_jax, numbers
-from tracegraph.calls import gradient_cache
+from tracegraph.calls import top_level_calls
 from tracegraph.core.shapes import Dim
 from tracegraph.core.types import TensorType, float64
 from tracegraph.eager.pending import compiled_count
@@ -788,11 +788,11 @@ def test_later_calls_compile_nothing():
     for options in ({}, {"mode": "forward"}, {"chunk_size": 2}):
         (tg.constant(1.0) + 1.0).numpy()  # with which runs what earlier tests left pending
         compute(tg.constant(numbers(5)), **options)
-        before, kept = compiled_count(), set(gradient_cache._kept)
+        before, kept = compiled_count(), set(top_level_calls._gradients)
         for k in range(3):
             compute(tg.constant(numbers(5, seed=k)), **options)
         assert compiled_count() == before
-        assert set(gradient_cache._kept) == kept
+        assert set(top_level_calls._gradients) == kept
 
 
 def test_later_calls_of_the_other_kinds_compile_nothing():
@@ -805,11 +805,11 @@ def test_later_calls_of_the_other_kinds_compile_nothing():
     for compute in (few, rows):
         (tg.constant(1.0) + 1.0).numpy()
         compute(tg.constant(numbers(4)))
-        before, kept = compiled_count(), set(gradient_cache._kept)
+        before, kept = compiled_count(), set(top_level_calls._gradients)
         for k in range(3):
             compute(tg.constant(numbers(4, seed=k)))
         assert compiled_count() == before
-        assert set(gradient_cache._kept) == kept
+        assert set(top_level_calls._gradients) == kept
 
 
 def test_computed_indices_are_part_of_what_is_kept():

@@ -11,7 +11,7 @@ import pytest
 
 import tracegraph as tg
 from lowering.program import compile_graph
-from tracegraph.calls import gradient_cache
+from tracegraph.calls import top_level_calls
 from tracegraph.calls.call import Call, backward_graph, residual_plan
 from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError
@@ -409,10 +409,10 @@ def test_derived_gradients_are_derived_once():
         return tape.gradient(y, x).numpy()
 
     step()
-    count = len(gradient_cache._kept)
+    count = len(top_level_calls._gradients)
     for _ in range(5):
         step()
-    assert len(gradient_cache._kept) == count
+    assert len(top_level_calls._gradients) == count
 
 
 def test_what_algebra_makes_stands_on_the_line_of_the_node():

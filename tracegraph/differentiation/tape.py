@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from tracegraph import nest
 from tracegraph.boundary.tracebacks import api_boundary
-from tracegraph.calls.gradient_cache import cached_call, cached_call_with_note, cached_gradient
+from tracegraph.calls.top_level_calls import cached_call, cached_call_with_note, cached_gradient
 from tracegraph.core.contexts import Context, Exit, context
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import same_size, static_shape

@@ -11,6 +11,7 @@ import numpy as np
 from tracegraph.array.arguments import as_axes, as_list, rank_of, refuse
 from tracegraph.array.joining import add_n
 from tracegraph.array.shaping import reshape
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.tensorshape import IndexedSlices
 from tracegraph.errors import DTypeError, SignatureError, fail
 from tracegraph.ir.builder import operand_text
@@ -198,6 +199,11 @@ def softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) -> T
     array([0.5, 0.5], dtype=float32)
     """
     x, axes = _classes("softmax", logits, axis)
+    return _softmax(x, axes=axes)
+
+
+@composition
+def _softmax(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     powers = ops.EXP(_shifted(summable(x), axes))
     shares = ops.DIV(powers, spread(Sum(axes)(powers), powers.type, axes))
     return cast_to(shares, x.dtype)
@@ -210,6 +216,11 @@ def log_softmax(logits: TensorLike, axis: Axis = None, name: str | None = None) 
     array([-0.6931, -0.6931], dtype=float32)
     """
     x, axes = _classes("log_softmax", logits, axis)
+    return _log_softmax(x, axes=axes)
+
+
+@composition
+def _log_softmax(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     _, below = beside_top(summable(x), axes)
     logs = ops.SUB(below, spread(log_of_sum(below, Sum(axes)), below.type, axes))
     return cast_to(logs, x.dtype)

@@ -25,6 +25,7 @@ from tracegraph.array.arguments import (
     without,
 )
 from tracegraph.array.shaping import cut
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.shapes import ShapeVariable, element_count
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
@@ -197,12 +198,13 @@ def reduce_logsumexp(
     x = _inexact("reduce_logsumexp", input_tensor)
 
     def over_axes(axes: Any) -> Callable[[Tensor], Tensor]:
-        return functools.partial(_log_of_powers, axes)
+        return functools.partial(_log_of_powers, axes=axes)
 
     return _reduced(over_axes, "reduce_logsumexp", x, axis, keepdims)
 
 
-def _log_of_powers(axes: tuple[int, ...] | None, x: Tensor) -> Tensor:
+@composition
+def _log_of_powers(x: Tensor, *, axes: tuple[int, ...] | None) -> Tensor:
     """log(sum(e ** x)) along `axes`, which are dropped. Neither the sum of powers nor those that
     are left of it fit 16 bits."""
     wide = summable(x)

@@ -11,6 +11,7 @@ import numpy as np
 from tracegraph.array.arguments import as_count, as_flag, rank_of, refuse, sizes_of
 from tracegraph.array.creation import one_hot
 from tracegraph.array.shaping import reshape
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import bool_, float64, int32, uint32, uint64
 from tracegraph.errors import DTypeError, fail
@@ -98,7 +99,7 @@ def sparse_softmax_cross_entropy_with_logits(
             "are for the loss without `sparse`",
         )
     classes = logits.type.shape[-1]
-    loss = _loss_of_label(logits, one_hot(labels, classes, dtype=bool_))
+    loss = _loss_of_label(logits, labels)
     if _are_in_range(op, labels, classes):
         return loss
     # As an unsigned integer, a negative label is large.
@@ -107,10 +108,12 @@ def sparse_softmax_cross_entropy_with_logits(
     return ops.SELECT(ops.LESS(unsigned, limit), loss, full_like(loss, np.nan))
 
 
-def _loss_of_label(x: Tensor, is_label: Tensor) -> Tensor:
+@composition
+def _loss_of_label(x: Tensor, label: Tensor) -> Tensor:
     """-log_softmax(x) of the one label in each row, as softplus(z), where z is by how much the
     logits of the others are above its own: small losses and all derivatives keep their digits."""
     dtype, x = x.dtype, summable(x)
+    is_label = one_hot(label, x.type.shape[-1], dtype=bool_)
     # Masks rather than a gather, whose derivative is a scatter, which is slow on CPUs.
     own = reduce_sum(ops.SELECT(is_label, x, zeros_of(x)), -1)
     # Not -infinity, which `check_numerics` would have to tell from a mistake.
@@ -145,7 +148,13 @@ def sigmoid_cross_entropy_with_logits(
     >>> tg.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).numpy().round(4)
     array([0.6931], dtype=float32)
     """
-    labels, x = elementwise_operands("sigmoid_cross_entropy_with_logits", labels, logits)
+    return _sigmoid_cross_entropy(
+        *elementwise_operands("sigmoid_cross_entropy_with_logits", labels, logits)
+    )
+
+
+@composition
+def _sigmoid_cross_entropy(labels: Tensor, x: Tensor) -> Tensor:
     is_positive, tail = softplus_parts(x)
     # Not softplus(x) - x * labels: the small loss of a large x that is right would be rounded away.
     wrong = ops.SUB(ops.Cast(x.dtype)(is_positive), labels)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.errors import DTypeError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -321,7 +322,11 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.softplus([-1000.0, 0.0, 1000.0]).numpy().round(4)
     array([0.000e+00, 6.931e-01, 1.000e+03], dtype=float32)
     """
-    x = as_tensor(features)
+    return _softplus(as_tensor(features))
+
+
+@composition
+def _softplus(x: Tensor) -> Tensor:
     is_positive, tail = softplus_parts(x)
     return ops.ADD(ops.SELECT(is_positive, x, zeros_of(x)), tail)
 

@@ -1,16 +1,21 @@
-"""Gradients as calls: at top level the backward graph is derived once per structure and place.
+"""What top-level code under a tape appends as one call: gradients, and compositions of many ops.
 
-An undecorated loop creates the same nodes in every iteration, and so the same derivative. It is
-cached, and each iteration appends one call.
+An undecorated training loop creates the same nodes in every iteration, and so the same derivative:
+that is derived once per structure and place, and each iteration appends one call. The ops of a
+loss, say, are traced once per place too, so that an iteration records, wires and differentiates one
+node instead of dozens. In a graph under construction the ops themselves can be read.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
-from tracegraph.calls.call import DerivativeBuilder, call
+from tracegraph.calls.call import Call, DerivativeBuilder, as_tuple, call
 from tracegraph.core.lru_cache import LRUCache
+from tracegraph.core.source import here
+from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Constant
@@ -18,7 +23,9 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import registry_version
 from tracegraph.passes.simplify import simplify
 
-#: Graphs kept for the whole process; the least recently used are dropped first.
+P = ParamSpec("P")
+
+#: Graphs of each kind kept for the whole process; the least recently used are dropped first.
 _LIMIT = 256
 
 
@@ -34,7 +41,8 @@ class _CachedGraph:
         self.note = note
 
 
-_kept: LRUCache[Any, _CachedGraph] = LRUCache(_LIMIT)
+_gradients: LRUCache[Any, _CachedGraph] = LRUCache(_LIMIT)
+_compositions: LRUCache[Any, Graph] = LRUCache(_LIMIT)
 
 
 class _StructuralKey:
@@ -45,23 +53,26 @@ class _StructuralKey:
         self.key: list[Any] = []
         self.tensors: list[Tensor] = []
         self._slots: dict[int, int] = {}
+        key, slots = self.key, self._slots
         for node in nodes:
-            self.key += node.op, node.source.key  # errors name the lines of derived nodes
-            for x in node.inputs:
-                self.mention(x)
-            for y in node.outputs:
-                self.mention(y)
+            key += node.op, node.source.key  # errors name the lines of derived nodes
+            for x in (*node.inputs, *node.outputs):  # hot path
+                slot = slots.get(id(x))
+                key.append(self._number(x) if slot is None else slot)
 
     def mention(self, x: Tensor) -> None:
         slot = self._slots.get(id(x))
-        if slot is None:
-            slot = self._slots[id(x)] = len(self.tensors)
-            self.tensors.append(x)
-            self.key.append(x.type)
-            node = x.node
-            if node is not None and type(node.op) is Constant:
-                self.key.append(node.op)  # its value becomes part of the derived graph
-        self.key.append(slot)
+        self.key.append(self._number(x) if slot is None else slot)
+
+    def _number(self, x: Tensor) -> int:
+        """The slot of a tensor that is mentioned first."""
+        slot = self._slots[id(x)] = len(self.tensors)
+        self.tensors.append(x)
+        self.key.append(x.type)
+        node = x.node
+        if node is not None and type(node.op) is Constant:
+            self.key.append(node.op)  # its value becomes part of the derived graph
+        return slot
 
     def slot(self, x: Tensor) -> int:
         return self._slots[id(x)]
@@ -117,10 +128,10 @@ def _called(
     given = [seed for seed in seeds if seed is not None]
     present = tuple(seed is not None for seed in seeds)
     key = (kind, tuple(wiring.key), present, registry_version())
-    cached = _kept.get(key)
+    cached = _gradients.get(key)
     if cached is None:
         cached = _derive(seeds, derive, wiring)
-        _kept.put(key, cached)
+        _gradients.put(key, cached)
     tensors = wiring.tensors
     inputs = [*(tensors[slot] for slot in cached.slots), *given]
     found = iter(call(cached.graph, inputs) if any(cached.is_connected) else ())
@@ -144,3 +155,35 @@ def _derive(
     graph = Graph("gradient", (*inputs, *given), tuple(builder.nodes), outputs)
     passed("derived", graph)
     return _CachedGraph(simplify(graph), slots, [g is not None for g in found], note)
+
+
+def composition(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """`function`, whose ops are one call where a tape at top level follows an operand.
+
+    What `function(*tensors, **attributes)` appends may depend on the types of the tensors and on
+    the attributes, which are hashable, and on nothing else. Without a tape its ops are appended one
+    by one, so that equal code at other places runs the same program: a call holds its place.
+    """
+
+    @functools.wraps(function)
+    def composed(*tensors: Any, **attributes: Any) -> Tensor:
+        builder = current()
+        if not (builder.is_top_level and _is_followed(builder, tensors)):
+            return function(*tensors, **attributes)  # type: ignore[call-arg, arg-type]
+        key = (function, here().key, *[x.type for x in tensors], *attributes.items())
+        body = _compositions.get(key)
+        if body is None:
+            body = _compositions.setdefault(key, _traced(function, tensors, attributes))
+        return as_tuple(Call(body).recorded()(*tensors))[0]
+
+    return composed
+
+
+def _is_followed(builder: Builder, tensors: Sequence[Tensor]) -> bool:
+    return any(recorder.depends_on(tensors) for recorder in builder.recorders)
+
+
+def _traced(function: Callable[..., Tensor], tensors: Sequence[Tensor], attributes: Any) -> Graph:
+    with Builder(function.__name__.strip("_")) as builder:
+        inputs = [builder.input(x.type, f"x{i}") for i, x in enumerate(tensors)]
+        return builder.finish([function(*inputs, **attributes)])
