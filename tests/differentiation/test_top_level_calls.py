@@ -23,6 +23,8 @@ def jax_sparse_loss(x):
     return -jnp.take_along_axis(jax.nn.log_softmax(x), LABELS[:, None], 1)[:, 0]
 
 
+LAYER = tg.layers.LayerNormalization(center=False, scale=False, dtype=tg.float64)
+
 #: Ours and JAX's.
 COMPOSITIONS = {
     "sparse_softmax_cross_entropy": (sparse_loss, jax_sparse_loss),
@@ -34,6 +36,8 @@ COMPOSITIONS = {
     "log_softmax": (tg.nn.log_softmax, jax.nn.log_softmax),
     "softmax of columns": (lambda x: tg.nn.softmax(x, axis=0), lambda x: jax.nn.softmax(x, 0)),
     "softplus": (tg.math.softplus, jax.nn.softplus),
+    "gelu": (tg.nn.gelu, lambda x: jax.nn.gelu(x, approximate=False)),
+    "layer normalization": (LAYER, lambda x: jax.nn.standardize(x, epsilon=LAYER.epsilon)),
     "logsumexp": (lambda x: tg.reduce_logsumexp(x, 1), lambda x: jax.nn.logsumexp(x, 1)),
 }
 EACH = pytest.mark.parametrize("name", COMPOSITIONS)

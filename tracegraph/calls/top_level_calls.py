@@ -170,7 +170,8 @@ def composition(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         builder = current()
         if not (builder.is_top_level and _is_followed(builder, tensors)):
             return function(*tensors, **attributes)  # type: ignore[call-arg, arg-type]
-        key = (function, here().key, *[x.type for x in tensors], *attributes.items())
+        kinds = map(type, attributes.values())  # numbers of NumPy promote otherwise than equal ones
+        key = (function, here().key, *[x.type for x in tensors], *attributes.items(), *kinds)
         body = _compositions.get(key)
         if body is None:
             body = _compositions.setdefault(key, _traced(function, tensors, attributes))

@@ -6,6 +6,7 @@ import math
 
 from tracegraph.array.arguments import as_flag
 from tracegraph.array.joining import concat
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import multiply
@@ -98,8 +99,12 @@ def gelu(features: TensorLike, approximate: bool = False, name: str | None = Non
     >>> tg.nn.gelu([-1.0, 1.0]).numpy().round(4)
     array([-0.1587,  0.8413], dtype=float32)
     """
-    x = as_tensor(features)
-    if as_flag("gelu", "approximate", approximate):
+    return _gelu(as_tensor(features), approximate=as_flag("gelu", "approximate", approximate))
+
+
+@composition
+def _gelu(x: Tensor, *, approximate: bool) -> Tensor:
+    if approximate:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)  # type: ignore[operator]
         return 0.5 * x * (1 + tanh(inner))  # type: ignore[operator]
     return 0.5 * x * ops.Erfc()(-math.sqrt(0.5) * x)  # type: ignore[operator]

@@ -17,6 +17,7 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.shaping import reshape
+from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, along_channels, known
@@ -71,13 +72,19 @@ class LayerNormalization(ScaledNormalization):
     def call(self, inputs: Tensor) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("LayerNormalization", self.axis, rank_of("LayerNormalization", x), x)
-        wide = summable(x)
-        mean, variance = nn.moments(wide, axes, keepdims=True)
-        factor = rsqrt(add(variance, self.epsilon))
-        y = cast_to(multiply(subtract(wide, mean), factor), x.dtype)
+        y = _normalized(x, axes=axes, epsilon=self.epsilon)
         beta, gamma = (p if p is None else _on(p, axes, x.ndim) for p in self._parts())
         y = y if gamma is None else multiply(y, gamma)
         return y if beta is None else add(y, beta)
+
+
+@composition
+def _normalized(x: Tensor, *, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    """(x - mean) / sqrt(variance + epsilon) along the axes."""
+    wide = summable(x)
+    mean, variance = nn.moments(wide, axes, keepdims=True)
+    factor = rsqrt(add(variance, epsilon))
+    return cast_to(multiply(subtract(wide, mean), factor), x.dtype)
 
 
 def _on(part: Any, axes: tuple[int, ...], rank: int) -> Any:
