@@ -42,7 +42,7 @@ class _CachedGraph:
 
 
 _gradients: LRUCache[Any, _CachedGraph] = LRUCache(_LIMIT)
-_compositions: LRUCache[Any, Graph] = LRUCache(_LIMIT)
+_compositions: LRUCache[Any, Call] = LRUCache(_LIMIT)
 
 
 class _StructuralKey:
@@ -172,10 +172,11 @@ def composition(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
             return function(*tensors, **attributes)  # type: ignore[call-arg, arg-type]
         kinds = map(type, attributes.values())  # numbers of NumPy promote otherwise than equal ones
         key = (function, here().key, *[x.type for x in tensors], *attributes.items(), *kinds)
-        body = _compositions.get(key)
-        if body is None:
-            body = _compositions.setdefault(key, _traced(function, tensors, attributes))
-        return as_tuple(Call(body).recorded()(*tensors))[0]
+        op = _compositions.get(key)
+        if op is None:
+            body = _traced(function, tensors, attributes)
+            op = _compositions.setdefault(key, Call(body).recorded())
+        return as_tuple(op(*tensors))[0]
 
     return composed
 

@@ -39,7 +39,7 @@ class DType:
     ('float32', 4)
     """
 
-    __slots__ = ("kind", "name", "numpy_dtype", "short")
+    __slots__ = ("is_differentiable", "kind", "name", "numpy_dtype", "short")
 
     def __init__(self, name: str, short: str, numpy_dtype: Any, kind: str) -> None:
         self.name = name
@@ -47,6 +47,8 @@ class DType:
         #: NumPy's dtype; None only for tokens.
         self.numpy_dtype: np.dtype = numpy_dtype
         self.kind = kind
+        #: Whether tensors of this type have cotangents: floating and complex ones do.
+        self.is_differentiable = kind in ("floating", "complex")
 
     @property
     def as_numpy_dtype(self) -> type[Any]:
@@ -111,11 +113,6 @@ class DType:
     def base_dtype(self) -> DType:
         """The type itself: there are no reference types."""
         return self
-
-    @property
-    def is_differentiable(self) -> bool:
-        """Whether tensors of this type have cotangents: floating and complex ones do."""
-        return self.kind in ("floating", "complex")
 
     @property
     def real(self) -> DType:

@@ -540,7 +540,10 @@ def _adapting(value: Any, other: Tensor) -> DType | None:
 
 def _is_strong(value: Any) -> bool:
     """Whether the value has its own dtype, to which others adapt."""
-    return type(value) is Tensor or hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
+    kind = type(value)
+    if kind is Tensor or kind in PYTHON_DTYPES:
+        return kind is Tensor
+    return hasattr(value, "__tracegraph_tensor__") or _holds_tensors(value)
 
 
 # Broadcasting.
@@ -588,17 +591,31 @@ def broadcast_two(x: Shape, y: Shape) -> Shape | None:
 def broadcast(x: Tensor, shape: Shape) -> Tensor:
     """x broadcast to `shape` by NumPy's rule; x itself if it has the shape already."""
     own = x.type.shape
-    if own == shape or isinstance(own, ShapeVariable):
+    if own == shape:
         return x
+    ops = _broadcasts.get((own, shape))
+    if ops is None:
+        ops = _broadcasts.remember((own, shape), _broadcast_ops(own, shape))
+    for op in ops:
+        x = op(x)
+    return x
+
+
+#: The ops that broadcast one shape to another.
+_broadcasts: Memo[tuple[Shape, Shape], tuple[Op, ...]] = Memo()
+
+
+def _broadcast_ops(own: Shape, shape: Shape) -> tuple[Op, ...]:
+    if isinstance(own, ShapeVariable):
+        return ()
     if isinstance(shape, ShapeVariable):
-        return BroadcastTo(shape, ())(x)
+        return (BroadcastTo(shape, ()),)
     offset = len(shape) - len(own)
     kept = [k for k, size in enumerate(own) if not (size == 1 and shape[k + offset] != 1)]
     if len(kept) == len(shape):
-        return x
-    if len(kept) < len(own):
-        x = Reshape(tuple(own[k] for k in kept))(x)
-    return BroadcastTo(shape, tuple(k + offset for k in kept))(x)
+        return ()
+    to = BroadcastTo(shape, tuple(k + offset for k in kept))
+    return (to,) if len(kept) == len(own) else (Reshape(tuple(own[k] for k in kept)), to)
 
 
 def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
