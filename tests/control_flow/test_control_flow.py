@@ -1493,19 +1493,9 @@ def test_results_of_python_functions_of_unknown_rank_name_the_repair():
     def sin(x):
         return tg.numpy_function(np.sin, [x], tg.float64)
 
-    def converted(x):
-        for _ in tg.range(3):
-            x = x + sin(x)
-        return x
-
     forms = [
-        converted,
-        lambda x: sin(x) if x > 0.0 else x,
-        lambda x: tg.cond(x > 0.0, lambda: sin(x), lambda: x),
-        lambda x: repeat(sin, x, 3),
         lambda x: tg.map_fn(sin, tg.stack([x, x])),
-        lambda x: tg.scan(lambda s, y: sin(s), tg.stack([x, x])),
-        lambda x: repeat(lambda x: tg.cast(sin(x) == x, tg.float64), x, 3),
+        lambda x: sin(x) if x > 0.0 else x[None][x[None] < 0.0],
         lambda x: repeat(lambda x: tg.transpose(sin(x)), x, 3),
         lambda x: repeat(lambda x: tg.add_n([sin(x), x]), x, 3),
     ]
@@ -1515,6 +1505,59 @@ def test_results_of_python_functions_of_unknown_rank_name_the_repair():
         ) as caught:
             tg.function(form)(f64(0.5))
         assert "test_control_flow.py" in str(caught.value)
+
+
+def test_results_of_python_functions_take_the_shape_of_what_they_meet():
+    seen, v = [], tg.Variable(0.0, dtype=tg.float64)
+
+    def sin(x):
+        return tg.numpy_function(lambda a: (seen.append(float(v)), np.sin(a))[1], [x], tg.float64)
+
+    def assigned(x):
+        if x > 0.0:
+            v.assign(sin(x))
+        return v.read_value()
+
+    def added(x):
+        for _ in tg.range(2):
+            x = x + sin(x)
+        return x
+
+    def is_added(x):
+        return x + np.sin(x) + np.sin(x + np.sin(x))
+
+    scalar = tg.TensorSpec([], tg.float64)
+    forms = [  # what each gives for x, and how often it calls Python
+        (lambda x: sin(x) if x > 0.0 else x, np.sin, 1),
+        (lambda x: tg.cond(x <= 0.0, lambda: x, lambda: sin(x)), np.sin, 1),
+        (lambda x: tg.switch_case(1, [lambda: x, lambda: sin(x)]), np.sin, 1),
+        (lambda x: repeat(sin, x, 2), lambda x: np.sin(np.sin(x)), 2),
+        (lambda x: tg.scan(lambda s, y: sin(s), tg.stack([x, x]))[1], np.sin, 1),
+        (lambda x: tg.map_fn(sin, x[None], fn_output_signature=scalar)[0], np.sin, 1),
+        (assigned, np.sin, 1),
+        (added, is_added, 2),
+    ]
+    x = f64(0.5)
+    for form, expected, count in forms:
+        f = tg.function(form)
+        for _ in range(2):
+            seen.clear()
+            np.testing.assert_allclose(f(x).numpy(), expected(0.5), rtol=1e-15)
+            assert len(seen) == count
+
+
+def test_a_result_of_another_shape_than_what_it_meets_is_refused():
+    @tg.function
+    def f(x):
+        y = x
+        if x > 0.0:
+            y = tg.numpy_function(lambda a: np.stack([a, a]), [x], tg.float64)
+        return y
+
+    assert f(f64(-1.0)).numpy() == -1.0
+    with pytest.raises(ShapeError, match=r"f64\[2\] does not have the shape \[\]") as caught:
+        f(f64(1.0))
+    assert "test_control_flow.py" in str(caught.value)
 
 
 def test_ensure_shape_declares_what_a_python_function_returns():

@@ -627,3 +627,20 @@ def test_a_registered_gradient_has_the_sizes_of_its_input(monkeypatch):
     assert f(x, 2 * x).numpy().tolist() == (2 * x).numpy().tolist()
     with pytest.raises(ValueError, match="fix: "):
         f(x, tg.ones([2, 2, 1]))
+
+
+def test_a_second_function_has_sizes_of_its_own():
+    def taken(x):
+        n = x.shape[0]
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            rows = x[n - 1] + x[n // 2], x[: n - 1]
+            y = sum(tg.reduce_sum(row**2) for row in rows)
+        return y, tape.gradient(y, x), tg.range(n // 2 + 1)
+
+    x = np.arange(10.0).reshape(5, 2)
+    expected = [np.asarray(part) for part in taken(tg.constant(x))]
+    for _ in range(2):  # each traced anew: the sizes have equal names, and are not the same
+        f = tg.function(taken, input_signature=[tg.TensorSpec([None, 2], tg.float64)])
+        for found, right in zip(f(x), expected):
+            np.testing.assert_array_equal(found.numpy(), right)

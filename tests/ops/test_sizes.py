@@ -25,6 +25,7 @@ MADE = {
     "concat": lambda n: tg.concat([tg.zeros([n])] * 1000, 0),
     "confusion_matrix": lambda n: tg.math.confusion_matrix([0, 1], [0, 1], num_classes=n),
     "diag": lambda n: tg.linalg.diag(np.ones((2, 2, 2, 2)), k=n),
+    "dynamic_stitch": lambda n: tg.dynamic_stitch([[0], [n]], [[1.0], [2.0]]),
     "crop_and_resize": lambda n: tg.image.crop_and_resize(IMAGE, [[0.0] * 4], [0], [n, n]),
     "eye": lambda n: tg.eye(2, batch_shape=[n]),
     "fill": lambda n: tg.fill([n, 2], 1),
@@ -108,6 +109,27 @@ def test_a_diagonal_far_outside():
 def test_products_of_sizes_do_not_overflow(shape):
     with pytest.raises(InvalidArgumentError):
         tg.zeros(shape)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        tg.eye,
+        lambda n: tg.linspace(0.0, 1.0, n),
+        lambda n: tg.one_hot([1], n),
+        lambda n: tg.repeat(ONE, n),
+        lambda n: tg.zeros([n]),
+    ],
+)
+@pytest.mark.parametrize("size", [2**63, 10**30])
+def test_a_size_of_more_than_64_bits_is_refused_as_every_size_that_no_machine_holds(make, size):
+    with pytest.raises(InvalidArgumentError, match="64 bits"):
+        make(size)
+
+
+def test_a_number_of_partitions_that_no_machine_holds():
+    with pytest.raises(InvalidArgumentError, match="1,000,000,000,000 partitions are as many"):
+        tg.dynamic_partition([1.0, 2.0], [0, 1], 10**12)
 
 
 def test_negative_sizes_are_refused():

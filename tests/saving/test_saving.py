@@ -1091,15 +1091,40 @@ def test_layers_that_are_built_while_a_function_is_traced_are_saved(tmp_path):
     assert load(tmp_path / "m").layer.kernel.shape == (3, 2)
 
 
-def test_dicts_with_a_default_are_saved_as_dicts(tmp_path):
+def test_dicts_of_pythons_own_classes_are_saved_as_such(tmp_path):
     model = tg.Module()
     model.heads = collections.defaultdict(list)
     model.heads["en"].append(tg.Variable([1.0]))
+    model.other = collections.defaultdict(lambda: 5, b=1, a=2)
+    model.blocks = collections.OrderedDict(w=tg.Variable(2.0), b=tg.Variable(3.0))
     model.counts = collections.Counter("aab")
     save(model, tmp_path / "m")
     loaded = load(tmp_path / "m")
-    assert loaded.heads["en"][0].numpy() == [1.0] and loaded.counts == {"a": 2, "b": 1}
-    assert len(loaded.variables) == 1
+    save(loaded, tmp_path / "again")
+    for found in (loaded, load(tmp_path / "again")):
+        assert type(found.heads) is collections.defaultdict and found.heads["absent"] == []
+        assert found.heads["en"][0].numpy() == [1.0] and found.counts == {"a": 2, "b": 1}
+        assert list(found.other) == ["b", "a"] and found.other.default_factory is None
+        assert type(found.blocks) is collections.OrderedDict and list(found.blocks) == ["w", "b"]
+        assert len(found.variables) == 3
+
+
+def test_loaded_functions_return_dicts_of_pythons_own_classes(tmp_path):
+    def params(x):
+        made = collections.defaultdict(float, w=x, b=2.0 * x)
+        return collections.OrderedDict(z=made, y={"x": x})
+
+    f = tg.function(lambda p: (p, params(p["z"]["w"])))
+    given = params(tg.constant(1.0))
+    f(given)
+    save({"f": f}, tmp_path / "m")
+    loaded = load(tmp_path / "m")["f"]
+    plain = {key: dict(value) for key, value in given.items()}
+    for found in (*loaded(given), *loaded(plain)):  # in place of its class, any dict is taken
+        assert type(found) is collections.OrderedDict and list(found) == ["z", "y"]
+        assert type(found["z"]) is collections.defaultdict and list(found["z"]) == ["w", "b"]
+        assert found["z"].default_factory is float and type(found["y"]) is dict
+        assert float(found["z"]["b"]) == 2.0
 
 
 def test_a_variable_that_would_be_lost_is_refused(tmp_path):

@@ -6,7 +6,8 @@ name, which says what it is:
     {"float": "2.5"}  {"complex": ["0.0", "1.0"]}  {"bytes": "00ff"}  {"int": "9007199254740993"}
     {"scalar": "f32 2.5"}  {"dtype": "f32"}  {"type": "f32[n,4]"}  {"shape": [null, 4]}
     {"spec": {"shape": [null, 4], "dtype": "f32", "name": null}}
-    {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
+    {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}  {"ordered_dict": [...]}
+    {"default_dict": {"default": "list", "items": [[key, value], ...]}}
     {"namedtuple": {"name": "Point", "fields": [["x", ...], ["y", ...]]}}  {"dataclass": ...}
 
 Each value has one form, so rewriting what was read gives the same text. A namedtuple or dataclass
@@ -59,11 +60,17 @@ def _no_special(value: Any) -> Any:
     raise NoData(value)
 
 
-#: Dict classes fully described by their entries, apart from the default of a missing one.
-_DICTS = (
-    *(dict, collections.OrderedDict, collections.defaultdict, collections.Counter),
-    *(collections.UserDict, types.MappingProxyType),
-)
+#: Dict classes fully described by their entries, with the names of their encodings.
+_DICTS = {
+    **dict.fromkeys([dict, collections.UserDict, types.MappingProxyType], "dict"),
+    collections.Counter: "dict",
+    collections.OrderedDict: "ordered_dict",
+    collections.defaultdict: "default_dict",
+}
+#: What may give the value of a missing key of a defaultdict; another factory is not kept.
+_DEFAULTS = {
+    kind.__name__: kind for kind in (bool, bytes, complex, dict, float, int, list, set, str, tuple)
+}
 
 
 def encoded(value: Any, special: Special = _no_special, inside: Inside | None = None) -> Any:
@@ -83,7 +90,8 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
         name = "list" if type(value) is list else "tuple"
         return {name: [enter(item, place) for place, item in enumerate(value)]}
     if type(value) in _DICTS:
-        return {"dict": [[enter(key, KEY), enter(item, key)] for key, item in value.items()]}
+        items = [[enter(key, KEY), enter(item, key)] for key, item in value.items()]
+        return _dict_of(value, items)
     kind = record_kind(value)
     try:
         return special(value)  # a dataclass may be a Module
@@ -95,6 +103,16 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
         raise NoData(value)
     fields = [[name, enter(item, name)] for name, item in rows]
     return {kind: {"name": type(value).__name__, "fields": fields}}
+
+
+def _dict_of(value: Any, items: list[list[Any]]) -> Any:
+    """A dict of one of the known classes, given its items."""
+    name = _DICTS[type(value)]
+    if name != "default_dict":
+        return {name: items}
+    default = value.default_factory
+    known = next((text for text, kind in _DEFAULTS.items() if kind is default), None)
+    return {name: {"default": known, "items": items}}
 
 
 def _numpy_scalar(value: np.generic) -> Any:
@@ -222,6 +240,8 @@ class Decoder:
             "list": lambda e: e.each(self.read),
             "tuple": lambda e: tuple(e.each(self.read)),
             "dict": self._dict,
+            "ordered_dict": lambda e: collections.OrderedDict(self._dict(e)),
+            "default_dict": self._default_dict,
             "namedtuple": lambda e: self._record("namedtuple", e),
             "dataclass": lambda e: self._record("dataclass", e),
             **(special or {}),
@@ -259,6 +279,11 @@ class Decoder:
                 row.fail(f"the key {shown(key)} is given twice")
             found[key] = value
         return found
+
+    def _default_dict(self, entry: Entry) -> collections.defaultdict[Any, Any]:
+        default, items = entry.fields("default", "items")
+        factory = default.optional(lambda e: e.choice(_DEFAULTS))
+        return collections.defaultdict(factory, self._dict(items))
 
     def _record(self, kind: str, entry: Entry) -> Any:
         name_entry, fields_entry = entry.fields("name", "fields")

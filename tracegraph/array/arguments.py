@@ -23,6 +23,7 @@ from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import int32, int64, rank_fix
 from tracegraph.errors import (
     DTypeError,
+    InvalidArgumentError,
     Mismatch,
     ShapeError,
     SignatureError,
@@ -126,7 +127,8 @@ def as_sizes(op: str, what: str, value: Any) -> tuple[Any, ...]:
             fact = f"{what} must be made of integers, and {shown(number)} is {kind_of(number)}"
             refuse(op, fact, fix="use ints")
         if known_int(number) and not -SIZE_LIMIT <= number < SIZE_LIMIT:
-            refuse(op, f"{what} has {number}, which has more than 64 bits", fix="use smaller ints")
+            fact = f"{op}: {what} has {number}, which has more than 64 bits"
+            fail(InvalidArgumentError, fact, fix="check the sizes: one of them is far too large")
     return numbers
 
 

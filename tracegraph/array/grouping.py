@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.indexing.selection import boolean_mask
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import TensorType, as_dtype, bool_, int32, int64
+from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
 from tracegraph.ops.broadcast import full, full_like
@@ -133,9 +134,9 @@ def dynamic_partition(
 
     `partitions` has the shape of the first axes of `data`; slices keep their order. The number of
     slices in a group is a size found at run time, unless the partitions are known while tracing.
-    Raises InvalidArgumentError for a number that is not a group, at top level and if it is known
-    while tracing; a slice whose number is only known at run time is left out, unless the function
-    is built with `check_bounds`.
+    Raises InvalidArgumentError for more than 2^20 groups, each of which is a tensor, and for a
+    number that is not a group, at top level and if it is known while tracing; a slice whose number
+    is only known at run time is left out, unless the function is built with `check_bounds`.
 
     >>> [x.numpy().tolist() for x in tg.dynamic_partition([10, 20, 30], [0, 1, 0], 2)]
     [[10, 30], [20]]
@@ -145,6 +146,9 @@ def dynamic_partition(
     count = as_count(op, "the number of partitions", num_partitions)
     if not known_int(count) or count == 0:
         refuse_kind(op, "the number of partitions is a positive int", num_partitions, fix="use 2")
+    if count > _MOST_GROUPS:
+        fact = f"{op}: {count:,} partitions are as many tensors, and the limit is {_MOST_GROUPS:,}"
+        fail(InvalidArgumentError, fact, fix="check the number: it is far too large")
     rank = rank_of(op, groups)
     if same_shape(sizes_of(op, x)[:rank], groups.type.shape) is None:
         refuse(
@@ -155,6 +159,10 @@ def dynamic_partition(
         x, groups = Reshape((1, *x.type.shape))(x), Reshape((1,))(groups)
     numbers = (broadcast(as_tensor(k, groups.dtype), groups.type.shape) for k in range(count))
     return [boolean_mask(x, EQUAL(groups, number)) for number in numbers]
+
+
+#: Each group is a tensor, so a number far too large would fill the memory with tensors.
+_MOST_GROUPS = 2**20
 
 
 def _check_groups(x: Tensor, groups: Tensor, count: int) -> None:

@@ -20,7 +20,7 @@ from tracegraph.array.creation import identity, shape
 from tracegraph.array.joining import stack, together
 from tracegraph.array.runtime_sizes import is_open, largest, runtime_size
 from tracegraph.array.shaping import pad, reshape
-from tracegraph.core.shapes import maximum, same_shape, same_size
+from tracegraph.core.shapes import Size, maximum, same_shape, same_size
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import (
     DType,
@@ -93,17 +93,22 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     if (numbers < 0).any():
         fact = f"{op}: the indices count from 0, and there is {numbers.min()}"
         fail(InvalidArgumentError, fact, fix="use numbers of zero or more")
-    source = np.full(int(numbers.max(initial=-1)) + 1, -1)
+    length = int(numbers.max(initial=-1)) + 1
+    if length > np.unique(numbers).size:  # so large, perhaps, that an array would not fit in memory
+        return _stitched(from_array(numbers.astype(np.int64)), length, joined)
+    source = np.empty(length, np.int32)
     source[numbers] = np.arange(len(numbers))
-    found = Gather(0, 0)(joined, from_array(np.maximum(source, 0).astype(np.int32)))
-    if (source >= 0).all():
-        return found
-    return _zero_elsewhere(from_array(source >= 0), found)
+    return Gather(0, 0)(joined, from_array(source))
 
 
 def _stitched_by_run(places: Sequence[Tensor], rows: Tensor) -> Tensor:
     numbers = Concatenate(0)(*(reshape(cast_to(at, int64), [-1]) for at in places))
     length = runtime_size("dynamic_stitch", ops.ADD(largest(numbers, -1), as_tensor(1, int64)))
+    return _stitched(numbers, length, rows)
+
+
+def _stitched(numbers: Tensor, length: Size, rows: Tensor) -> Tensor:
+    """`length` rows, the one at numbers[i] being rows[i], and others 0."""
     # Of several rows for one position, the last one has the largest number.
     count = numbers.type.shape[0]
     none = full(-1, TensorType(int32, (length,)))

@@ -31,6 +31,7 @@ from tracegraph.errors import (
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.shape import may_take_rank_of, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tracing.trace import current_trace
 
@@ -207,6 +208,10 @@ def common_type(one: Any, other: Any, place: StatePlace) -> TensorType:
     first, second = type_of(one), type_of(other)
     if first.dtype is not second.dtype:
         place.refuse(DTypeError, one, other, f"convert one: tg.cast(…, tg.{first.dtype.name})")
+    if may_take_rank_of(second.shape, first.shape):
+        return first
+    if may_take_rank_of(first.shape, second.shape):
+        return second
     if same_shape(first.shape, second.shape) is None:
         place.refuse(UnfitState, one, other, rank_fix(first, second) or place.fix)
     return first
@@ -253,7 +258,9 @@ def as_type(leaf: Any, type: TensorType) -> Tensor:
     """A leaf as a tensor of a type returned by `common_type`."""
     if is_undefined(leaf):
         return full(0, type)
-    return as_tensor(leaf, type.dtype) if is_number(leaf) else as_tensor(leaf)
+    if is_number(leaf):
+        return as_tensor(leaf, type.dtype)
+    return with_rank_of(as_tensor(leaf), type.shape)
 
 
 # What bodies have from outside.

@@ -21,7 +21,7 @@ from tracegraph.control_flow.regions import (
     telling,
     traced_region,
 )
-from tracegraph.core.shapes import same_shape
+from tracegraph.core.shapes import ShapeVariable, same_shape
 from tracegraph.core.source import here
 from tracegraph.core.types import bool_, int32, rank_fix
 from tracegraph.eager.tensor_methods import host_array
@@ -42,6 +42,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
+from tracegraph.ops.shape import may_take_rank_of, with_rank_of
 from tracegraph.tensor_arrays.array_states import chosen_alike, common_needs, measured, supplied
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def _chosen(
             known = host_array(decider)
             place = int(not known) if decider.dtype.is_bool else int(known)
             return functions[place][1]()
-    outputs = choice(op, decider, regions)
+    outputs = choice(op, decider, regions, [_with_known_ranks(regions)] * len(regions))
     return measured(regions[0].results.pack(outputs))
 
 
@@ -309,6 +310,21 @@ def _branch(
     return finished(builder, [*results, *new, *checks]), len(results)
 
 
+def _with_known_ranks(
+    regions: Sequence[TracedRegion],
+) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Turns the results of a region into those with the shapes of other regions, where only the run
+    knows a rank."""
+    shapes = []
+    for types in zip(*(region.result_types for region in regions), strict=True):
+        ranked = [x.shape for x in types if not isinstance(x.shape, ShapeVariable)]
+        shapes.append(ranked[0] if ranked else None)
+    return lambda results: [
+        x if shape is None else with_rank_of(x, shape)
+        for x, shape in zip(results, shapes, strict=True)
+    ]
+
+
 def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_values: bool) -> None:
     """Raises TraceError for two branches that return different structures or dtypes, and ShapeError
     for different shapes."""
@@ -329,6 +345,8 @@ def _check_alike(name: str, first: TracedRegion, other: TracedRegion, reads_valu
                 source=here(),
                 fix=f"convert one of them: tg.cast(x, tg.{x.dtype.name})",
             )
+        if may_take_rank_of(x.shape, y.shape) or may_take_rank_of(y.shape, x.shape):
+            continue
         if same_shape(x.shape, y.shape) is None and not may_differ(
             [x.shape, y.shape], reads_values
         ):

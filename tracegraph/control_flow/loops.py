@@ -38,7 +38,7 @@ from tracegraph.ops.broadcast import BroadcastTo, stack
 from tracegraph.ops.constant import Iota, constant
 from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
 from tracegraph.ops.index import Gather
-from tracegraph.ops.shape import Concatenate, Slice
+from tracegraph.ops.shape import Concatenate, Slice, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
 
@@ -752,8 +752,12 @@ def map_fn(
     rows, structure, length = _rows("map_fn", elems)
     names = names_of_parameters(fn, [len(rows)])
     loop = _ScanLoop("map_fn", [], rows, length, False, names)
-    _, stacked = loop.run(lambda *given: ((), fn(structure.pack([*given]))))
     expected = dtype if fn_output_signature is None else fn_output_signature
+
+    def step(*given: Tensor) -> Any:
+        return (), _with_declared_ranks(fn(structure.pack([*given])), expected)
+
+    _, stacked = loop.run(step)
     if expected is not None:
         _check_signature(stacked, expected)
     if not back_prop:
@@ -979,6 +983,7 @@ def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
             operands=[operand_text(value)],
             fix=f"convert it: tg.cast(x, tg.{before.dtype.name})",
         )
+    value = with_rank_of(value, before.type.shape)
     if same_shape(value.type.shape, before.type.shape) is None:
         fail(
             ShapeError,
@@ -1073,6 +1078,23 @@ def _some_rows(x: Tensor, start: Any, end: Any) -> Tensor:
 
 def _stopped(x: Tensor) -> Tensor:
     return StopGradient()(x) if x.dtype.is_differentiable else x
+
+
+def _with_declared_ranks(returned: Any, expected: Any) -> Any:
+    """What a step returns, with the shapes of the signature where only the run knows a rank."""
+    leaves, structure = nest.flatten_structure(returned)
+    specs = nest.flatten(expected)
+    if len(leaves) != len(specs):
+        return returned
+    shapes = [TensorShape(getattr(spec, "shape", None)) for spec in specs]
+    return structure.pack(
+        [
+            with_rank_of(x, tuple(shape))
+            if isinstance(x, Tensor) and shape.rank is not None and None not in shape.as_list()
+            else x
+            for x, shape in zip(leaves, shapes, strict=True)
+        ]
+    )
 
 
 def _check_signature(stacked: Any, expected: Any) -> None:

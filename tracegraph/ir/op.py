@@ -197,11 +197,12 @@ class _Interning(type):
         """The unique op of this class with these attributes."""
         if kwargs or len(args) != len(cls.field_names):
             args = cls.complete(args, kwargs)
+        args = tuple(map(plain, args))  # first: sizes of two functions are not to be compared
         key = (cls, *map(attribute_key, args))
         found = _interned.get(key)
         if found is not None:
             return found
-        new = super().__call__(*map(plain, args))
+        new = super().__call__(*args)
         with entered(_interning):
             return _interned.setdefault(key, new)
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from tracegraph.core.shapes import (
+    Dim,
     Shape,
     ShapeVariable,
     Size,
@@ -313,6 +314,20 @@ def without_axis(shape: Shape, axis: int) -> Shape:
 def with_sizes(x: Tensor, sizes: Shape) -> Tensor:
     """x, whose shape is taken to be `sizes`, which every run checks where one of them is open."""
     return x if sizes == x.type.shape else EnsureShape(sizes)(x)
+
+
+def may_take_rank_of(own: Shape, other: Shape) -> bool:
+    """Whether a shape whose rank only the run knows, that of what a Python function returns, may be
+    taken to be another one, which it meets in a branch or a loop."""
+    if not isinstance(own, ShapeVariable) or isinstance(other, ShapeVariable):
+        return False
+    names = [name for size in other if isinstance(size, Dim) for name in size.names()]
+    return own.name.startswith("?") and not any(name.startswith("?") for name in names)
+
+
+def with_rank_of(x: Tensor, shape: Shape) -> Tensor:
+    """x, taken to have this shape if only the run knows its rank; the run checks it."""
+    return with_sizes(x, shape) if may_take_rank_of(x.type.shape, shape) else x
 
 
 def with_size(x: Tensor, axis: int, size: Size) -> Tensor:

@@ -92,4 +92,7 @@ def has_hash(entry: Any) -> bool:
     if kind in ("tuple", "namedtuple"):
         items = inner if kind == "tuple" else [item for _, item in inner["fields"]]
         return all(map(has_hash, items))
-    return kind not in ("list", "dict", "dataclass", "array", "variable")
+    return kind not in _WITHOUT_HASH
+
+
+_WITHOUT_HASH = ("list", "dict", "ordered_dict", "default_dict", "dataclass", "array", "variable")

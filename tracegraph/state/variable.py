@@ -57,7 +57,7 @@ from tracegraph.operands.conversion import as_tensor, converted, is_divided
 from tracegraph.operands.flags import as_flag
 from tracegraph.ops.effect import READ
 from tracegraph.ops.elementwise import IDENTITY
-from tracegraph.ops.shape import EnsureShape
+from tracegraph.ops.shape import EnsureShape, with_rank_of
 from tracegraph.state.deferred import waiting
 from tracegraph.tracing.initial_values import concrete_initial_value
 from tracegraph.tracing.name_scopes import scoped_name, told_name
@@ -634,6 +634,8 @@ class Variable(Slot, TensorMethods):
                 f"{self.dtype.name}",
                 fix=f"convert it: tg.cast(value, tg.{self.dtype.name})",
             )
+        if self.tensor_type.is_static:
+            new = with_rank_of(new, self.tensor_type.shape)
         if not _fits(self.tensor_type.shape, new.type.shape):
             fail(
                 ShapeError,
