@@ -590,23 +590,12 @@ def broadcast_two(x: Shape, y: Shape) -> Shape | None:
 
 def broadcast(x: Tensor, shape: Shape) -> Tensor:
     """x broadcast to `shape` by NumPy's rule; x itself if it has the shape already."""
-    own = x.type.shape
-    if own == shape:
-        return x
-    ops = _broadcasts.get((own, shape))
-    if ops is None:
-        ops = _broadcasts.remember((own, shape), _broadcast_ops(own, shape))
-    for op in ops:
-        x = op(x)
-    return x
-
-
-#: The ops that broadcast one shape to another.
-_broadcasts: Memo[tuple[Shape, Shape], tuple[Op, ...]] = Memo()
+    return _applied(_broadcast_ops(x.type.shape, shape), x)
 
 
 def _broadcast_ops(own: Shape, shape: Shape) -> tuple[Op, ...]:
-    if isinstance(own, ShapeVariable):
+    """The ops that broadcast one shape to another, in order."""
+    if own == shape or isinstance(own, ShapeVariable):
         return ()
     if isinstance(shape, ShapeVariable):
         return (BroadcastTo(shape, ()),)
@@ -618,19 +607,27 @@ def _broadcast_ops(own: Shape, shape: Shape) -> tuple[Op, ...]:
     return (to,) if len(kept) == len(own) else (Reshape(tuple(own[k] for k in kept)), to)
 
 
+def _applied(ops: tuple[Op, ...], x: Tensor) -> Tensor:
+    for op in ops:
+        x = op(x)
+    return x
+
+
 def elementwise_operands(op: str, x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Two operands of one dtype and one shape, ready for an elementwise op."""
     x, y = as_operands(op, x, y)
     if x.type is y.type:
         return x, y
-    shape = _broadcast_shapes.get((x.type, y.type))
-    if shape is None:
-        shape = _broadcast_shapes.remember((x.type, y.type), broadcast_shape(op, x, y))
-    return broadcast(x, shape), broadcast(y, shape)
+    ops = _broadcasts.get((x.type, y.type))
+    if ops is None:
+        shape = broadcast_shape(op, x, y)
+        own = _broadcast_ops(x.type.shape, shape), _broadcast_ops(y.type.shape, shape)
+        ops = _broadcasts.remember((x.type, y.type), own)
+    return _applied(ops[0], x), _applied(ops[1], y)
 
 
-#: The broadcast shape of two types.
-_broadcast_shapes: Memo[tuple[TensorType, TensorType], Shape] = Memo()
+#: The ops that broadcast two types to their common shape.
+_broadcasts: Memo[tuple[TensorType, TensorType], tuple[tuple[Op, ...], tuple[Op, ...]]] = Memo()
 
 
 def binary(op: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable[[Any, Any], Tensor]:
