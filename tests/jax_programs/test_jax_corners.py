@@ -339,6 +339,8 @@ def test_windows_of_bools_and_bits_and_windows_that_do_not_fit():
             over(x, 0, lax.bitwise_or, padding="VALID"),
             over(x.astype(jnp.uint8), np.uint8(255), lax.bitwise_and, padding="SAME"),
             lax.conv_general_dilated(image, jnp.ones((2, 1, 9)), (1,), "VALID"),
+            lax.reduce_window(x, 0, lax.add, (9,), (2,), "VALID"),
+            over(x[:0], 0, lax.add, padding="VALID"),
         ]
 
     x = np.int32([5, 3, 12, -7, 2, 0])

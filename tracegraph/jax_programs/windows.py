@@ -89,6 +89,8 @@ def _along(op: Op, x: Tensor, axis: int, size: int, step: int, gap: int) -> Tens
         return x
     reach = (size - 1) * gap + 1
     count = (x.type.shape[axis] - reach) // step + 1
+    if isinstance(count, int) and count <= 0:  # no window fits
+        return slice_axis(x, axis, 0, 0)
     found = None
     for place in range(0, reach, gap):
         part = slice_axis(x, axis, place, place + (count - 1) * step + 1, step)
