@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core.primitives import le_to_p, lt_to_p
+from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
 from jax.tree_util import tree_leaves
 
 import tracegraph as tg
@@ -81,7 +81,7 @@ ORDERED = [-np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-3, 1.0, np.inf, np.nan]
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p], ids=str)
+@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p, eq_to_p], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int32])
 def test_total_order(primitive, dtype):
     x = np.asarray(ORDERED, dtype) if dtype is not np.int32 else np.int32([-3, 0, 5])
@@ -91,6 +91,7 @@ def test_total_order(primitive, dtype):
     if dtype is not np.int32:
         size = len(x)
         wanted = np.tri(size, k=-1 if primitive is lt_to_p else 0, dtype=bool).T
+        wanted = np.eye(size, dtype=bool) if primitive is eq_to_p else wanted
         np.testing.assert_array_equal(np.reshape(found, (size, size)), wanted)
 
 

@@ -217,6 +217,11 @@ def _at_most_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]
     return eqn.expanded(lambda x, y: _as_ordered_bits(x) <= _as_ordered_bits(y), x, y)
 
 
+@converts("eq_to")
+def _same_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
+    return eqn.expanded(lambda x, y: _as_ordered_bits(x) == _as_ordered_bits(y), x, y)
+
+
 def _as_ordered_bits(x: Any) -> Any:
     """Integers in the total order of floating-point numbers: -nan, -inf, ..., -0, 0, ..., inf,
     nan."""
