@@ -45,8 +45,9 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _WAITING, _ABANDONED_AFTER = ".tracegraph-", 3600.0
 #: The suffix of JAX's entry names.
 _ENTRY = "-cache"
-#: Environment variables that XLA reads.
-_FLAGS = ("XLA_", "TF_", "LIBTPU_")
+#: How the environment variables begin by which XLA compiles. Others that begin with TF_ are of no
+#: use here, and those of other programs may be secrets, such as TF_VAR_password of Terraform.
+_FLAGS = ("XLA_", "LIBTPU_", "TF_XLA_", "TF_CUDNN_", "TF_CUBLAS_", "TF_ENABLE_ONEDNN_")
 
 #: JAX's settings while a program is compiled for a folder: every program becomes an entry, and XLA
 #: keeps none of its own files, whose path would be part of JAX's key.
@@ -169,11 +170,12 @@ def program_text(lowered: Any) -> str:
 
 
 def target() -> dict[str, str]:
-    """Everything besides a program's text that determines its executable, as text."""
+    """Everything besides a program's text that determines its executable, as text: several facts
+    are lines."""
     device = jax.devices()[0]
     return {
         "versions": _versions(),
-        "flags": repr(_flags()),
+        "flags": "\n".join(_flags()),
         "device": f"{device.platform}, {device.device_kind}",
         "runtime": device.client.platform_version,
         "devices": str(len(jax.devices())),
@@ -181,10 +183,10 @@ def target() -> dict[str, str]:
     }
 
 
-def _flags() -> list[tuple[str, str]]:
+def _flags() -> list[str]:
     """The flags that reach XLA: the environment's, and JAX's settings except those of its cache."""
-    given = [(k, v) for k, v in os.environ.items() if k.startswith(_FLAGS)]
-    of_jax = [(k, repr(v)) for k, v in jax.config.values.items() if "cache" not in k]
+    given = [f"{k}={v!r}" for k, v in os.environ.items() if k.startswith(_FLAGS)]
+    of_jax = [f"{k}={v!r}" for k, v in jax.config.values.items() if "cache" not in k]
     return sorted([*given, *of_jax])
 
 
@@ -193,10 +195,14 @@ def _processor() -> str:
     """Distinguishes CPUs: programs use the instructions of the CPU they are compiled on, and are
     partitioned for its number of threads."""
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    features: list[str] = []
+    facts = [f"machine {platform.machine()} {platform.processor()}", f"threads {threads}"]
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        features = sorted({x for x in file if x.startswith(("model name", "flags", "Features"))})
-    return repr((platform.machine(), platform.processor(), threads, features))
+        for name, _, text in sorted({x.partition(":") for x in file}):
+            if name.startswith("model name"):
+                facts.append(text.strip())
+            elif name.startswith(("flags", "Features")):
+                facts += sorted(text.split())
+    return "\n".join(facts)
 
 
 # Files.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ _FOLDER = "compiled"
 #: The file in a target's folder that describes the target.
 _TARGET = "target.json"
 _LARGEST_TARGET = 1 << 20
+#: How much of a fact that differs is told.
+_LONGEST_TEXT = 100
 
 
 def keep(program: Any, path: Path) -> None:
@@ -98,17 +100,23 @@ def _other_target(whole: Path, target: Mapping[str, str]) -> str:
     """How this process differs from the nearest target there is."""
     found = []
     for path in sorted(whole.glob(f"*/{_TARGET}")):
-        other = _read_target(path)
-        differences = [name for name in target if other.get(name) != target[name]]
-        found.append((len(differences), differences, other))
+        if other := _read_target(path):
+            differences = [name for name in target if other.get(name) != target[name]]
+            found.append((len(differences), differences, other, path.parent))
     if not found:
         return "there are none that can be read"
-    _, differences, other = min(found, key=lambda row: row[0])
-    texts = [
-        f"{name} was {_short(other.get(name))} and is now {_short(target[name])}"
-        for name in differences
-    ]
+    _, differences, other, folder = min(found, key=lambda row: row[0])
+    if not differences:
+        return f"the folder {os.fspath(folder)} was {_name(target)} when they were made"
+    texts = [_told(name, other.get(name), target[name]) for name in differences]
     return f"they were made where {', and '.join(texts)}"
+
+
+def _told(name: str, before: Any, now: str) -> str:
+    """How a fact differs: by which of its lines."""
+    lines = [x.splitlines() if isinstance(x, str) else [] for x in (before, now)]
+    old, new = ([x for x in a if x not in b] for a, b in (lines, lines[::-1]))
+    return f"{name} was {_short(old)} and is now {_short(new)}"
 
 
 def _read_target(path: Path) -> dict[str, str]:
@@ -119,6 +127,6 @@ def _read_target(path: Path) -> dict[str, str]:
     return found if isinstance(found, dict) else {}
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _short(lines: Sequence[str]) -> str:
+    text = ", ".join(lines) or "nothing"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

@@ -221,7 +221,8 @@ class Memory(NamedTuple):
 class Compile:
     """A program that was compiled, or read from disk: its graph, the line of its first node, the
     types of its inputs, its number of nodes, the time it took, and whether it was read: then its
-    operations have the lines of the process that compiled it."""
+    operations have the lines of the process that compiled it. `made` are the types of what its
+    first nodes make."""
 
     name: str
     place: str
@@ -229,6 +230,7 @@ class Compile:
     nodes: int
     seconds: float
     is_read: bool
+    made: tuple[TensorType, ...]
 
     @property
     def module(self) -> str:
@@ -236,6 +238,8 @@ class Compile:
         return f"jit_{_NUMBER.sub('', self.name)}".rstrip("_")
 
 
+#: Of how many nodes of a program the types are kept.
+_TYPES_KEPT = 200
 #: The latest programs that this process compiled.
 compiles: deque[Compile] = deque(maxlen=1000)
 
@@ -688,7 +692,8 @@ class Program:
 def _compile_of(graph: Graph, seconds: float, is_read: bool) -> Compile:
     place = next((str(node.source) for node in graph.nodes if node.source.line), "")
     nodes = sum(len(inner.nodes) for inner in graph.graphs())
-    return Compile(graph.name, place, graph.input_types, nodes, seconds, is_read)
+    made = tuple(y.type for node in graph.nodes[:_TYPES_KEPT] for y in node.outputs)
+    return Compile(graph.name, place, graph.input_types, nodes, seconds, is_read, made)
 
 
 #: The programs bound to one device or, by their options, to one platform.

@@ -421,7 +421,16 @@ def test_what_was_compiled_is_told_by_line():
     found = tg.debugging.explain_compiles()
     (row,) = (row for row in found.rows if row.name == "powers")
     assert (row.change, row.fix) == ("they have 1; 2 nodes", "see f.explain_retraces()")
+    for count in (1, 2):
+        x = tg.sin(tg.ones([8])) if count == 2 else tg.ones([8])
+        tg.cos(x).numpy()
+    x = tg.Variable(tg.ones([8]))
+    for size in range(1, 4):
+        tg.cos(x[:size]).numpy()
+    found = tg.debugging.explain_compiles()
     loops = [row for row in found.rows if row.name == "top_level" and row.count > 1]
+    (sizes,) = (row for row in loops if row.change == "they compute f32[1]; f32[2]; f32[3]")
+    assert sizes.fix == "pad to few sizes"
     assert any("@tg.function" in row.fix for row in loops)
     assert found.seconds == pytest.approx(sum(row.seconds for row in found.rows))
     assert f"{mine.seconds:8.3f} s  4 programs  sines at test_comparing.py:" in str(found)

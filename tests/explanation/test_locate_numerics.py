@@ -219,6 +219,15 @@ def test_what_cannot_run_once_more_is_watched(options, capsys):
     assert capsys.readouterr().err.count("once") == (0 if options else 1)
 
 
+def test_what_python_returns_is_blamed_with_the_tensors_that_it_took():
+    def f(x):
+        return tg.numpy_function(lambda x: x * np.nan, [x], tg.float64)
+
+    text, _ = failure(f, np.ones(2))
+    fact, _, operand, _ = text.split("\n")
+    assert fact.startswith("host_call: f64[2] holds nan") and "f64[2]  (argument %x)" in operand
+
+
 def test_many_nodes_and_other_types(monkeypatch):
     monkeypatch.setattr(locate_numerics, "_LONGEST", 20)
 
@@ -232,6 +241,8 @@ def test_many_nodes_and_other_types(monkeypatch):
     text, _ = failure(f, 0.5, 1)
     assert text.startswith("log: f32[] holds nan or infinity, and the operands are finite\n")
     assert "numbers from 0 to 0" in text
+    text, _ = failure(tg.math.log, np.complex64([0, 3 + 4j]))
+    assert ", absolute values from 0 to 5\n" in text
 
 
 @pytest.mark.parametrize("option", ["locate_numerics", "check_numerics"])

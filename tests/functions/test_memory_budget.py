@@ -417,7 +417,11 @@ def test_what_is_no_size_is_refused(wrong):
 
 @pytest.mark.parametrize(
     ("given", "size"),
-    [("2GiB", 2 << 30), ("1.5 MB", 1_500_000), ("64kib", 65536), (77, 77), (np.int64(5), 5)],
+    [
+        *(("2GiB", 2 << 30), ("1.5 MB", 1_500_000), ("64kib", 65536), (77, 77), (np.int64(5), 5)),
+        ("9" * 400 + "TB", int("9" * 400) * 10**12),
+        ("4503599627370496.5KB", 4503599627370496500),
+    ],
 )
 def test_sizes_are_read(given, size):
     assert as_bytes(given) == size

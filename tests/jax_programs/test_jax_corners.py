@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core.primitives import le_to_p, lt_to_p
+from jax.extend.core.primitives import eq_to_p, le_to_p, lt_to_p
+from jax.tree_util import tree_leaves
 
 import tracegraph as tg
 from tracegraph.jax_programs.derivatives import custom_rules
@@ -80,7 +81,7 @@ ORDERED = [-np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-3, 1.0, np.inf, np.nan]
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p], ids=str)
+@pytest.mark.parametrize("primitive", [lt_to_p, le_to_p, eq_to_p], ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, jnp.bfloat16, np.int32])
 def test_total_order(primitive, dtype):
     x = np.asarray(ORDERED, dtype) if dtype is not np.int32 else np.int32([-3, 0, 5])
@@ -90,6 +91,7 @@ def test_total_order(primitive, dtype):
     if dtype is not np.int32:
         size = len(x)
         wanted = np.tri(size, k=-1 if primitive is lt_to_p else 0, dtype=bool).T
+        wanted = np.eye(size, dtype=bool) if primitive is eq_to_p else wanted
         np.testing.assert_array_equal(np.reshape(found, (size, size)), wanted)
 
 
@@ -294,6 +296,64 @@ doubled.defvjp(lambda x: (2.0 * x, x), lambda x, g: (3.0 * g * jnp.cos(x),))
 turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
 
 
+def extremes(x):
+    y = x.T
+    both = lax.max(x, y) + 2j * lax.min(x, y) + jnp.max(x, 0) * jnp.min(x, 1, initial=0.5)
+    return both + lax.cummax(x, axis=1), lax.atan2(x, y + 2), lax.conj(x.real)
+
+
+def test_order_of_complex_numbers():
+    x = complex_numbers(3, 3)
+    x[1] = [1 - 1j, 1 + 1j, 1]
+
+    def fn(x):
+        order = jnp.argsort(x, 1), lax.sort((x, x.imag), dimension=0, num_keys=2)
+        return *extremes(x), *order, lax.reduce_max(x[:0], (0,))
+
+    for found, wanted in zip(tree_leaves(tg.from_jax(fn)(x)), tree_leaves(fn(x))):
+        np.testing.assert_allclose(found, wanted, 1e-5)
+
+
+def test_products_are_cut_to_the_type_of_the_result_after_the_sum():
+    x, y = np.float32([[1.5, 2.5, -0.7]]), np.float32([[2.5], [1.5], [0.9]])
+
+    def fn(x, y):
+        pairs = ("float32", "int32"), ("bfloat16", "int8")
+        return [
+            jnp.matmul(x.astype(given), y.astype(given), preferred_element_type=wanted)
+            for given, wanted in pairs
+        ]
+
+    for found, wanted in zip(tg.from_jax(fn)(x, y), jax.jit(fn)(x, y)):
+        assert found.dtype.numpy_dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_windows_of_bools_and_bits_and_windows_that_do_not_fit():
+    def fn(x):
+        over = partial(lax.reduce_window, window_dimensions=(2,), window_strides=(1,))
+        is_odd = over(x % 2 == 1, False, lax.max, padding="SAME")
+        image = x.astype(jnp.float32)[None, None]
+        return [
+            is_odd,
+            over(x % 3 == 1, True, lax.min, padding="SAME"),
+            over(x, 0, lax.bitwise_or, padding="VALID"),
+            over(x.astype(jnp.uint8), np.uint8(255), lax.bitwise_and, padding="SAME"),
+            lax.conv_general_dilated(image, jnp.ones((2, 1, 9)), (1,), "VALID"),
+            lax.reduce_window(x, 0, lax.add, (9,), (2,), "VALID"),
+            over(x[:0], 0, lax.add, padding="VALID"),
+        ]
+
+    x = np.int32([5, 3, 12, -7, 2, 0])
+    for found, wanted in zip(tg.from_jax(fn)(x), fn(x)):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_polygamma_of_an_order_that_is_no_whole_number_is_nan():
+    x = np.float32([0, 1, 2, 1.5, -1]), np.float32([0.5, 1.5, 2, 0.3, 2])
+    np.testing.assert_allclose(tg.from_jax(lax.polygamma)(*x), lax.polygamma(*x), 1e-5)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "fn",
@@ -303,8 +363,9 @@ turned.defvjp(lambda x: (1j * x, x), lambda x, g: ((2 + 1j) * x * g,))
         lambda x: jnp.linalg.slogdet(x)[1],
         lambda x: jnp.linalg.solve(x, x[:, :2] ** 2),
         lambda x: jnp.linalg.inv(x) @ jnp.conj(x),
+        lambda x: extremes(x)[0] * jnp.sort(x, 0) + lax.sign(x),
     ],
-    ids=["custom_jvp", "custom_vjp", "slogdet", "solve", "inv"],
+    ids=["custom_jvp", "custom_vjp", "slogdet", "solve", "inv", "extremes"],
 )
 def test_derivatives_of_complex_numbers_are_the_conjugates_of_jaxs(fn):
     x = tg.constant(complex_numbers(3, 3))

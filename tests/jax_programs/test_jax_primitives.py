@@ -168,6 +168,7 @@ CASES = [
     binary("gt", lax.gt),
     binary("le", lax.le),
     binary("lt", lax.lt),
+    whole("eq_to", primitives.eq_to_p.bind, TIED[0], TIED[1]),
     whole("le_to", primitives.le_to_p.bind, TIED[0], TIED[1]),
     whole("lt_to", primitives.lt_to_p.bind, TIED[0], TIED[1]),
     unary("erf", lax.erf),

@@ -263,14 +263,27 @@ def test_a_damaged_program_is_compiled_anew_and_named(saved, hits, damage):
 
 def test_programs_for_something_else_are_refused_with_what_differs(saved, hits, monkeypatch):
     monkeypatch.setattr(disk, "_versions", lambda: "format-1-of-tomorrow")
-    refused(
-        saved, hits, "made where versions was 'format-1-tracegraph-.*and is now 'format-1-of-to"
-    )
+    refused(saved, hits, "made where versions was format-1-tracegraph-.*and is now format-1-of-to")
 
 
 def test_flags_are_a_part_of_the_target(saved, hits, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-    refused(saved, hits, "made where flags was")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    told = "XLA_FLAGS='--xla_cpu_enable_fast_math=false', XLA_PYTHON_CLIENT_MEM_FRACTION='0.5'"
+    refused(saved, hits, f"made where flags was .* and is now {told}. What")
+
+
+def test_variables_of_other_programs_are_no_part_of_the_target(monkeypatch):
+    before = disk.target()
+    monkeypatch.setenv("TF_VAR_password", "a secret of Terraform's")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    assert disk.target() == before
+
+
+def test_programs_in_a_folder_of_another_name_are_refused(saved, hits):
+    (folder,) = (saved / "compiled").iterdir()
+    folder.rename(folder.with_name("other"))
+    refused(saved, hits, f"the folder .*/other was {folder.name} when they were made")
 
 
 def test_there_may_be_none(tmp_path, hits):
@@ -314,7 +327,7 @@ def test_a_damaged_target_is_not_used(saved, hits, monkeypatch, damage):
     else:
         target.write_text({"cut": "[1, 2", "deep": "[" * 200_000}[damage])
     monkeypatch.setattr(disk, "_versions", lambda: "another")
-    refused(saved, hits, "made where versions was None")
+    refused(saved, hits, "there are none that can be read")
 
 
 def test_a_save_over_a_model_leaves_programs_that_fit_no_more(saved, hits):

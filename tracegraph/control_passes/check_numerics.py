@@ -17,7 +17,7 @@ import numpy as np
 
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.source import Source, sourced
-from tracegraph.core.types import TensorType, float32, int32
+from tracegraph.core.types import TOKEN, TensorType, float32, int32
 from tracegraph.ir.builder import Builder, copy_inputs, inline, operand_text
 from tracegraph.ir.op import Insertion, Op, Region
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -326,4 +326,5 @@ def _site(node: Node, loops: tuple[Source, ...]) -> Site:
     roles = " and ".join(node.source.roles)
     by = f"; {roles} derived it of this line" if roles else ""
     fact = f"{node.op.name}: {types} holds nan or infinity, and the operands are finite{by}"
-    return Site(fact, node.source, tuple(map(operand_text, node.inputs)), loops)
+    operands = tuple(operand_text(x) for x in node.inputs if x.type is not TOKEN)
+    return Site(fact, node.source, operands, loops)

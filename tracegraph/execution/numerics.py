@@ -236,7 +236,7 @@ def _range(value: Any) -> str:
     if array.dtype.kind not in "biufc":
         array = array.astype(np.float32)
     if array.dtype.kind == "c":
-        return f"absolute values {_range(np.abs(array))}"
+        return _range(np.abs(array)).replace("numbers from", "absolute values from")
     wrong = (("nan", np.isnan(array)), ("infinity", np.isinf(array)))
     texts = [
         f"{name} in {places.sum():,} of {counted(array.size, 'element')}"

@@ -82,6 +82,10 @@ def _change(name: str, found: Sequence[Any]) -> tuple[str, str]:
     if len(set(types)) > 1:
         fix = "pad to few sizes" if is_loop else "pad to few sizes, as with bucket_sizes"
         return f"they take {_several(types)}", fix
+    for made in zip(*(x.made for x in found)):
+        if len({x.shape for x in made}) > 1:
+            fix = "pad to few sizes" if is_loop else _TRACES
+            return f"they compute {_several(made)}", fix
     if is_loop:
         fix = "decorate what the loop repeats with @tg.function"
         return "other values are held, or other numbers are part of the program", fix

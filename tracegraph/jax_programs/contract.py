@@ -11,6 +11,7 @@ from tracegraph.core.types import float32, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.jax_programs.equations import Equation, converts, whole_numbers
 from tracegraph.jax_programs.sizes import sizes_of
+from tracegraph.ops.broadcast import full
 from tracegraph.ops.contract import PRECISIONS, Conv, Matmul
 from tracegraph.ops.elementwise import Cast
 from tracegraph.ops.shape import Reshape, Transpose, inverse
@@ -20,7 +21,7 @@ from tracegraph.ops.shape import Reshape, Transpose, inverse
 def _dot_general(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
     (of_x, of_y), (batch_x, batch_y) = eqn.params["dimension_numbers"]
     result = eqn.type
-    x, y = _of_products(eqn, x), _of_products(eqn, y)
+    x, y = _of_products(eqn, x, y)
     left, rows = _as_matrix(x, batch_x, of_x, is_left=True)
     right, columns = _as_matrix(y, batch_y, of_y, is_left=False)
     z = Matmul(_precision(eqn))(left, right)
@@ -40,15 +41,18 @@ def _precision(eqn: Equation) -> str:
     return max(names, key=PRECISIONS.index)
 
 
-def _of_products(eqn: Equation, x: Tensor) -> Tensor:
-    """An operand in a type that can hold sums of products: that of the result, if it is wider."""
-    dtype = eqn.type.dtype
+#: The kinds of numbers that products are summed in, each of which holds those before it.
+_KINDS = "integer", "floating", "complex"
+
+
+def _of_products(eqn: Equation, *xs: Tensor) -> list[Tensor]:
+    """The operands in the type in which products are summed: the widest of theirs and the result's,
+    so that nothing is cut off before the sum."""
+    dtypes = [x for x in (eqn.type.dtype, *(x.dtype for x in xs)) if x.kind in _KINDS]
+    dtype = max(dtypes, key=lambda x: (_KINDS.index(x.kind), x.size), default=float32)
     if dtype.is_integer and dtype.size < 4:
         dtype = int32
-    if dtype.is_bool:
-        dtype = float32
-    narrow = dtype.size < x.dtype.size and dtype.kind == x.dtype.kind
-    return x if x.dtype is dtype or narrow else Cast(dtype)(x)
+    return [x if x.dtype is dtype else Cast(dtype)(x) for x in xs]
 
 
 def _as_matrix(
@@ -70,9 +74,11 @@ def _as_matrix(
 @converts("conv_general_dilated")
 def _conv_general_dilated(eqn: Equation, x: Tensor, y: Tensor) -> Tensor:
     params = eqn.params
+    if 0 in eqn.type.shape:  # where the window is larger than what it slides over, too
+        return full(0, eqn.type)
     numbers = params["dimension_numbers"]
     rank = x.ndim - 2
-    x, y = _of_products(eqn, x), _of_products(eqn, y)
+    x, y = _of_products(eqn, x, y)
     n, channels, *spatial = numbers.lhs_spec
     x = Transpose((n, *spatial, channels))(x)
     outputs, inputs, *window = numbers.rhs_spec

@@ -42,7 +42,6 @@ _OPS: dict[str, Op] = {
     "asin": ops.Asin(),
     "asinh": ops.Asinh(),
     "atan": ops.Atan(),
-    "atan2": ops.Atan2(),
     "atanh": ops.Atanh(),
     "bessel_i0e": special.BesselI0e(),
     "bessel_i1e": special.BesselI1e(),
@@ -50,7 +49,6 @@ _OPS: dict[str, Op] = {
     "ceil": ops.Ceil(),
     "clz": LeadingZeros(),
     "complex": ops.Complex(),
-    "conj": ops.Conj(),
     "copy": ops.Identity(),
     "copy_p": ops.Identity(),
     "cos": ops.Cos(),
@@ -77,8 +75,6 @@ _OPS: dict[str, Op] = {
     "log1p": ops.Log1p(),
     "logistic": ops.Sigmoid(),
     "lt": ops.Less(),
-    "max": JaxMax(),
-    "min": JaxMin(),
     "mul": ops.Mul(),
     "name": ops.Identity(),
     "ne": ops.NotEqual(),
@@ -93,7 +89,6 @@ _OPS: dict[str, Op] = {
     "rem": ops.TruncateMod(),
     "rsqrt": ops.Rsqrt(),
     "shift_left": ops.ShiftLeft(),
-    "sign": ops.Sign(),
     "sin": ops.Sin(),
     "sinh": ops.Sinh(),
     "sqrt": ops.Sqrt(),
@@ -105,6 +100,51 @@ _OPS: dict[str, Op] = {
     "zeta": special.Zeta(),
 }
 RULES.update({name: _plain(op) for name, op in _OPS.items()})
+
+
+@converts("conj")
+def _conj(eqn: Equation, x: Tensor) -> Tensor:
+    return ops.Conj()(x if x.dtype.is_complex else ops.Complex()(x, full_like(x, 0)))
+
+
+@converts("sign")
+def _sign(eqn: Equation, x: Tensor) -> Tensor:
+    # JAX takes its derivative to be zero for complex numbers too.
+    return ops.Sign()(ops.StopGradient()(x) if x.dtype.is_complex else x)
+
+
+@converts("atan2")
+def _atan2(eqn: Equation, y: Tensor, x: Tensor) -> Any:
+    if y.dtype.is_complex:
+        return eqn.expanded(
+            lambda y, x: -1j * lax.log((x + 1j * y) / lax.sqrt(x * x + y * y)), y, x
+        )
+    return ops.Atan2()(*eqn.broadcast(y, x))
+
+
+@converts("max", "min")
+def _extreme(eqn: Equation, x: Tensor, y: Tensor) -> Any:
+    if x.dtype.is_complex:
+        return eqn.expanded(complex_max if eqn.name == "max" else complex_min, x, y)
+    return (JaxMax() if eqn.name == "max" else JaxMin())(*eqn.broadcast(x, y))
+
+
+def complex_max(x: Any, y: Any) -> Any:
+    """The number with the larger real part, or with the larger imaginary one if these are equal."""
+    return _picked(lax.gt, x, y)
+
+
+def complex_min(x: Any, y: Any) -> Any:
+    """The number with the smaller real part, or with the smaller imaginary one if these are
+    equal."""
+    return _picked(lax.lt, x, y)
+
+
+def _picked(is_first: Callable[..., Any], x: Any, y: Any) -> Any:
+    by_imaginary = is_first(jnp.imag(x), jnp.imag(y))
+    is_x = jnp.where(jnp.real(x) == jnp.real(y), by_imaginary, is_first(jnp.real(x), jnp.real(y)))
+    # Of two equal numbers, each has half of the derivative.
+    return jnp.where(x == y, x / 2 + y / 2, jnp.where(is_x, x, y))
 
 
 @converts("square")
@@ -161,7 +201,8 @@ def _polygamma(eqn: Equation, order: Tensor, x: Tensor) -> list[Tensor]:
         order = lax.stop_gradient(order)
         above = jnp.maximum(order, 1)  # zeta(1, x) is infinite, and digamma takes its place
         size = jnp.exp(lax.lgamma(above + 1)) * lax.zeta(above + 1, x)
-        return jnp.where(order == 0, lax.digamma(x), jnp.where(order % 2 == 0, -size, size))
+        found = jnp.where(order == 0, lax.digamma(x), jnp.where(order % 2 == 0, -size, size))
+        return jnp.where((order >= 0) & (order == lax.floor(order)), found, jnp.nan)
 
     return eqn.expanded(of_zeta, order, x)
 
@@ -174,6 +215,11 @@ def _less_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
 @converts("le_to")
 def _at_most_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
     return eqn.expanded(lambda x, y: _as_ordered_bits(x) <= _as_ordered_bits(y), x, y)
+
+
+@converts("eq_to")
+def _same_in_total_order(eqn: Equation, x: Tensor, y: Tensor) -> list[Tensor]:
+    return eqn.expanded(lambda x, y: _as_ordered_bits(x) == _as_ordered_bits(y), x, y)
 
 
 def _as_ordered_bits(x: Any) -> Any:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from tracegraph.core.types import as_dtype, int16, int32, int64, uint16
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor
+from tracegraph.jax_programs.elementwise import complex_max, complex_min
 from tracegraph.jax_programs.equations import Equation, converts
 from tracegraph.ops import reduce as ops
 from tracegraph.ops.broadcast import Sum, full_like
-from tracegraph.ops.elementwise import Cast, FloorMod
+from tracegraph.ops.elementwise import Cast, FloorMod, Imag, Real
 from tracegraph.ops.index import take_along
 from tracegraph.ops.sort import ArgSort, Sort, TopK
 
@@ -29,7 +31,9 @@ _REDUCTIONS: dict[str, type[Op]] = {
 }
 
 
-#: What combines the bits of integers, and what it makes of no elements.
+#: What combines complex numbers, and what it makes of no elements.
+_OF_COMPLEX = {"reduce_max": (complex_max, -np.inf), "reduce_min": (complex_min, np.inf)}
+#: The same for the bits of integers.
 _OF_BITS: dict[str, tuple[Callable[..., Any], int]] = {
     "reduce_and": (jnp.bitwise_and, -1),
     "reduce_or": (jnp.bitwise_or, 0),
@@ -37,9 +41,8 @@ _OF_BITS: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
-def _reduced_bits(eqn: Equation, x: Tensor) -> Tensor:
-    """The bits of integers along the axes, combined half with half until one is left."""
-    combine, of_none = _OF_BITS[eqn.name]
+def _halved(eqn: Equation, x: Tensor, combine: Callable[..., Any], of_none: Any) -> Tensor:
+    """The elements along the axes, combined half with half until one is left."""
     axes = sorted(eqn.params["axes"])
 
     def reduced(x: Any) -> Any:
@@ -60,7 +63,9 @@ def _reduced_bits(eqn: Equation, x: Tensor) -> Tensor:
 @converts(*_REDUCTIONS)
 def _reduce(eqn: Equation, x: Tensor) -> Tensor:
     if eqn.name in _OF_BITS and not x.dtype.is_bool:
-        return _reduced_bits(eqn, x)
+        return _halved(eqn, x, *_OF_BITS[eqn.name])
+    if eqn.name in _OF_COMPLEX and x.dtype.is_complex:
+        return _halved(eqn, x, *_OF_COMPLEX[eqn.name])
     if x.dtype.is_bool and eqn.name not in _OF_BITS:
         return Cast(x.dtype)(_reduction(eqn)(Cast(int32)(x)))
     return _reduction(eqn)(x)
@@ -92,7 +97,7 @@ def _collective(eqn: Equation, *xs: Tensor) -> list[Tensor]:
 @converts("reduce_xor")
 def _reduce_xor(eqn: Equation, x: Tensor) -> Tensor:
     if not x.dtype.is_bool:
-        return _reduced_bits(eqn, x)
+        return _halved(eqn, x, *_OF_BITS[eqn.name])
     count = Sum(tuple(sorted(eqn.params["axes"])))(Cast(int32)(x))
     return Cast(x.dtype)(FloorMod()(count, full_like(count, 2)))
 
@@ -118,20 +123,23 @@ def _running(eqn: Equation, x: Tensor) -> Tensor:
     return _RUNNING[eqn.name](eqn.params["axis"], bool(eqn.params["reverse"]))(x)
 
 
-_EXTREMES: dict[str, Callable[..., Any]] = {"cummax": jnp.maximum, "cummin": jnp.minimum}
+_EXTREMES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "cummax": (jnp.maximum, complex_max),
+    "cummin": (jnp.minimum, complex_min),
+}
 
 
 @converts(*_EXTREMES)
 def _running_extreme(eqn: Equation, x: Tensor) -> Any:
     params = {"axis": eqn.params["axis"], "reverse": bool(eqn.params["reverse"])}
-    step = _EXTREMES[eqn.name]
+    step = _EXTREMES[eqn.name][x.dtype.is_complex]
     return eqn.expanded(lambda x: lax.associative_scan(step, x, **params), x)
 
 
 @converts("sort")
 def _sort(eqn: Equation, *xs: Tensor) -> Any:
     axis, count = eqn.params["dimension"], eqn.params["num_keys"]
-    if len(xs) == 1:
+    if len(xs) == 1 and not xs[0].dtype.is_complex:
         return Sort(axis, False)(xs[0])
     order = _order(xs[:count], axis)
     return [take_along(x, order, axis) for x in xs]
@@ -139,11 +147,16 @@ def _sort(eqn: Equation, *xs: Tensor) -> Any:
 
 def _order(keys: Sequence[Tensor], axis: int) -> Tensor:
     """The positions that sort by the first key, ties by the second, and so on."""
-    *first, last = keys
+    *first, last = (part for key in keys for part in _parts(key))
     order = ArgSort(axis, False)(last)
     for key in reversed(first):
         order = take_along(order, ArgSort(axis, False)(take_along(key, order, axis)), axis)
     return order
+
+
+def _parts(key: Tensor) -> Sequence[Tensor]:
+    """Complex numbers are sorted by their real parts, and those of equal ones by the others."""
+    return (Real()(key), Imag()(key)) if key.dtype.is_complex else (key,)
 
 
 @converts("top_k")

@@ -17,17 +17,21 @@ from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Node, Tensor
 from tracegraph.jax_programs.equations import Equation, converts, whole_numbers
 from tracegraph.ops.broadcast import full, zeros_of
-from tracegraph.ops.elementwise import ADD, MAXIMUM, MINIMUM, MUL
+from tracegraph.ops.elementwise import ADD, AND, MAXIMUM, MINIMUM, MUL, LogicalOr
 from tracegraph.ops.shape import Pad, slice_axis
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.gradient import gradient
 
 
 def _lowest(dtype: DType) -> Any:
+    if dtype.is_bool:
+        return False
     return -np.inf if dtype.is_floating else dtype.min
 
 
 def _highest(dtype: DType) -> Any:
+    if dtype.is_bool:
+        return True
     return np.inf if dtype.is_floating else dtype.max
 
 
@@ -37,6 +41,8 @@ _COMBINED: dict[str, tuple[Op, Callable[[DType], Any]]] = {
     "mul": (MUL, lambda dtype: 1),
     "max": (MAXIMUM, _lowest),
     "min": (MINIMUM, _highest),
+    "and": (AND, lambda dtype: True if dtype.is_bool else dtype.max if dtype.is_unsigned else -1),
+    "or": (LogicalOr(), lambda dtype: 0),
 }
 
 
@@ -53,7 +59,7 @@ def _general_reduce_window(eqn: Equation, x: Tensor, *start: Tensor) -> Tensor:
     if len(start) != 1 or len(names) != 1 or names[0] not in _COMBINED:
         eqn.refuse(
             "reduce_window with a function of its own has no counterpart",
-            "combine windows with lax.add, lax.mul, lax.max or lax.min",
+            f"combine windows with one of {', '.join(_COMBINED)}, such as lax.add",
         )
     op, _ = _COMBINED[names[0]]
     return op(*eqn.broadcast(_windows(eqn, names[0], x), start[0]))
@@ -83,6 +89,8 @@ def _along(op: Op, x: Tensor, axis: int, size: int, step: int, gap: int) -> Tens
         return x
     reach = (size - 1) * gap + 1
     count = (x.type.shape[axis] - reach) // step + 1
+    if isinstance(count, int) and count <= 0:  # no window fits
+        return slice_axis(x, axis, 0, 0)
     found = None
     for place in range(0, reach, gap):
         part = slice_axis(x, axis, place, place + (count - 1) * step + 1, step)

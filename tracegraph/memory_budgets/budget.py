@@ -28,7 +28,8 @@ def as_bytes(budget: Any) -> int:
         unit = _BY_NAME.get(match[2].lower()) if match else None
         if match is None or unit is None:
             _refuse(budget)
-        found = int(float(match[1]) * unit)
+        whole, _, part = match[1].partition(".")
+        found = int(whole + part) * unit // 10 ** len(part)
     elif isinstance(budget, (int, np.integer)) and not isinstance(budget, bool):
         found = int(budget)
     else:
