@@ -1,6 +1,8 @@
 """Python's control flow in functions: the same results as plain Python on NumPy's numbers."""
 
 import ast
+import dataclasses
+import enum
 import functools
 import inspect
 import itertools
@@ -734,6 +736,119 @@ def test_match_of_values():
             assert f(tg.constant(x), kind).numpy() == body(x, kind)
 
 
+@dataclasses.dataclass
+class Affine:
+    factor: object
+    shift: object
+
+
+class Kind(enum.Enum):
+    SINE = 1
+    COSINE = 2
+
+
+def matched(x, what):
+    """`match` over what Python knows, with tensors in it and in the guards."""
+    match what:
+        case Kind.SINE | Kind.COSINE as kind:
+            return tg.sin(x) if kind is Kind.SINE else tg.cos(x)
+        case {"op": "add", **rest}:
+            for value in rest.values():
+                if x > 0.0:
+                    x = x + value
+            return x
+        case Affine(a, shift=0.0 | None):
+            return a * x
+        case Affine(factor=Affine(a, b), shift=c) if a * x > b:
+            return a * x + c
+        case Affine(b, _):
+            return x - b if isinstance(b, float) else x
+        case (str(), float() | int() as b) if x > b:
+            y = x * b
+        case [_, *more] if len(more) == 2:
+            y = x + more[1]
+        case ["once", _] | [_, "once"]:
+            y = x * 7.0
+        case last:
+            y = x * last if isinstance(last, float) else x
+    return x - y
+
+
+MATCHED = [
+    Kind.SINE,
+    {"op": "add", "one": 2.0, "two": 3.0},
+    Affine(3.0, None),
+    Affine(Affine(2.0, 1.0), 5.0),
+    Affine(4.0, 1.0),
+    ("scale", 0.5),
+    (1, 2, 3.0),
+    (0, "once"),
+    6.0,
+]
+
+
+def test_match_of_patterns():
+    f = tg.function(lambda x: [matched(x, what) for what in MATCHED])
+    for x in (2.0, -2.0):
+        wanted = [matched(tg.constant(x), what) for what in MATCHED]
+        np.testing.assert_allclose(f(tg.constant(x)), wanted, rtol=1e-6)
+
+
+def test_match_of_a_structure_of_tensors():
+    @tg.function
+    def signs(x, y):
+        match (x > 0.0, y > 0.0):
+            case (True, True):
+                return 1
+            case (False, False):
+                return 2
+            case (True, _):
+                return 3
+        return 4
+
+    found = [
+        signs(tg.constant(x), tg.constant(y)).numpy() for x in (1.0, -1.0) for y in (1.0, -1.0)
+    ]
+    assert found == [1, 3, 4, 2]
+
+
+def test_a_name_of_a_case_keeps_its_value_where_another_is_taken():
+    @tg.function
+    def f(x, y):
+        match (x > 0.0, y * 2.0):
+            case (True, y):
+                return y
+        return y
+
+    assert [f(tg.constant(x), tg.constant(3.0)).numpy() for x in (1.0, -1.0)] == [6.0, 3.0]
+
+
+def test_the_else_of_a_try():
+    def body(x, raises):
+        reached = []
+        for k in range(3):
+            try:
+                if k == raises:
+                    raise ValueError(k)
+                if k == 1:
+                    continue
+            except ValueError:
+                x = x * 10.0
+            else:
+                reached.append(k)
+                if x > 1.0:
+                    x = x + 1.0
+            finally:
+                x = x * 2.0
+        return x, len(reached)
+
+    f = tg.function(body)
+    for x in (0.1, 2.0):
+        for raises in (0, 1, 7):
+            found = [y.numpy() for y in f(tg.constant(x), raises)]
+            np.testing.assert_allclose(found, body(x, raises), rtol=1e-6)
+
+
 def test_assert():
     @tg.function
     def f(x):
@@ -1230,10 +1345,10 @@ def late_walrus(x):
     return x
 
 
-def of_patterns(x):
+def of_alternatives(x):
     match (x, 1):
-        case (a, 1):
-            return a if x > 0.0 else -x  # here
+        case [1, a] | [a, 1] if x > 0.0:  # here
+            return a
     return x
 
 
@@ -1241,24 +1356,12 @@ def generator(x):
     yield x if x > 0.0 else -x  # here
 
 
-def try_else(x):
-    try:
-        pass
-    except ValueError:
-        pass
-    else:
-        if x > 0.0:  # here
-            x = x * 2.0
-    return x
-
-
 UNCONVERTED = {
-    try_else: "a `try ... else` in line {}, which is not converted: put what follows into",
     for_else: "a `for ... else` in line {}, which is not converted: set a flag where",
     while_else: "a `while ... else` in line {}, which is not converted: set a flag where",
     late_walrus: "a `:=` that is not evaluated first in its statement in line {}, which is not "
     "converted: assign in a statement of its own",
-    of_patterns: "patterns that are not values in line {}, which is not converted: compare with",
+    of_alternatives: "a guard behind alternatives in line {}, which is not converted: compare with",
 }
 
 
@@ -1889,6 +1992,7 @@ def of_scalars(x, n):
         float(x),
         bool(n),
         max(x, 1.0, n / 4),
+        max(y * n for y in (x, -x)),
         min([x, n]),
     )
 

@@ -1,4 +1,4 @@
-"""Reverse mode through a while that calls Python functions: what they returned is kept."""
+"""Reverse mode through branches and loops that call Python functions: what they made is kept."""
 
 import functools
 
@@ -139,7 +139,7 @@ def test_a_while_with_python_in_a_branch_runs_and_its_derivative_is_refused():
 
 @tg.custom_gradient
 def cubed(x):
-    """By NumPy, which returns the slope too: what the error about tg.py_function advises."""
+    """By NumPy, which returns the slope too."""
     y, slope = tg.numpy_function(lambda a: (a**3, 3 * a**2), [x], [tg.float64] * 2)
     y.set_shape([])
     slope.set_shape([])
@@ -166,6 +166,98 @@ def test_a_numpy_function_that_returns_its_slope_has_a_gradient_in_loops_and_bra
     x = 1.2
     found = slope(tg.constant(x, tg.float64))
     np.testing.assert_allclose(found, power * x ** (power - 1), rtol=1e-12)
+
+
+def by_python(calls):
+    """A `py_function` of two numbers, which decides in Python."""
+
+    def product(x, k):
+        calls.append(float(x))
+        return tg.sin(x) * k if x > 0.0 else x * k
+
+    return lambda x, k: tg.py_function(product, [x, k], tg.TensorSpec([], tg.float64))
+
+
+def by_graph(calls):
+    """The same without Python."""
+    return lambda x, k: tg.cond(x > 0.0, lambda: tg.sin(x) * k, lambda: x * k)
+
+
+ROWS = np.array([1.0, 2.0, 3.0])
+
+
+def in_a_scan(f, x, k):
+    return tg.foldl(lambda y, row: f(y, k) * row + y, ROWS, x)
+
+
+def in_a_while(f, x, k):
+    step = lambda i, y: (i + 1, f(y, k) * f(k, y) + y)  # noqa: E731
+    return tg.while_loop(lambda i, y: (i < 3) & (y < 5.0), step, (0, x))[1]
+
+
+def in_no_step(f, x, k):
+    return tg.while_loop(lambda y: y > 5.0, lambda y: [f(y, k)], [x])[0]
+
+
+def in_a_branch(f, x, k):
+    return tg.cond(x > 0.5, lambda: f(x, k) * f(k, x), lambda: x) + tg.cond(
+        x > 0.9, lambda: x, lambda: f(x, x) * k
+    )
+
+
+def in_a_branch_in_scans(f, x, k):
+    def row(y, r):
+        return tg.cond(y > 1.5, lambda: f(y, k) + r, lambda: y * 1.4)
+
+    return tg.foldl(lambda y, r: tg.foldl(row, ROWS, y * r), ROWS, x)
+
+
+NESTS = [in_a_scan, in_a_while, in_no_step, in_a_branch, in_a_branch_in_scans]
+
+
+@pytest.mark.parametrize("nest", NESTS, ids=lambda f: f.__name__)
+def test_each_call_of_a_py_function_is_differentiated_and_made_once(nest):
+    """By reverse mode of two orders, in one function, at top level around it, and in lanes."""
+
+    def of(make, calls):
+        f = make(calls)
+
+        def slopes(x, k):
+            with tg.GradientTape() as outer:
+                outer.watch([x, k])
+                with tg.GradientTape() as tape:
+                    tape.watch([x, k])
+                    y = function(f, x, k)
+                by_x, by_k = tape.gradient(y, [x, k], unconnected_gradients="zero")
+                product = by_x * by_k
+            return y, by_x, by_k, *outer.gradient(product, [x, k], unconnected_gradients="zero")
+
+        return slopes
+
+    calls, x, k = [], tg.constant(0.7, tg.float64), tg.constant(1.3, tg.float64)
+    function = nest
+    wanted = tg.function(of(by_graph, []))(x, k)
+    nest(by_python(calls), x, k)
+    count, calls[:] = len(calls), []
+    np.testing.assert_allclose(tg.function(of(by_python, calls))(x, k), wanted, rtol=1e-12)
+    assert len(calls) == count == {in_no_step: 0, in_a_branch: 3}.get(nest, count)
+    function = tg.function(nest)
+    np.testing.assert_allclose(of(by_python, calls)(x, k), wanted, rtol=1e-12)
+    assert len(calls) == 2 * count
+
+
+def test_rows_of_a_parallel_loop_with_a_py_function_in_a_scan():
+    def slopes(make):
+        def values(xs):
+            with tg.GradientTape() as tape:
+                tape.watch(xs)
+                each = lambda x: in_a_scan(make([]), x, tg.constant(1.3, tg.float64))  # noqa: E731
+                ys = tg.vectorized_map(each, xs)
+            return tape.jacobian(ys, xs)
+
+        return tg.function(values)(tg.constant([0.3, -0.7], tg.float64))
+
+    np.testing.assert_allclose(slopes(by_python), slopes(by_graph), rtol=1e-12)
 
 
 def test_what_has_another_shape_in_each_step_is_not_kept():

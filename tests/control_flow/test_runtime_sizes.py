@@ -277,6 +277,36 @@ def test_a_jacobian():
         same(jacobian(tg.constant(x)).numpy(), np.diag(2 * x)[x > 0])
 
 
+OF_NOTHING = {
+    "unique": lambda x: [*tg.unique(x)],
+    "unique_with_counts": lambda x: [*tg.unique_with_counts(x)],
+    "roll": lambda x: [tg.roll(x, 1, 0), tg.roll(x, [2], [0])],
+    "cumsum": lambda x: [tg.cumsum(x, exclusive=True, reverse=flag) for flag in (False, True)],
+    "order": lambda x: [tg.math.is_non_decreasing(x), tg.numpy.diff(x)],
+    "gather": lambda x: [tg.gather(x, tg.argsort(x)), tg.gather_nd(x, tg.where(x > 0.0))],
+}
+
+
+def test_a_size_that_turns_out_to_be_0_or_1():
+    @tg.function
+    def found(x):
+        x = tg.boolean_mask(x, x > 5.0)
+        return [y for f in OF_NOTHING.values() for y in f(x)]
+
+    for numbers in ([], [7.0], [9.0, 6.0, 9.0]):
+        x = tg.constant([1.0, *numbers, 2.0])
+        wanted = [y for f in OF_NOTHING.values() for y in f(tg.constant(numbers, tg.float32))]
+        for y, want in zip(found(x), wanted, strict=True):
+            np.testing.assert_array_equal(y, want)
+
+
+def test_an_element_of_nothing_is_refused_by_the_run():
+    taken = tg.function(lambda x, i: tg.gather(tg.boolean_mask(x, x > 5.0), i))
+    assert taken(tg.constant([1.0, 7.0]), tg.constant([0])).numpy() == [7.0]
+    with pytest.raises(tg.errors.ShapeError, match="does not have the shape"):
+        taken(tg.constant([1.0, 2.0]), tg.constant([0]))
+
+
 def test_the_oracle_is_jax():
     """By JAX the mask must be known; where it is, so are the derivatives."""
     x = VECTORS[0]

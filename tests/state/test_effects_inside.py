@@ -453,13 +453,16 @@ def test_the_gradient_of_a_branch_that_assigns_around_a_check(run):
     assert w.numpy() == 4.0
 
 
-def test_the_derivative_of_a_loop_that_calls_python_is_refused(run):
+def test_forward_mode_through_a_loop_that_calls_python_is_refused(run):
     def loop(x):
         double = lambda q: tg.py_function(lambda q: 2 * q, [q], tg.TensorSpec([]))  # noqa: E731
         return tg.foldl(lambda s, _: double(s), tg.range(3), x)
 
-    assert run(loop, 1.5).numpy() == 12.0
-    text = raises(MissingRuleError, "calls a Python function", lambda: run(gradient_of(loop), 1.5))
+    def tangent(x):
+        return tg.jvp(loop, [x], [tg.ones([])])[1]
+
+    assert run(loop, 1.5).numpy() == 12.0 and run(gradient_of(loop), 1.5).numpy() == 8.0
+    text = raises(MissingRuleError, "calls a Python function", lambda: run(tangent, 1.5))
     assert "test_effects_inside.py" in text
 
 

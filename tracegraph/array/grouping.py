@@ -14,7 +14,8 @@ from tracegraph.array.arguments import (
     sizes_of,
 )
 from tracegraph.array.indexing.selection import boolean_mask
-from tracegraph.core.shapes import same_shape
+from tracegraph.array.shaping import neighbours
+from tracegraph.core.shapes import minimum, same_shape
 from tracegraph.core.types import TensorType, as_dtype, bool_, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.tensor import Tensor
@@ -24,7 +25,7 @@ from tracegraph.ops.constant import Iota
 from tracegraph.ops.elementwise import ADD, EQUAL, IMAG, MUL, REAL, SUB, Cast, NotEqual
 from tracegraph.ops.index import Gather, ScatterAdd, ScatterMin, ScatterUpdate
 from tracegraph.ops.reduce import CumSum
-from tracegraph.ops.shape import Concatenate, Reshape, slice_axis
+from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.ops.sort import ArgSort
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
@@ -104,8 +105,10 @@ def _numbered(op: str, x: Any) -> tuple[Tensor, Tensor, Tensor]:
     keys = _pair_numbers(values) if values.dtype.is_complex else values
     order = ArgSort(0, False)(keys)
     ordered = Gather(0, 0)(keys, order)
-    begins = NotEqual()(slice_axis(ordered, 0, 1, length), slice_axis(ordered, 0, 0, length - 1))
-    kinds = CumSum(0, False)(Concatenate(0)(full(0, TensorType(int32, (1,))), Cast(int32)(begins)))
+    one = minimum(length, 1)  # a size that only the run knows may be 0
+    begins = NotEqual()(*neighbours(ordered, 0))
+    before = full(0, TensorType(int32, (one,)))
+    kinds = CumSum(0, False)(Concatenate(0)(before, Cast(int32)(begins)))
     places = full(0, kinds.type)
     kind = ScatterUpdate(0, 0)(places, Reshape((length, 1))(order), kinds)
     # The first element of each kind is at the least of its positions.

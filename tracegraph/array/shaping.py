@@ -29,6 +29,7 @@ from tracegraph.core.shapes import (
     floor_divide,
     least,
     maximum,
+    minimum,
     same_size,
 )
 from tracegraph.core.types import int64
@@ -344,7 +345,7 @@ def _rolled(x: Tensor, places: Any, axis: int) -> Tensor:
         # Take the remainder first: the difference of large numbers would overflow.
         positions = Iota(size, int64)() - places % length  # type: ignore[operator]
         return Gather(axis, 0)(x, positions % length)
-    first = places % size
+    first = places % maximum(size, 1)
     if known_int(first) and first == 0:
         return x
     return ops.Concatenate(axis)(cut(x, axis, size - first, size), cut(x, axis, 0, size - first))
@@ -368,6 +369,14 @@ def meshgrid(*args: TensorLike, indexing: str = "xy", name: str | None = None) -
     for x, place in zip(vectors, places):
         sizes[place] = x.type.shape[0]
     return [BroadcastTo(tuple(sizes), (place,))(x) for x, place in zip(vectors, places)]
+
+
+def neighbours(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """All of x but the last along an axis, and all but the first: nothing of nothing, which a size
+    that only the run knows may turn out to be."""
+    size = x.type.shape[axis]
+    one = minimum(size, 1)
+    return cut(x, axis, 0, size - one), cut(x, axis, one, size)
 
 
 def cut(x: Tensor, axis: int, start: Any, stop: Any, stride: int = 1) -> Tensor:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
 from types import BuiltinMethodType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -317,6 +317,25 @@ def is_(value: Any, other: Any) -> Any:
     return value is other
 
 
+def matched(
+    pattern: str, names: tuple[str, ...], subject: Any, given: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Whether a pattern of a `match` fits how the subject is built, and what its names stand for.
+    It refers to `given` as `given.x0`, `given.x1`, …"""
+    values = SimpleNamespace(**{f"x{i}": x for i, x in enumerate(given)})
+    return _matcher(pattern, names)(subject, values)
+
+
+@functools.lru_cache(maxsize=1024)
+def _matcher(pattern: str, names: tuple[str, ...]) -> Callable[[Any, Any], tuple[Any, ...]]:
+    found = "".join(f"{name}, " for name in names)
+    lines = ["def match(subject, given):", " match subject:", f"  case {pattern}:"]
+    lines += [f"   return True, {found}", " return (False,)"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return scope["match"]
+
+
 def in_(value: Any, items: Any) -> Any:
     """`value in items`. Values of a graph are compared with each item, also with those of a set or
     the keys of a dict: Python would look up the tensor itself there."""
@@ -441,10 +460,12 @@ def _print(*values: Any, **options: Any) -> None:
 
 
 def _by_graph(function: Callable[..., Any], of_items: bool = False) -> Callable[..., Any]:
-    """A function of Python that the graph computes if it is given a value of one, or, `of_items`, a
-    list with one."""
+    """A function of Python that the graph computes if it is given a value of one, or, `of_items`,
+    several items with one among them."""
 
     def computed(*args: Any, **options: Any) -> Any:
+        if of_items and args and isinstance(args[0], (Iterator, ValuesView)):
+            args = ([*args[0]], *args[1:])
         is_list = of_items and bool(args) and isinstance(args[0], (list, tuple))
         if any(map(_is_counted_by_graph, args[0] if is_list else args)):
             functions = opened("tracegraph.autograph.python_functions")  # few programs need them
@@ -551,6 +572,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     iterated=iterated,
     ld=read,
     ldu=ldu,
+    matched=matched,
     not_=not_,
     not_in=not_in,
     or_=or_,

@@ -31,7 +31,7 @@ from tracegraph.calls.call import (
 from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TensorType, bool_, int32, int64
+from tracegraph.core.types import TOKEN, TensorType, bool_, int32, int64
 from tracegraph.errors import DTypeMismatch, Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, current, inline, replay
 from tracegraph.ir.op import (
@@ -49,6 +49,7 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import BroadcastTo, full, stack
 from tracegraph.ops.constant import DimSize, RuntimeSize, constant
+from tracegraph.ops.effect import FirstToken
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, LogicalNot, StopGradient
 from tracegraph.ops.index import Gather
 from tracegraph.ops.reduce import Any as AnyOf, ArgMax
@@ -446,6 +447,10 @@ def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPl
     return [_with_slots(plan, count, slots, mine) for plan, mine in zip(plans, chosen, strict=True)]
 
 
+def _nothing(type: TensorType) -> Tensor:
+    return FirstToken()() if type is TOKEN else full(0, type)
+
+
 def _with_slots(
     plan: ResidualPlan, count: int, slots: Sequence[TensorType], mine: Sequence[int]
 ) -> Graph:
@@ -458,7 +463,7 @@ def _with_slots(
         outputs = [env[y] for y in forward.outputs[:count]]
         extras = {moved[count + k]: env[y] for k, y in enumerate(forward.outputs[count:])}
         outputs += [
-            extras[count + i] if count + i in extras else full(0, type)
+            extras[count + i] if count + i in extras else _nothing(type)
             for i, type in enumerate(slots)
         ]
         graph = builder.finish(outputs)

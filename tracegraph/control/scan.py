@@ -55,6 +55,7 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.contract import Bilinear, Matmul
+from tracegraph.ops.effect import token_of
 from tracegraph.ops.elementwise import ADD, SELECT, Cast
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
@@ -179,9 +180,10 @@ class Scan(Loop):
 
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         constants, states = values[: self.constants], values[self.constants : self.rows]
-        rows = [*map(on_host, values[self.rows :])]
-        made: list[Sequence[Any]] = []
         steps = range(static_shape((self.length,))[0])
+        pairs = zip(self.body.input_types[self.rows :], values[self.rows :], strict=True)
+        rows = [_tokens(x, steps) if t is TOKEN else on_host(x) for t, x in pairs]
+        made: list[Sequence[Any]] = []
         for step in reversed(steps) if self.reverse else steps:
             outputs = run(self.body, [*constants, *states, *(x[step] for x in rows)], 0)
             states = outputs[: self.states]
@@ -209,7 +211,7 @@ class Scan(Loop):
         return self.length
 
     def types_inside(self, region: Region, types: Sequence[TensorType]) -> list[TensorType]:
-        rows = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
+        rows = [*map(_of_one_step, types[self.rows :])]
         return [*types[: self.rows], *rows]
 
     @property
@@ -219,6 +221,8 @@ class Scan(Loop):
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         for x in types[self.rows :]:
+            if x is TOKEN:
+                continue
             if not isinstance(x.shape, tuple) or not x.shape:
                 raise Mismatch(f"{x} has no rows to scan", fix="give it a first axis")
             if same_size(x.shape[0], self.length) is None:
@@ -226,13 +230,13 @@ class Scan(Loop):
                     f"{x} has {x.shape[0]} rows, and the loop has {self.length} steps",
                     fix="give all tensors that are scanned the same first axis",
                 )
-        steps = [x.with_shape(x.shape[1:]) for x in types[self.rows :]]
+        steps = [*map(_of_one_step, types[self.rows :])]
         found = Call(self.body).infer(*types[: self.rows], *steps)
         states = [
             kept_state(i, given, new)
             for i, (given, new) in enumerate(zip(types[self.constants : self.rows], found))
         ]
-        stacked = [y.with_shape((self.length, *y.shape)) for y in found[self.states :]]
+        stacked = [_of_steps(y, self.length) for y in found[self.states :]]
         return (*states, *stacked)
 
     def with_body(self, body: Graph, constants: int, states: int) -> Scan:
@@ -432,6 +436,15 @@ class Scan(Loop):
         for i in range(self.states):
             flags[self.constants + i] = wanted[i]
         return tuple(flags)
+
+
+def _of_one_step(rows: TensorType) -> TensorType:
+    """The type of one row. What the tokens of all steps carry is one token."""
+    return rows if rows is TOKEN else rows.with_shape(rows.shape[1:])
+
+
+def _of_steps(row: TensorType, length: Size) -> TensorType:
+    return row if row is TOKEN else row.with_shape((length, *row.shape))
 
 
 def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
@@ -712,7 +725,18 @@ def stacked_steps(
     places = range(len(body.outputs) - states)
     if not made:
         return [_no_rows(body, values, states + place, on_host) for place in places]
-    return [_stacked([on_host(row[place]) for row in made]) for place in places]
+    types = body.output_types[states:]
+    return [
+        token_of(steps=[row[place] for row in made])
+        if types[place] is TOKEN
+        else _stacked([on_host(row[place]) for row in made])
+        for place in places
+    ]
+
+
+def _tokens(token: Any, steps: Sequence[int]) -> Sequence[Any]:
+    """The token of each step; without what calls kept, their derivatives call them again."""
+    return getattr(token, "steps", ()) or [token for _ in steps]
 
 
 def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -733,6 +757,8 @@ def _no_rows(body: Graph, values: Sequence[Any], output: int, on_host: OnHost) -
     pairs = zip(formal, values)
     known = [x if x is TOKEN else type_of_array(on_host(value)) for x, value in pairs]
     type = body.output_types[output]
+    if type is TOKEN:
+        return token_of()
     shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
     rest = () if isinstance(shape, ShapeVariable) else shape
     return np.zeros((0, *(n if isinstance(n, int) else 0 for n in rest)), type.dtype.numpy_dtype)

@@ -24,15 +24,13 @@ def calls_python(graph: Graph) -> bool:
 
 def keeps_no_results(graph: Graph) -> bool:
     """Whether reverse mode, through an enclosing branch or loop, cannot keep the results of its
-    Python functions: they have derivatives, or a loop of unknown length calls them."""
+    Python functions: a loop of unknown length calls them."""
     return graph.cuts_runs and any(
         _keeps_none(node.op) for inner in graph.graphs() for node in inner.nodes
     )
 
 
 def _keeps_none(op: Op) -> bool:
-    if isinstance(op, HostCall):
-        return op.is_differentiable
     is_unknown = bool(op.regions) and op.repetitions is None
     return is_unknown and any(calls_python(region.graph) for region in op.regions)
 
@@ -58,7 +56,7 @@ def _without_prints(graph: Graph) -> Graph:
             fix="call the Python function outside of the loop or branch; or let a "
             "tg.numpy_function return the slope too, for a tg.custom_gradient to multiply; or stop "
             "the gradient: tg.stop_gradient; reverse mode goes through branches and loops that "
-            "call tg.numpy_function, but not through a while that is inside of one",
+            "call Python functions, but not through a while that is inside of one",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

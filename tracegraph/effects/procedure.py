@@ -44,7 +44,16 @@ from tracegraph.effects.record import Record, ResultShapeError
 from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
-from tracegraph.ops.effect import STOP, Check, HostCall, Made, Store, host_function, sizes_of_loops
+from tracegraph.ops.effect import (
+    STOP,
+    Check,
+    HostCall,
+    Made,
+    Store,
+    host_function,
+    sizes_of_loops,
+    token_of,
+)
 from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 from tracegraph.tracing.trace import CheckReport
 
@@ -52,19 +61,6 @@ from tracegraph.tracing.trace import CheckReport
 _RANGE_OPERANDS = 4
 #: The value of a token, which orders effects and carries no information.
 START = np.zeros((), np.bool_)
-
-
-class _Token(np.ndarray):
-    """The value of a token after a call of a Python function: it carries what that call kept to the
-    calls of its derivatives."""
-
-    made: Made
-
-
-def _token(made: Made) -> _Token:
-    token = np.zeros((), np.bool_).view(_Token)
-    token.made = made
-    return token
 
 
 #: Maps a size to the one that programs are compiled for, or to None if that is the size itself.
@@ -347,7 +343,7 @@ class ProcedureRun:
             raise Stopped
         self.env.update(zip(node.outputs[1:], map(backend.put, made.results), strict=True))
         if node.outputs[0] in self._kept:
-            self.env[node.outputs[0]] = _token(made)
+            self.env[node.outputs[0]] = token_of(made)
         if op.is_ordered:
             self._note(node, op, made)
         if not all(y.type.is_static for y in node.outputs):

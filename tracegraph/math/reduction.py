@@ -24,9 +24,9 @@ from tracegraph.array.arguments import (
     with_ones,
     without,
 )
-from tracegraph.array.shaping import cut
+from tracegraph.array.shaping import cut, neighbours
 from tracegraph.calls.top_level_calls import composition
-from tracegraph.core.shapes import ShapeVariable, element_count
+from tracegraph.core.shapes import ShapeVariable, element_count, minimum
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
 from tracegraph.errors import DTypeError, SignatureError, fail, shown
 from tracegraph.ir.builder import operand_text
@@ -532,10 +532,9 @@ def _scanned(
     size = x.type.shape[place]
     if not as_flag(name, "exclusive", exclusive) or (known_int(size) and size == 0):
         return y
-    if reverse:
-        rest = cut(y, place, 1, size)
-        return Concatenate(place)(rest, full_like(cut(y, place, 0, 1), start))
-    return Concatenate(place)(full_like(cut(y, place, 0, 1), start), cut(y, place, 0, size - 1))
+    before, after = neighbours(y, place)
+    begin = full_like(cut(y, place, 0, minimum(size, 1)), start)
+    return Concatenate(place)(after, begin) if reverse else Concatenate(place)(begin, before)
 
 
 __all__ = [

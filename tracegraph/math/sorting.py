@@ -19,7 +19,7 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.array.shaping import cut, reshape
+from tracegraph.array.shaping import neighbours, reshape
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32, int64
 from tracegraph.errors import InvalidArgumentError, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -295,7 +295,7 @@ def _is_ordered(op: str, compare: Any, x: Any) -> Tensor:
     count = flat.type.shape[0]
     if known_int(count) and count < 2:
         return full(True, TensorType(bool_))
-    return All((0,))(compare(cut(flat, 0, 0, count - 1), cut(flat, 0, 1, count)))
+    return All((0,))(compare(*neighbours(flat, 0)))
 
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Any
 
 from tracegraph import array, math
 from tracegraph.array.arguments import as_axis, as_count, as_flag, as_number, rank_of
-from tracegraph.array.shaping import cut
+from tracegraph.array.shaping import neighbours
 from tracegraph.core.types import as_dtype, bool_, float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.reduction import reduced_count, summable
@@ -187,7 +187,8 @@ def diff(
         size = x.shape[place]
         if size == 0:
             break
-        x = cut(x, place, 1, size) - cut(x, place, 0, size - 1)  # type: ignore[operator]
+        before, after = neighbours(x, place)
+        x = after - before  # type: ignore[operator]
     return x
 
 

@@ -384,6 +384,21 @@ class Made:
     sizes: tuple[Any, ...] = ()
 
 
+class Token(np.ndarray):
+    """The value of a token that carries what calls of Python functions kept to the calls of their
+    derivatives: `made` by the call before it, or the tokens of all `steps` of a loop."""
+
+    made: Made | None
+    steps: Sequence[Any]
+
+
+def token_of(made: Made | None = None, steps: Sequence[Any] = ()) -> Token:
+    """A token that carries this."""
+    found = np.zeros((), np.bool_).view(Token)
+    found.made, found.steps = made, steps
+    return found
+
+
 def sizes_of_loops(op: HostCall) -> tuple[Any, ...]:
     """The sizes of the parallel loops around a host call, the outermost first."""
     return tuple(size for size, _ in op.loops)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.core.shapes import Size, element_count
+from tracegraph.core.shapes import Size, element_count, minimum
 from tracegraph.core.types import bool_, int32, int64
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
@@ -44,14 +44,16 @@ def in_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
 def taken_from(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> Tensor:
     """`in_range`, for elements that are read."""
     x = in_range(op, x, at, axes)
-    for axis in axes if 0 not in at.type.shape else ():
-        x = with_elements(op, x, axis)
+    taken = element_count(at.type.shape)
+    for axis in axes if taken != 0 else ():
+        x = with_elements(op, x, axis, taken=taken)
     return x
 
 
-def with_elements(op: str, x: Tensor, axis: int, count: Size = 1) -> Tensor:
-    """x, of which code takes `count` elements along an axis, and refuses one that has none. A
-    branch or a loop need not run: there they are zeros, and a run that comes there fails."""
+def with_elements(op: str, x: Tensor, axis: int, count: Size = 1, taken: Size = 1) -> Tensor:
+    """x, of which code takes `count` elements along an axis, and refuses one that has none, unless
+    the number of those `taken` in all turns out to be 0. A branch or a loop need not run: there
+    they are zeros, and a run that comes there fails."""
     size = x.type.shape[axis]
     if count == 0:
         return x
@@ -59,7 +61,7 @@ def with_elements(op: str, x: Tensor, axis: int, count: Size = 1) -> Tensor:
         if size == 0:
             fact = f"{op}: axis {axis} of {x.type} has no elements to index"
             fail(ShapeError, fact, operands=[operand_text(x)], fix=_NOT_EMPTY)
-        return at_least(x, axis, 1)
+        return at_least(x, axis, minimum(taken, 1))
     if size != 0:
         return x
     fact = f"{op}: axis {axis} of {x.type} has no elements to index"

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from tracegraph.autograph.function_conversion import NotConvertible
+from tracegraph.autograph.translation.matching import as_ifs
 from tracegraph.core.source import HOOKS
 
 
@@ -75,10 +76,16 @@ class _Prepared(ast.NodeTransformer):
         return [y for x in (*made, node) for y in _listed(self.visit(x))]
 
     def visit_Try(self, node: ast.Try) -> Any:
-        if node.orelse:
-            fix = "put what follows into the `try`, or behind it"
-            raise NotConvertible(_refusal("a `try ... else`", node, fix))
-        return self.generic_visit(node)
+        """A `try` with an `else` as an `if` behind it, which asks whether its end was reached."""
+        if not node.orelse:
+            return self.generic_visit(node)
+        flag = f"reached_{node.lineno}_{node.col_offset}"
+        inner = ast.Try([*node.body, *_set(flag, True, node)], node.handlers, [], [])
+        test = ast.Name(flag, ast.Load())
+        made = [*_set(flag, False, node), inner, ast.If(test, node.orelse, [])]
+        if node.finalbody:
+            made = [ast.Try(made, [], [], node.finalbody)]
+        return [y for x in made for y in _listed(self.visit(_located(x, node)))]
 
     def visit_For(self, node: ast.For) -> Any:
         self._refuse_else(node)
@@ -174,26 +181,7 @@ class _Prepared(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Match(self, node: ast.Match) -> Any:
-        """A match between values as an `if`."""
-        subject = f"subject_{node.lineno}_{node.col_offset}"
-        stored = ast.Assign([ast.Name(subject, ast.Store())], node.subject)
-        chain: list[ast.stmt] = []
-        for case in reversed(node.cases):
-            test = _test_of(case, subject)
-            names = [case.pattern.name] if isinstance(case.pattern, ast.MatchAs) else []
-            bound = [
-                ast.Assign([ast.Name(name, ast.Store())], ast.Name(subject, ast.Load()))
-                for name in names
-                if name
-            ]
-            body = [*(ast.copy_location(x, case.pattern) for x in bound), *case.body]
-            chain = body if test is None else [ast.If(test, body, chain)]
-            if test is not None:
-                ast.copy_location(chain[0], case.pattern)
-        made = [ast.copy_location(stored, node), *chain]
-        for x in made:
-            ast.fix_missing_locations(x)
-        return [y for x in made for y in _listed(self.visit(x))]
+        return [y for x in as_ifs(node) for y in _listed(self.visit(x))]
 
 
 class _Lists(NamedTuple):
@@ -409,6 +397,10 @@ def _not_reached() -> ast.stmt:
     return ast.parse(f"def _(): return {HOOKS}.UndefinedReturnValue()").body[0].body[0]  # type: ignore
 
 
+def _set(name: str, value: bool, node: ast.AST) -> list[ast.stmt]:
+    return [_located(ast.Assign([ast.Name(name, ast.Store())], ast.Constant(value)), node)]
+
+
 def _located(made: Any, node: ast.AST) -> Any:
     """Gives a replacement for a node, and everything in it, the node's position."""
     return ast.fix_missing_locations(ast.copy_location(made, node))
@@ -416,39 +408,6 @@ def _located(made: Any, node: ast.AST) -> Any:
 
 def _listed(found: Any) -> list[Any]:
     return found if isinstance(found, list) else [found]
-
-
-def _test_of(case: ast.match_case, subject: str) -> ast.expr | None:
-    """The condition of a case; None if it always holds."""
-    test = _test_of_pattern(case.pattern, subject)
-    if test is None or case.guard is None:
-        if case.guard is not None and case.pattern.name is not None:  # type: ignore[attr-defined]
-            what = "a `match` statement with a name and a guard in one case"
-            raise NotConvertible(_refusal(what, case.pattern, _INSTEAD))
-        return case.guard if test is None else test
-    return ast.copy_location(ast.BoolOp(ast.And(), [test, case.guard]), case.pattern)
-
-
-def _test_of_pattern(pattern: ast.pattern, subject: str) -> ast.expr | None:
-    name = ast.Name(subject, ast.Load())
-    match pattern:
-        case ast.MatchAs(pattern=None):
-            return None
-        case ast.MatchValue(value):
-            test: ast.expr = ast.Compare(name, [ast.Eq()], [value])
-        case ast.MatchSingleton(value):
-            hook = ast.Attribute(ast.Name(HOOKS, ast.Load()), "is_", ast.Load())
-            test = ast.Call(hook, [name, ast.Constant(value)], [])
-        case ast.MatchOr(patterns) if not any(isinstance(x, ast.MatchAs) for x in patterns):
-            tests = [_test_of_pattern(x, subject) for x in patterns]
-            test = ast.BoolOp(ast.Or(), [x for x in tests if x is not None])
-        case _:
-            what = "a `match` statement with patterns that are not values"
-            raise NotConvertible(_refusal(what, pattern, _INSTEAD))
-    return ast.copy_location(test, pattern)
-
-
-_INSTEAD = "compare with `if`"
 
 
 def _class_around(qualified_name: str) -> str:
