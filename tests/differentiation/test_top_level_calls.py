@@ -132,3 +132,14 @@ def test_without_a_tape_other_places_run_the_same_program():
 def test_a_function_has_the_ops_themselves():
     names = [node.op.name for node in tg.function(sparse_loss).graph(tg.constant(LOGITS)).nodes]
     assert "call" not in names and "log" in names
+
+
+def test_a_refusal_names_the_op_inside_that_derivatives_pass_through():
+    x = tg.constant(LOGITS)
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = tg.nn.softmax(x, axis=0)
+    # Not the largest element, which is subtracted without a derivative.
+    with pytest.raises(tg.errors.GradientError, match="independent: sum makes a row") as caught:
+        tape.batch_jacobian(y, x)
+    assert "y = tg.nn.softmax(x, axis=0)" in str(caught.value)

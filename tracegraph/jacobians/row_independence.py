@@ -24,6 +24,7 @@ from tracegraph.ops.constant import Constant
 from tracegraph.ops.shape import Pad, Slice
 from tracegraph.passes.sparsity import follow, input_patterns, pattern, row_sources
 from tracegraph.passes.specialise import specialise
+from tracegraph.passes.walk import path_between
 
 #: The numbers to try for an open number of rows, until enough of them fit the graph. One of them is
 #: larger than any number that the graph compares with open sizes: so a slice that ends before the
@@ -207,10 +208,11 @@ def _node_at_fault(graph: Graph, found: Mapping[Any, Pattern]) -> Node | None:
 def _leaving(
     graph: Graph, found: Mapping[Any, Pattern], holds: Callable[[Pattern], bool]
 ) -> list[Node]:
-    """The nodes for which a property holds of what they read, but not of their results."""
+    """The nodes that derivatives pass through for which a property holds of what they read, but not
+    of their results."""
     return [
         node
-        for node in graph.nodes
+        for node in path_between(graph.nodes, graph.inputs, graph.outputs)
         if all(holds(found[x]) for x in node.inputs)
         and not all(holds(found[y]) for y in node.outputs)
     ]
