@@ -3530,6 +3530,16 @@ class OfTheUser(tg.layers.Dense):
         "matmul: there is no argument 'trans_b'",
         "use transpose_b in place of trans_b",
     ),
+    begun=trace_error(
+        lambda: tg.Variable(1.0, train=False),
+        "Variable: there is no argument 'train'",
+        "use trainable in place of train",
+    ),
+    pair=trace_error(
+        lambda: tg.IndexedSlices([[1.0]], indexes=[0]),
+        "IndexedSlices: there is no argument 'indexes'",
+        "use indices in place of indexes",
+    ),
     not_here=trace_error(
         lambda: tg.sqrt(1.0, out=None),
         "sqrt: there is no argument 'out'",

@@ -209,6 +209,42 @@ def test_gradients_inside(names, is_sweep):
     assert pair.programs[1] == 0
 
 
+def test_derivatives_of_what_is_taken_at_computed_places():
+    def derivatives(x):
+        n = x.shape[0]
+        with tg.GradientTape() as second:
+            second.watch(x)
+            with tg.GradientTape() as tape:
+                tape.watch(x)
+                parts = x[n // 2], x[n // 3 : n // 3 + 2], x[n // 2 :], x[: n // 2], x[n - 1]
+                y = tg.add_n([tg.reduce_sum(part**3) for part in (*parts, tg.sort(x)[n // 2])])
+            gradient = tape.gradient(y, x)
+            y = tg.reduce_sum(gradient * x * x)
+        return gradient, second.gradient(y, x)
+
+    pair = Pair(derivatives, SPEC([None]))
+    for n in (5, 7, 8):
+        pair.check(numbers(n), rtol=1e-4)
+    assert pair.programs == (1, 0)
+
+
+def test_gradients_of_convolutions_in_groups_whose_batch_is_open():
+    by_channel, in_groups = tg.constant(KERNEL[:, :2, :2]), tg.constant(KERNEL[:, :1])
+
+    def gradients(x):
+        with tg.GradientTape() as tape:
+            tape.watch([x, by_channel, in_groups])
+            y = tg.nn.depthwise_conv2d(x[:, :, None], by_channel[:, None], [1] * 4, "SAME")
+            y = tg.nn.conv1d(tg.tanh(y[:, :, 0]), in_groups, 1, "VALID")
+            y = tg.reduce_mean(tg.tanh(y))
+        return tape.gradient(y, [x, by_channel, in_groups])
+
+    pair = Pair(gradients, SPEC([None, 6, 2]))
+    for n in (5, 8):
+        pair.check(numbers(n, 6, 2), rtol=1e-4)
+    assert pair.programs == (1, 0)
+
+
 @functools.cache
 def rows(names):
     """Compiled once for all that may stand in padding."""

@@ -21,7 +21,7 @@ from tracegraph.boundary.tracebacks import (
 )
 from tracegraph.core.later import opened
 from tracegraph.core.shapes import ShapeVariable, element_count
-from tracegraph.core.tensorshape import TensorShape, asked_shape, shape_of
+from tracegraph.core.tensorshape import IndexedSlices, TensorShape, asked_shape, shape_of
 from tracegraph.core.types import TensorType
 from tracegraph.differentiation.sparse_jacobian import SparseJacobian
 from tracegraph.eager.tensor_methods import LENGTH_FIX, is_symbolic, iteration_fix
@@ -515,6 +515,7 @@ def install_operators() -> None:
             setattr(cls, name, _NoMethod(name))
         setattr(cls, "__dir__", _listed)  # noqa: B010 - a checker takes it for an override
     setattr(Variable, "__hash__", unary_operator(Variable.__hash__))  # noqa: B010 - likewise
+    setattr(IndexedSlices, "__new__", api_boundary(IndexedSlices.__new__))  # noqa: B010
 
 
 install_operators()

@@ -45,7 +45,7 @@ _SYNONYMS = (
     ("multiples", "reps", "repeats", "dims"),
     ("repeats", "n", "reps"),
     ("shift", "shifts"),
-    ("indices", "index", "idx", "ids"),
+    ("indices", "index", "indexes", "idx", "ids"),
     ("condition", "cond", "mask", "pred"),
     ("initial_value", "value", "data", "init", "initializer"),
     ("trainable", "requires_grad"),
@@ -116,6 +116,8 @@ def label_of(function: Callable[..., Any], args: Sequence[Any]) -> str:
     path = function.__qualname__.rpartition("<locals>.")[2]
     if not args or not _is_method([*inspect.signature(function).parameters.values()]):
         return path
+    if function.__name__ == "__new__":
+        return args[0].__name__
     kind = type(args[0])
     if function.__name__ == "__call__":
         return kind.__name__
@@ -125,7 +127,7 @@ def label_of(function: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 def _is_method(parameters: Sequence[inspect.Parameter]) -> bool:
-    return bool(parameters) and parameters[0].name in ("self", "cls")
+    return bool(parameters) and parameters[0].name in ("self", "cls", "_cls")
 
 
 def _explained(
@@ -190,7 +192,11 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
     if name in _WITHOUT:
         return None
     plain = {x.replace("_", "").lower(): x for x in names}
-    close = difflib.get_close_matches(name.replace("_", "").lower(), plain, 1, 0.75)
+    given = name.replace("_", "").lower()
+    close = difflib.get_close_matches(given, plain, 1, 0.75)
+    if not close and len(given) >= 3:
+        begun = [text for text in plain if text.startswith(given)]
+        close = begun if len(begun) == 1 else []
     return plain[close[0]] if close else None
 
 

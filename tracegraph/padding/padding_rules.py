@@ -29,7 +29,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.ops import index, reduce
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full
-from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes
+from tracegraph.ops.constant import Constant, DimSize, Iota, Sizes, constant
 from tracegraph.ops.contract import Conv, Matmul
 from tracegraph.ops.effect import Check, HostCall
 from tracegraph.ops.elementwise import LESS, MINIMUM, SELECT, SUB, Cast, Elementwise
@@ -38,7 +38,7 @@ from tracegraph.ops.random import FromKey, FromParameters, RandomFold, RandomPer
 from tracegraph.ops.reduce import highest, lowest
 from tracegraph.ops.shape import Concatenate, EnsureShape, Pad, Reshape, Reverse, Slice, Transpose
 from tracegraph.ops.sort import ArgSort, Sort, TopK, TrueIndices
-from tracegraph.padding.axis_layouts import UNIFORM, Layout, Padding, Uniform
+from tracegraph.padding.axis_layouts import UNIFORM, Layout, Padding, Uniform, padded_value
 from tracegraph.passes.sparsity import input_patterns, propagate
 
 Outputs: TypeAlias = "Tensor | Sequence[Tensor]"
@@ -293,22 +293,32 @@ def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         padded_axes.append(axis)
         layouts[axis] = ()
         if padding.is_open(before):
-            if interior or not (isinstance(after, int) and after >= 0):
-                raise Refusal(f"padding of {before} before and {after} after is not supported")
+            if interior:
+                raise Refusal(f"padding of {before} before and between elements is not supported")
             moving.append(axis)
-            padding.growing.add(before)
     x = padding.masked(x, padded_axes, value)
     (type,) = op.output_types((x, value))
     plain = padding.plain(type.shape)
     layouts = [plain[a] if a in padded_axes else layout for a, layout in enumerate(layouts)]
-    before, after = (
-        tuple(0 if a in moving else n for a, n in enumerate(part)) for part in (op.before, op.after)
-    )
-    y = Pad(before, after, op.interior)(x, value)
-    if moving:
-        places = [padding.value(n if a in moving else 0) for a, n in enumerate(op.before)]
-        y = index.UPDATE_SLICE(BroadcastTo(type.shape, ())(value), y, *places)
-    return padding.note(y, layouts)
+    if not moving:
+        return padding.note(Pad(op.before, op.after, op.interior)(x, value), layouts)
+    return padding.note(_dynamic_pad(padding, op, x, value, type, moving), layouts)
+
+
+def _dynamic_pad(
+    padding: Padding, op: Any, x: Tensor, value: Tensor, type: TensorType, moving: Sequence[int]
+) -> Tensor:
+    """A padded x, whose true widths before some axes differ from those of the buckets: a window of
+    x between more padding than it needs."""
+    before, after = list(op.before), list(op.after)
+    starts: list[Tensor] = [constant(0, int32)] * x.ndim
+    for axis in moving:
+        width, cut = maximum(before[axis], 0), maximum(-before[axis], 0)
+        padding.growing.update(filter(padding.is_open, (width, cut)))
+        starts[axis] = SUB(padded_value(width), padding.value(before[axis]))
+        before[axis], after[axis] = width, width + maximum(after[axis], 0)
+    wide = Pad(tuple(before), tuple(after), op.interior)(x, value)
+    return index.DynamicSlice(type.shape)(wide, *starts)
 
 
 def _concatenate(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -380,15 +390,30 @@ def _conv(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     rank = len(op.strides)
     if any(padding.is_open(low) for low, _ in op.padding):
         raise Refusal("the margin before its elements depends on an open size")
-    channels = (x.type.shape[-1], *y.type.shape[-2:])
-    if op.groups != 1 and any(map(padding.is_open, channels)):
-        raise Refusal(f"it has {op.groups} groups of channels, whose number is open")
     # Behind the elements of an axis along which it slides come zeros, as in the margin there.
     x = _with_zeros_behind(padding, x, range(1, rank + 1))
     y = _with_zeros_behind(padding, y, range(rank))
-    x, y = _contracted(padding, [x, y], (rank + 1, rank))
+    if op.groups == 1:
+        x, y = _contracted(padding, [x, y], (rank + 1, rank))
+    else:
+        x, y = _contracted_in_groups(padding, op, x, y)
     sizes = padding.plain(op.spatial(x.type.shape[1:-1], y.type.shape[:-2]))
     return _same(padding, op, [x, y], [padding.of(x)[0], *sizes, padding.of(y)[-1]])
+
+
+def _contracted_in_groups(padding: Padding, op: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The operands of a convolution of groups, with zeros in the padding along the channels of x:
+    its elements, and those of the result, must be groups of such channels, one after another."""
+    inputs, results = y.type.shape[-2:]
+    for tensor, size in (x, inputs), (y, results // op.groups):
+        if not padding.is_open(tensor.type.shape[-1]):
+            continue
+        layout = padding.of(tensor)[-1]
+        is_apart = isinstance(op.groups, int) and layout == padding.normal((op.groups, size))
+        if not is_apart:
+            raise Refusal(f"it has {op.groups} groups of channels, whose number is open")
+    y = padding.compact(y, y.ndim - 2)
+    return padding.masked(x, [x.ndim - 1], 0), padding.masked(y, [y.ndim - 2], 0)
 
 
 def _with_zeros_behind(padding: Padding, x: Tensor, axes: Iterable[int]) -> Tensor:
