@@ -1413,7 +1413,7 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
     for function, words in (
         (
             h,
-            "not known while tracing[^;]*; h runs as plain Python, because it has a `for ... else`",
+            "not known while tracing.*fix: h runs as plain Python, because it has a `for ... else`",
         ),
         (f, "f runs as plain Python, because it has a `yield` in line"),
         (g, "g runs as plain Python, because it has a `for ... else` in line"),
