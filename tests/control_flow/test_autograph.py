@@ -1340,9 +1340,8 @@ def while_else(x):
 
 
 def late_walrus(x):
-    if x.shape == () and (y := x + 1.0) > 0.0:  # here
-        return y
-    return x
+    is_large = x.shape == () and (y := x + 1.0) > 0.0
+    return y if is_large else x  # here
 
 
 def of_alternatives(x):
@@ -1413,7 +1412,7 @@ def test_what_is_inside_of_an_unconverted_function_says_so():
     for function, words in (
         (
             h,
-            "not known while tracing[^;]*; h runs as plain Python, because it has a `for ... else`",
+            "not known while tracing.*fix: h runs as plain Python, because it has a `for ... else`",
         ),
         (f, "f runs as plain Python, because it has a `yield` in line"),
         (g, "g runs as plain Python, because it has a `for ... else` in line"),
@@ -1807,6 +1806,25 @@ def walrus_while_with_break(x):
     return x, y
 
 
+def walrus_after_and(x):
+    y = z = -x
+    if x.shape == () and (y := x * 2.0) > 3.0 and (z := y + 1.0) < 50.0:
+        return y + z
+    elif x is None or (z := x - 1.0) > 0.0 or z < -3.0:
+        return z
+    return y - z
+
+
+def walrus_after_and_in_a_while(x):
+    y, n = x, 0
+    while n < 9 and (y := y * 1.5) < 50.0:
+        n += 1
+        if n == 2:
+            continue
+        x = x + y
+    return x, y, n
+
+
 def walrus_in_calls(x):
     z = tg.exp(y := x * 0.5) + y
     if (a := tg.sin(z)) < (b := tg.cos(z)):
@@ -1831,6 +1849,8 @@ def walrus_in_a_ternary(x):
         walrus_while,
         walrus_while_with_continue,
         walrus_while_with_break,
+        walrus_after_and,
+        walrus_after_and_in_a_while,
         walrus_in_calls,
         walrus_in_a_walrus,
         walrus_in_a_ternary,

@@ -297,12 +297,12 @@ class Scan(Loop):
         recorded = self.recorded()
         if recorded is not self or keeps_no_results(self.body):
             # It was recorded without a tape, hence without residuals: compute them now.
-            recorded = self._without_prints().recorded()
+            recorded = self.silent().recorded()
             ys = as_tuple(recorded(*xs))
             gs = (*gs, *(None,) * (len(ys) - count))
         return recorded.pulled_back(gs, ys, xs)
 
-    def _without_prints(self) -> Scan:
+    def silent(self) -> Scan:
         """The op without its prints, for recomputation."""
         return self.with_body(without_prints(self.body), self.constants, self.states)
 
@@ -350,7 +350,7 @@ class Scan(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        body, places = pushed_body(self._without_prints().body, self.constants, self.states, given)
+        body, places = pushed_body(self.silent().body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
         inputs = interleaved(ends, given, xs, tangents)
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])

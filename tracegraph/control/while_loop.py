@@ -223,7 +223,7 @@ class While(Loop):
         gs, ys = values[: self.states], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
         if not self.counts:  # it was recorded without a tape: count the steps now
-            ys = as_tuple(self._without_prints().recorded()(*xs))
+            ys = as_tuple(self.silent().recorded()(*xs))
         present = tuple(g is not None for g in gs)
         op = while_gradient(without_prints(self.body), self.constants, present, self.checkpoints)
         given = [
@@ -237,7 +237,7 @@ class While(Loop):
             cotangents[i] = g
         return tuple(cotangents)
 
-    def _without_prints(self) -> While:
+    def silent(self) -> While:
         """The op without its prints, for recomputation."""
         return self.with_graphs(self.condition, without_prints(self.body), self.constants)
 
@@ -247,7 +247,7 @@ class While(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        op, inputs, places = pushed_loop(self._without_prints(), given, xs, tangents)
+        op, inputs, places = pushed_loop(self.silent(), given, xs, tangents)
         found = applied(op, inputs)[self.states :]
         results: list[Tensor | None] = [None] * (self.states + self.counts)
         for place, t in zip(places, found):

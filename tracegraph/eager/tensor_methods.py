@@ -165,10 +165,10 @@ def _runs_converted() -> bool:
 
 
 def _with_reason(fix: str) -> str:
-    """The fix where Python decides about a graph tensor, with why code was not converted."""
+    """The fix where Python decides about a graph tensor, behind why code was not converted."""
     for code in _codes_around():
         for reason in filter(None, (why(code) for why in why_not_converted)):
-            return f"{fix}; {code.co_name} runs as plain Python, because {reason}"
+            return f"{code.co_name} runs as plain Python, because {reason}; or {fix}"
     return fix
 
 

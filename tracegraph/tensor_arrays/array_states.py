@@ -15,6 +15,7 @@ from tracegraph import nest
 from tracegraph.calls.call import appended
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
+from tracegraph.control.without_prints import calls_python
 from tracegraph.control_passes.dataflow import Flows, types_of
 from tracegraph.control_passes.ranges import ranges_of, state_ranges
 from tracegraph.core.later import opened
@@ -216,8 +217,10 @@ class ArrayStates:
     ) -> None:
         """Runs the loop just for the sizes of arrays. If these depend on what it reads of the
         `buffers`, states which are still too small, it is traced again with buffers to try."""
+        if op.cuts_runs and not calls_python(op.body):
+            op = op.silent()
         if op.cuts_runs:
-            refuse_growth(self._name, "the loop calls Python or prints, which it must do once")
+            refuse_growth(self._name, "the loop calls Python, which it must do once")
         flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
         places = [place for _, place in unbounded.values()]
         is_read = any(flow.values[x] >> (op.constants + k) & 1 for x in places for k in buffers)

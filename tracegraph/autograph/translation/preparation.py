@@ -48,6 +48,8 @@ class _Prepared(ast.NodeTransformer):
         if refused:
             what, fix = refused
             raise NotConvertible(_refusal(what, node, fix))
+        if isinstance(node, ast.If) and _assigns_late(node.test):
+            return [y for x in _one_by_one(node) for y in _listed(self.visit(x))]
         field = _EVALUATED.get(type(node))
         if field is not None and (made := _assignments(node, field)):
             return [y for x in (*made, node) for y in _listed(self.visit(x))]
@@ -60,7 +62,7 @@ class _Prepared(ast.NodeTransformer):
         self._refuse_else(node)
         made = _assignments(node, "test")
         names = (x.id for x in ast.walk(node.test) if isinstance(x, ast.Name))
-        is_set_by_calls = any(x in self._set_by_calls for x in names)
+        is_set_by_calls = any(x in self._set_by_calls for x in names) or _assigns_late(node.test)
         if not made and not is_set_by_calls:
             is_endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
             found = self.generic_visit(node)
@@ -68,7 +70,7 @@ class _Prepared(ast.NodeTransformer):
                 return [found, _located(_not_reached(), node)]
             return found
         if is_set_by_calls or _has_own(node, ast.Continue):
-            end = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
+            end = ast.If(node.test, [ast.Pass()], [ast.Break()])
             node.body = [*made, _located(end, node.test), *node.body]
             node.test, made = _located(ast.Constant(True), node.test), []
         else:
@@ -300,6 +302,25 @@ def _assignments(node: ast.stmt, field: str) -> list[ast.stmt]:
     extraction = _Extraction({node.target.id} if is_read else set())  # type: ignore[attr-defined]
     setattr(node, field, extraction.extracted(expression))
     return extraction.made
+
+
+def _assigns_late(test: ast.expr) -> bool:
+    """Whether a test assigns where its first operand leaves it open."""
+    late = test.values[1:] if isinstance(test, ast.BoolOp) else []
+    return any(isinstance(y, ast.NamedExpr) for x in late for y in ast.walk(x))
+
+
+def _one_by_one(node: ast.If) -> list[ast.stmt]:
+    """An `if` whose operands of `and` or `or` are evaluated in statements of their own."""
+    test = node.test
+    assert isinstance(test, ast.BoolOp)
+    name = f"holds_{test.lineno}_{test.col_offset}"
+    holds = ast.Name(name, ast.Load())
+    is_open = holds if isinstance(test.op, ast.And) else ast.UnaryOp(ast.Not(), holds)
+    made: list[ast.stmt] = [ast.Assign([ast.Name(name, ast.Store())], x) for x in test.values]
+    made[1:] = [ast.If(copy.deepcopy(is_open), [x], []) for x in made[1:]]
+    node.test = holds
+    return [*(_located(x, test) for x in made), ast.fix_missing_locations(node)]
 
 
 class _Extraction:
