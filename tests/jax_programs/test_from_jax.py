@@ -422,6 +422,24 @@ def test_what_device_put_divides_has_a_layout():
     np.testing.assert_array_equal(f(x), 2.0 * np.ones([2, 3]))
 
 
+def test_the_shardings_of_a_jit_are_layouts():
+    def doubled(x, y):
+        return x * 2.0, y * 3.0
+
+    options = {"in_shardings": (placed("x"), None), "out_shardings": (None, placed(None, "x"))}
+    f = tg.function(tg.from_jax(jax.jit(doubled, **options)))
+    x = tg.ones([2, 3])
+    text = f.get_concrete_function(x, x).graph.as_text()
+    assert 'with_layout<mesh="x=1", axes=["x",none]>(%arg0)' in text
+    assert text.count("with_layout") == 2 and 'axes=[none,"x"]' in text
+    for found, factor in zip(f(x, x), (2.0, 3.0)):
+        np.testing.assert_array_equal(found, factor * np.ones([2, 3]))
+    elsewhere = jax.jit(
+        lambda x: x, out_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
+    assert "tg.device" in str(refusal(lambda x: elsewhere(x), x).value)
+
+
 @pytest.mark.parametrize("place", [None, jax.memory.Space.Device])
 def test_device_put_to_the_device_of_the_program_is_the_value(place):
     found = tg.from_jax(lambda x: jax.device_put((x, 2.0 * x), place))(tg.ones([2]))

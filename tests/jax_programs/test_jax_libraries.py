@@ -11,6 +11,9 @@ import pytest
 import tracegraph as tg
 from tests.without_libraries import printed
 
+# One piece of code is decorated again and again, which a user is warned of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*decorated again:UserWarning")
+
 RNG = np.random.default_rng(5)
 
 

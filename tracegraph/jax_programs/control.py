@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from tracegraph.calls.call import Call, as_tuple
@@ -26,6 +27,7 @@ from tracegraph.jax_programs.equations import (
     with_sizes_given,
 )
 from tracegraph.jax_programs.reduce import ACROSS_DEVICES
+from tracegraph.jax_programs.shape import put
 from tracegraph.jax_programs.sizes import size_of
 from tracegraph.ops.broadcast import full_like
 from tracegraph.ops.constant import Constant, constant
@@ -35,8 +37,19 @@ from tracegraph.ops.reduce import Any as AnyOf
 
 @converts("jit", "pjit", "closed_call", "core_call", "call", "eval_jaxpr")
 def _call(eqn: Equation, *xs: Tensor) -> Any:
-    program = eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
-    return _called(eqn, eqn.params.get("name", "call"), program, xs)
+    params = eqn.params
+    program = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+    xs = _placed(eqn, "in_shardings", xs)
+    return _placed(eqn, "out_shardings", _called(eqn, params.get("name", "call"), program, xs))
+
+
+def _placed(eqn: Equation, which: str, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Operands or results of a `jax.jit` with the layouts that it was given for them."""
+    places = eqn.params.get(which) or [None] * len(xs)
+    return tuple(
+        put(eqn, x, place) if isinstance(place, jax.sharding.Sharding) else x
+        for x, place in zip(xs, places, strict=True)
+    )
 
 
 @converts("custom_vmap_call")

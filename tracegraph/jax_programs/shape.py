@@ -135,10 +135,11 @@ def _dim_as_value(eqn: Equation) -> Tensor:
 
 @converts("device_put")
 def _device_put(eqn: Equation, *xs: Tensor) -> list[Tensor]:
-    return [_put(eqn, x, place) for x, place in zip(xs, eqn.params["devices"], strict=True)]
+    return [put(eqn, x, place) for x, place in zip(xs, eqn.params["devices"], strict=True)]
 
 
-def _put(eqn: Equation, x: Tensor, place: Any) -> Tensor:
+def put(eqn: Equation, x: Tensor, place: Any) -> Tensor:
+    """x where a program puts it. Raises TraceError for anything but a NamedSharding."""
     if place is None or place is jax.memory.Space.Device:
         return IDENTITY(x)
     if isinstance(place, jax.sharding.NamedSharding):
