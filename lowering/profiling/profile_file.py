@@ -47,6 +47,15 @@ class CompiledModule:
     def instructions(self) -> Mapping[str, Instruction]:
         return {x.name: x for proto in self._protos for x in self._read_computation(proto)}
 
+    @functools.cached_property
+    def users(self) -> Mapping[str, list[str]]:
+        """By the name of an instruction, the names of those that take its result."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, instruction in self.instructions.items():
+            for number in instruction.operands:
+                found[self._by_number[number].name].append(name)
+        return found
+
     def _read_computation(self, proto: bytes) -> list[Instruction]:
         found: list[Instruction] = []
         for number, value in fields(proto):
@@ -128,8 +137,8 @@ def _elements(shape: bytes) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A run of an instruction: its module and program, its device and thread, and its time, in
-    seconds."""
+    """A run of an instruction: its module and program, its device and thread, when it began, how
+    long that thread took, and when another event said that the work was over, in seconds."""
 
     module: str
     program: int
@@ -138,6 +147,7 @@ class Event:
     thread: str
     start: float
     seconds: float
+    told_end: float
 
 
 def read_profile(space: bytes) -> tuple[list[Event], list[CompiledModule]]:
@@ -174,8 +184,7 @@ class _Plane:
                     self._stat_names[row.get(1, 0)] = row.get(2, b"").decode(errors="replace")
 
     def events(self) -> Iterator[Event]:
-        """The runs of instructions, until the events that say that they are over: the work of one
-        may go on in other threads after the thread that started it has left it."""
+        """The runs of instructions, with what other events say about their ends."""
         begun: list[tuple[Event, Any]] = []
         ends: dict[Any, float] = {}
         is_on_host = not self.name.startswith("/device:")
@@ -193,14 +202,13 @@ class _Plane:
                 start = begin * 1e-9 + offset * 1e-12
                 if "hlo_op" in stats:
                     where = str(stats.get("hlo_module", "")), int(stats.get("program_id", -1))
-                    times = thread, start, length * 1e-12
+                    times = thread, start, length * 1e-12, start
                     run = Event(*where, str(stats["hlo_op"]), is_on_host, *times)
                     begun.append((run, (stats.get("_pt"), stats.get("_p"))))
                 elif "_c" in stats:
                     ends[stats.get("_ct"), stats["_c"]] = start
         for run, flow in begun:
-            seconds = ends.get(flow, run.start) - run.start
-            yield dataclasses.replace(run, seconds=max(run.seconds, seconds))
+            yield dataclasses.replace(run, told_end=ends.get(flow, run.start))
 
     def _event(self, event: bytes) -> tuple[int, int, dict[str, Any]]:
         """When an event began and how long it took, in picoseconds, and its statistics; `_p` and

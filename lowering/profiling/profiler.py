@@ -7,18 +7,19 @@ a rough estimate of their work.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
 from lowering.device import wait_for_all
-from lowering.profiling.profile_file import CompiledModule, read_profile
+from lowering.profiling.profile_file import CompiledModule, Event, read_profile
 from tracegraph.errors import LoweringError, fail
 
 #: How long threads may take to record that what was waited for is over.
@@ -92,14 +93,46 @@ def _operations(space: bytes) -> Iterator[InstructionRun]:
     for event in events:
         names[event.module, event.program].add(event.name)
     by_program = _matched(names, modules)
+    starts = _starts(events)
     for event in events:
         module = by_program.get((event.module, event.program))
         instruction = None if module is None else module.instructions.get(event.name)
         if instruction is not None and instruction.opcode in _HOLDERS:
             continue
         shares = {} if module is None or instruction is None else module.shares(instruction)
-        place = event.module, event.name, event.thread, event.start, event.seconds
-        yield InstructionRun(*place, shares)
+        end = event.told_end if module is None else _end(event, module, starts)
+        seconds = max(event.seconds, end - event.start)
+        yield InstructionRun(event.module, event.name, event.thread, event.start, seconds, shares)
+
+
+#: By program and name of an instruction, when its runs began, in order.
+_Starts: TypeAlias = dict[tuple[str, int, str], list[float]]
+
+
+def _starts(events: Sequence[Event]) -> _Starts:
+    found: _Starts = defaultdict(list)
+    for event in sorted(events, key=lambda x: x.start):
+        found[event.module, event.program, event.name].append(event.start)
+    return found
+
+
+def _end(event: Event, module: CompiledModule, starts: _Starts) -> float:
+    """When the work of an event was over. It may go on in other threads after the thread that began
+    it has left it, and the last of these may do what takes the result before it tells the end."""
+    end, seen = event.told_end, {event.name}
+    waiting = [*module.users.get(event.name, ())]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        begun = starts.get((event.module, event.program, name))
+        if begun is None:  # XLA need not run it, such as a bitcast
+            waiting += module.users.get(name, ())
+            continue
+        place = bisect.bisect_right(begun, event.start)
+        end = min(end, begun[place]) if place < len(begun) else end
+    return end
 
 
 _HOLDERS = ("while", "conditional", "call", "async-start", "async-done")
