@@ -3,6 +3,7 @@
 from lowering import (
     device as device,
     disk as disk,
+    host_program as host_program,
     memory as memory,
     places as places,
     program as program,

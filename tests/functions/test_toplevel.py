@@ -11,7 +11,7 @@ import pytest
 
 import tracegraph as tg
 from benchmarks.memory import peak
-from tracegraph.eager import pending
+from tracegraph.eager import backend, pending
 from tracegraph.eager.pending import compiled_count
 from tracegraph.ir.builder import top_level
 
@@ -423,3 +423,44 @@ def test_a_value_is_computed_alone_while_another_thread_releases_its_nodes(is_wi
     of_the_list.release()  # a second one finds nothing to do
     (alone or pending._Batch(order, order, trust_counts=False)).run()
     np.testing.assert_allclose(y.numpy(), 1 + np.exp([0, 1]), rtol=1e-6)
+
+
+FILLED = {
+    "ones": lambda: tg.ones([3, 1, 7], tg.bfloat16),
+    "zeros": lambda: tg.zeros([2, 9], tg.complex64),
+    "truth values": lambda: tg.fill([11], True),
+    "a slice of a range": lambda: tg.range(13)[2:9:3],
+    "a join": lambda: tg.concat([tg.zeros([2, 5]), tg.reverse(tg.ones([3, 5]), [0])], 0),
+    "a pad": lambda: tg.pad(tg.transpose(tg.ones([2, 17])), [[1, 0], [0, 2]]),
+    "nothing": lambda: tg.zeros([0, 19]),
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_small_tensors_that_are_only_filled_compile_nothing(name, monkeypatch):
+    (tg.constant(1.0) + 1.0).numpy()  # with which runs what earlier tests left pending
+    expected = tg.function(FILLED[name])().numpy()
+    monkeypatch.setattr(backend, "program", None)
+    found = FILLED[name]().numpy()
+    assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+
+
+def test_what_is_filled_may_be_assigned_and_overwritten():
+    v = tg.Variable(tg.ones([23]))
+    step = tg.function(lambda: v.assign_add(tg.ones([23])))
+    kept = tg.ones([23])
+    for _ in range(3):
+        step()
+    v.assign(tg.zeros([23]) + v)
+    assert v.numpy().tolist() == [4.0] * 23 and kept.numpy().tolist() == [1.0] * 23
+
+
+def test_xla_computes_what_is_large_or_on_the_device(monkeypatch):
+    x = tg.constant(np.arange(100.0))
+    tg.function(lambda x: x + 1.0)(x)  # moves it
+    compiled, usual = [], backend.program
+    monkeypatch.setattr(backend, "program", lambda graph: compiled.append(graph) or usual(graph))
+    assert tg.ones([3, 1 << 11]).numpy().all()
+    for start in (1, 2):
+        assert tg.reshape(x, [4, 25])[1, start:].numpy().tolist() == [*range(25 + start, 50)]
+    assert len(compiled) == 3

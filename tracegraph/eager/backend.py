@@ -38,6 +38,14 @@ def program(graph: Graph, donated: Sequence[int] = ()) -> Any:
     return made
 
 
+def top_level_program(graph: Graph) -> Any:
+    """The program of a graph of the top level, which takes and returns buffers."""
+    host_program = _lowering().host_program
+    if host_program.may_be_host_program(graph):
+        return host_program.HostProgram(graph, lambda: program(graph))
+    return program(graph)
+
+
 def compiler_ir(program: Any, stage: str, platform_name: str | None) -> Any:
     """The compiler's text of a program at a given stage."""
     return _lowering().stages.stage_text(program, stage, platform_name)

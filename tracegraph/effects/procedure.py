@@ -471,7 +471,7 @@ def _stored(
 
 def program_of(graph: Graph) -> Any:
     """The callable that computes a graph: a program, or a procedure if it is cut."""
-    return Procedure(graph) if graph.cuts_runs else backend.program(graph)
+    return Procedure(graph) if graph.cuts_runs else backend.top_level_program(graph)
 
 
 set_program_maker(program_of)
