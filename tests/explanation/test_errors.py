@@ -13,6 +13,7 @@ Each case is a function whose first line raises, or the line that is marked `# h
 `{place}` stands for that line.
 """
 
+import collections
 import dataclasses
 import functools
 import gc
@@ -2003,8 +2004,15 @@ def test_what_a_function_cannot_return(result, kind, fact, fix):
             "it was {'a': ['*']} and is now {'a': []}, where '*' is a value",
             "change a copy: items = dict(items)",
         ),
+        (
+            lambda items: items["b"],
+            collections.defaultdict(float, a=tg.constant(3.0)),
+            "it was defaultdict(<class 'float'>, {'a': '*'}) and is now "
+            "defaultdict(<class 'float'>, {'a': '*', 'b': '*'}), where '*' is a value",
+            "change a copy: items = copy.copy(items)",
+        ),
     ],
-    ids=["append", "update", "reverse", "inside"],
+    ids=["append", "update", "reverse", "inside", "missing"],
 )
 def test_an_argument_that_is_changed_in_place(change, argument, fact, fix):
     @tg.function

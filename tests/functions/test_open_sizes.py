@@ -644,3 +644,21 @@ def test_a_second_function_has_sizes_of_its_own():
         f = tg.function(taken, input_signature=[tg.TensorSpec([None, 2], tg.float64)])
         for found, right in zip(f(x), expected):
             np.testing.assert_array_equal(found.numpy(), right)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x, n: tg.boolean_mask(x, tg.ones_like(x, tg.bool)), [1.0, 2.0, 3.0]),
+        (lambda x, n: tg.where(tg.fill([n], True)), [[0], [1], [2]]),
+        (lambda x, n: tg.repeat(x, tg.fill([n], 2), axis=0), [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]),
+        (lambda x, n: tg.math.bincount(tg.ones_like(x, tg.int32)), [0, 3]),
+        (lambda x, n: tg.math.segment_sum(x, tg.zeros([n], tg.int32)), [6.0]),
+    ],
+)
+def test_a_constant_as_often_as_only_the_run_knows(function, expected):
+    @tg.function(input_signature=[tg.TensorSpec([None])])
+    def run(x):
+        return function(x, tg.shape(x)[0])
+
+    assert run(tg.constant([1.0, 2.0, 3.0])).numpy().tolist() == expected

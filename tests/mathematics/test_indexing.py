@@ -413,6 +413,8 @@ def test_pad(run, mode, numpys):
 def test_pad_with_a_value():
     same(tg.pad([1, 2], [[1, 1]], constant_values=9), [9, 1, 2, 9])
     same(tg.pad([1, 2], tg.constant([[1, 0]])), [0, 1, 2])
+    same(tg.pad([True], [[1, 1]]), [False, True, False])
+    same(tg.pad([False], [[0, 1]], constant_values=True), [False, True])
     with pytest.raises(ValueError, match="mirrored"):
         tg.pad([1, 2], [[2, 0]], "REFLECT")
     with pytest.raises(ValueError, match="paddings"):

@@ -230,7 +230,8 @@ def pad(
     widths = _widths(x, paddings)
     kind = mode.upper() if str(mode).upper() in _MODES else mode
     if kind == "CONSTANT":
-        value = as_tensor(constant_values, x.dtype)
+        is_false = x.dtype.is_bool and type(constant_values) is int and constant_values == 0
+        value = as_tensor(False if is_false else constant_values, x.dtype)
         x, widths = _with_open_margins(x, widths, value)
         before, after = zip(*widths) if widths else ((), ())
         return ops.Pad(tuple(before), tuple(after), (0,) * len(widths))(x, value)

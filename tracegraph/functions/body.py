@@ -106,11 +106,12 @@ class Body:
         for name, old, new in zip(names, (*args, *kwargs.values()), (*now, *named.values())):
             difference = _difference(old, new)
             if difference is not None:
+                copied = type(old).__name__ if type(old) in (list, dict) else "copy.copy"
                 fail(
                     SignatureError,
                     f"{self._name} changed its argument {name!r} in place: {difference}",
                     source=self._signature.place,
-                    fix=f"change a copy: {name} = {type(old).__name__}({name})",
+                    fix=f"change a copy: {name} = {copied}({name})",
                 )
 
 

@@ -790,10 +790,13 @@ def _captured(x: Tensor) -> Tensor | None:
 
 
 def _value_from(tensor: Tensor, known: dict[Tensor, Any]) -> Any:
-    """The value of one tensor, given those of its node's inputs; None if it is unknown now."""
+    """The value of one tensor, given those of its node's inputs; None if it is unknown now, as all
+    values are whose number is."""
     node = tensor.node
     if node is None:
         return _read(tensor)
+    if not tensor.type.is_static:
+        return None
     op = node.op
     if isinstance(op, DimSize):
         return np.asarray(op.size, object)
