@@ -662,3 +662,33 @@ def test_a_constant_as_often_as_only_the_run_knows(function, expected):
         return function(x, tg.shape(x)[0])
 
     assert run(tg.constant([1.0, 2.0, 3.0])).numpy().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tg.boolean_mask(x, x[:, 0] > 0),
+        lambda x: x[x > 0],
+        lambda x: tg.repeat(x, tg.cast(x[:, 0], tg.int32), axis=0),
+        lambda x: tg.where(x > 0),
+        lambda x: tg.gather_nd(x, tg.where(x > 0)),
+        lambda x: tg.dynamic_partition(x, tg.cast(x[:, 0], tg.int32), 2)[1],
+        lambda x: tg.gather(x, tg.where(x[:, 0] > 0)[:, 0]),
+    ],
+)
+@pytest.mark.parametrize("signature", [None, [tg.TensorSpec([None, 2])]])
+def test_what_the_run_finds_in_an_empty_tensor_is_empty(function, signature):
+    x = tg.zeros([0, 2])
+    expected = function(x)
+    found = tg.function(function, input_signature=signature)(x)
+    assert found.type == expected.type and found.numpy().size == 0
+
+
+def test_what_the_run_finds_is_not_taken_from_an_empty_tensor():
+    @tg.function
+    def f(x, i):
+        return tg.gather(x, tg.boolean_mask(i, i > 0))
+
+    assert f(tg.zeros([0]), tg.constant([0])).numpy().size == 0
+    with pytest.raises(ValueError, match="ensure_shape"):
+        f(tg.zeros([0]), tg.constant([0, 1]))

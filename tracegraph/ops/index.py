@@ -609,7 +609,9 @@ def window_shape(op: GatherNd, x: TensorType, indices: TensorType) -> Shape:
         *(*batch, *x.shape[b : op.axis]),
         *(*op.index_shape(indices.shape), *x.shape[op.axis + count :]),
     )
-    if op.clamps and 0 in x.shape[op.axis : op.axis + count] and 0 not in shape:
+    # Where a size is not known yet, it may turn out that there are no indices either.
+    is_known = all(isinstance(size, int) for size in shape)
+    if op.clamps and 0 in x.shape[op.axis : op.axis + count] and is_known and 0 not in shape:
         raise Mismatch(
             f"{x} has no elements to index", fix="check that the tensor is not empty first"
         )

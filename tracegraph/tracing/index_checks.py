@@ -58,7 +58,7 @@ def with_elements(op: str, x: Tensor, axis: int, count: Size = 1, taken: Size = 
     if count == 0:
         return x
     if not _is_in_region():
-        if size == 0:
+        if size == 0 and isinstance(taken, int):
             fact = f"{op}: axis {axis} of {x.type} has no elements to index"
             fail(ShapeError, fact, operands=[operand_text(x)], fix=_NOT_EMPTY)
         return at_least(x, axis, minimum(taken, 1))

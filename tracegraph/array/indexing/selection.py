@@ -20,7 +20,7 @@ from tracegraph.array.arguments import (
 )
 from tracegraph.array.joining import together
 from tracegraph.array.runtime_sizes import true_positions
-from tracegraph.core.shapes import element_count, same_shape
+from tracegraph.core.shapes import element_count, maximum, same_shape
 from tracegraph.core.types import TensorType, bool_, int32, int64
 from tracegraph.errors import counted
 from tracegraph.ir.tensor import Tensor
@@ -81,7 +81,7 @@ def _positions(condition: Tensor) -> Tensor:
     flat = Cast(int64)(true_positions("where", Reshape((element_count(sizes),))(condition)))
     columns, step = [], as_tensor(1, int64)
     for size in reversed(sizes):
-        length = cast_to(as_tensor(size), int64)
+        length = cast_to(as_tensor(maximum(size, 1)), int64)  # an empty axis has no positions
         columns.append((flat // step) % length)  # type: ignore[operator]
         step = step * length  # type: ignore[assignment]
     if not columns:
