@@ -23,17 +23,16 @@ from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Tran
 
 #: The most elements of a value: XLA fills larger ones faster, on the device.
 _MOST_ELEMENTS = 4096
-#: Ops whose values have the same bits in NumPy.
-_FILL: tuple[type[Op], ...] = (Constant, Iota)
-_MOVE: tuple[type[Op], ...] = (
-    *(BroadcastTo, Concatenate, Identity, Pad, Reshape, Reverse, Slice, Transpose),
+#: Ops that fill in or move numbers: their values have the same bits in NumPy.
+_OPS: frozenset[type[Op]] = frozenset(
+    [BroadcastTo, Concatenate, Constant, Identity, Iota, Pad, Reshape, Reverse, Slice, Transpose]
 )
 
 
 def may_be_host_program(graph: Graph) -> bool:
     """Whether a graph is small, and only fills in and moves numbers."""
     made = [y for node in graph.nodes for y in node.outputs]
-    return all(type(node.op) in (*_FILL, *_MOVE) for node in graph.nodes) and all(
+    return all(type(node.op) in _OPS for node in graph.nodes) and all(
         y.type.is_static and math.prod(y.type.shape) <= _MOST_ELEMENTS for y in made
     )
 

@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose
 import tracegraph as tg
 from tracegraph.eager.pending import compiled_count
 from tracegraph.ir.builder import current
+from tracegraph.passes import registry
 
 LOGITS = np.random.default_rng(0).normal(size=(4, 3))
 LABELS = np.array([0, 2, 1, 2])
@@ -143,3 +144,18 @@ def test_a_refusal_names_the_op_inside_that_derivatives_pass_through():
     with pytest.raises(tg.errors.GradientError, match="independent: sum makes a row") as caught:
         tape.batch_jacobian(y, x)
     assert "y = tg.nn.softmax(x, axis=0)" in str(caught.value)
+
+
+def test_what_is_registered_later_counts(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_places", {})
+
+    def slope():
+        with tg.GradientTape() as tape:
+            y = tg.math.softplus(x)
+        return tape.gradient(y, x)
+
+    x = tg.Variable(LOGITS)
+    assert_allclose(slope().numpy(), 1 / (1 + np.exp(-LOGITS)))
+    tg.no_gradient("log1p")
+    assert_allclose(slope().numpy(), LOGITS >= 0)  # what is left is relu

@@ -199,7 +199,7 @@ def applied(op: Op, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Appends a node of `op`, which holds graphs; in its `recorded` form if an open tape watches
     one of the inputs. Returns the outputs of `op` itself."""
     inputs = tuple(inputs)
-    if not any(recorder.depends_on(inputs) for recorder in current().recorders):
+    if not current().follows(inputs):
         return as_tuple(op(*inputs))
     outputs = as_tuple(op.recorded()(*inputs))
     return outputs[: len(op.output_types(inputs))]

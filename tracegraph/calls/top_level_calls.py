@@ -168,10 +168,12 @@ def composition(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @functools.wraps(function)
     def composed(*tensors: Any, **attributes: Any) -> Tensor:
         builder = current()
-        if not (builder.is_top_level and _is_followed(builder, tensors)):
+        if not (builder.is_top_level and builder.follows(tensors)):
             return function(*tensors, **attributes)  # type: ignore[call-arg, arg-type]
         kinds = map(type, attributes.values())  # numbers of NumPy promote otherwise than equal ones
-        key = (function, here().key, *[x.type for x in tensors], *attributes.items(), *kinds)
+        types = [x.type for x in tensors]
+        place = here().key, registry_version()  # its derivatives are kept with the graph
+        key = (function, *place, *types, *attributes.items(), *kinds)
         op = _compositions.get(key)
         if op is None:
             body = _traced(function, tensors, attributes)
@@ -179,10 +181,6 @@ def composition(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         return as_tuple(op(*tensors))[0]
 
     return composed
-
-
-def _is_followed(builder: Builder, tensors: Sequence[Tensor]) -> bool:
-    return any(recorder.depends_on(tensors) for recorder in builder.recorders)
 
 
 def _traced(function: Callable[..., Tensor], tensors: Sequence[Tensor], attributes: Any) -> Graph:

@@ -306,7 +306,7 @@ class _Arguments:
         last = [self._kwargs[name] for name in self._by_name]
         self.tensors = [*(as_tensor(self._leaves[i]) for i in self._places), *last]
         self.tensor_names = [*(names[i] for i in self._places), *self._by_name]
-        self._is_last_followed = any(x.depends_on(last) for x in current().recorders)
+        self._is_last_followed = current().follows(last)
         everything = nest.flatten(list(args))
         numbers = [x for x in everything if _is_counted(x)]
         #: The number of arguments as a backward function may count them, numbers and arrays only or

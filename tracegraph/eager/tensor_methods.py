@@ -165,7 +165,7 @@ def _runs_converted() -> bool:
 
 
 def _with_reason(fix: str) -> str:
-    """The fix where Python decides about a graph tensor, behind why code was not converted."""
+    """Why code was not converted, if so, and the fix where Python decides about a graph tensor."""
     for code in _codes_around():
         for reason in filter(None, (why(code) for why in why_not_converted)):
             return f"{code.co_name} runs as plain Python, because {reason}; or {fix}"

@@ -478,7 +478,7 @@ class ConcreteFunction:
         for variable in variables:
             variable.watch_by(builder)
         inputs = [*arguments, *self.traced.captures, *(v.handle for v in variables)]
-        return any(recorder.depends_on(inputs) for recorder in builder.recorders)
+        return builder.follows(inputs)
 
     def variables_for(self, request: Request) -> Sequence[Variable]:
         """The variables of a call: arguments replace the Variables that represent them."""

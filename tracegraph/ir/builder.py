@@ -103,6 +103,10 @@ class Builder:
             self._cut()
         return outputs
 
+    def follows(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a recorder, such as a tape, watches what one of the tensors depends on."""
+        return any(recorder.depends_on(tensors) for recorder in self.recorders)
+
     @contextlib.contextmanager
     def unrecorded(self) -> Generator[None]:
         """A context in which recorders do not see the nodes that are added."""

@@ -413,7 +413,7 @@ def _is_data(x: Tensor) -> bool:
     builder = current()
     if not builder.is_top_level or builder.reuse is not None or not x.is_made:
         return False
-    return not any(recorder.depends_on((x,)) for recorder in builder.recorders)
+    return not builder.follows((x,))
 
 
 def _movable(part: AxisIndex, size: Size) -> AxisIndex:
