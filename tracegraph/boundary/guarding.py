@@ -1,7 +1,7 @@
 """Wraps the public API: its errors show only the user's frames, and name what the user called.
 
 Calls between our own modules bypass the wrapper, as do calls of a compiled function, operators, and
-methods that take no options.
+methods without arguments.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _guarded: dict[FunctionType, Callable[..., Any]] = {}
 
 
 def guard(modules: Iterable[ModuleType]) -> None:
-    """Wraps the public functions of modules, and the methods of their classes that take options, in
-    `api_boundary`. A function in several modules stays one function, found by its public name."""
+    """Wraps the public functions of modules, and the methods of their classes that take arguments,
+    in `api_boundary`. A function in several modules stays one function, found by its public
+    name."""
     classes: set[type] = set()
     for module in modules:
         for name in filter(lambda name: not name.startswith("_"), dir(module)):
@@ -45,7 +46,7 @@ def public(function: FunctionType, module: str, name: str) -> Callable[..., Any]
 
 
 def guard_methods(owner: type) -> None:
-    """Wraps the methods of a class that take options in `api_boundary`."""
+    """Wraps the methods of a class that take arguments in `api_boundary`."""
     for name, member in list(vars(owner).items()):
         is_wrapped = isinstance(member, (classmethod, staticmethod))
         method = member.__func__ if is_wrapped else member
@@ -57,16 +58,19 @@ def guard_methods(owner: type) -> None:
 
 
 def _is_for_users(name: str, method: FunctionType) -> bool:
-    """Whether users call it, and may get a name wrong. Methods that the machinery calls for each
-    node take no options."""
-    own = inspect.unwrap(method)  # a wrapper, such as that of a Module's scope, has no options
+    """Whether users call it, and may get an argument wrong. Where the machinery calls methods for
+    each node or step, only those with options are for users."""
+    own = inspect.unwrap(method)  # a wrapper, such as that of a Module's scope, has no arguments
     if name == "__init__":
         return not method.__module__.startswith(_MADE_FOR_EACH_NODE)
-    if name == "__call__":
-        code = own.__code__
-        return code.co_argcount + code.co_kwonlyargcount > 1  # more than `self`
-    return not name.startswith("_") and bool(own.__defaults__ or own.__kwdefaults__)
+    if name.startswith("_") and name != "__call__":
+        return False
+    if name != "__call__" and method.__module__.startswith(_CALLED_IN_EACH_STEP):
+        return bool(own.__defaults__ or own.__kwdefaults__)
+    code = own.__code__
+    return code.co_argcount + code.co_kwonlyargcount > 1  # more than `self`
 
 
 _PACKAGE_PREFIX = "tracegraph."
 _MADE_FOR_EACH_NODE = ("tracegraph.ir.", "tracegraph.core.types")
+_CALLED_IN_EACH_STEP = (*_MADE_FOR_EACH_NODE, "tracegraph.state.variable")
