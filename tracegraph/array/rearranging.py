@@ -44,6 +44,7 @@ from tracegraph.operands.conversion import (
     from_array,
     has_dtype,
     static_value,
+    to_int32,
 )
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full, full_like
@@ -152,7 +153,7 @@ def reverse_sequence(
         refuse(op, fact, x, lengths, fix="give one length for each sequence")
     _check_lengths(op, lengths, sizes[along])
     grid = (sizes[batch], sizes[along])
-    lengths = BroadcastTo(grid, (0,))(cast_to(lengths, int32))
+    lengths = BroadcastTo(grid, (0,))(to_int32(lengths))
     place = BroadcastTo(grid, (1,))(Iota(sizes[along], int32)())
     last = ops.SUB(lengths, full_like(lengths, 1))
     source = ops.SELECT(ops.LESS(place, lengths), ops.SUB(last, place), place)
