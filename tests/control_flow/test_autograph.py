@@ -450,6 +450,19 @@ def test_functions_see_the_frame_that_calls_them():
     assert f"{__file__}:{seen[2]}" == here(asks_who_calls, "# here")
 
 
+def test_a_loop_over_a_range_beyond_int32_that_ends_early():
+    @tg.function
+    def count():
+        found = tg.constant(0)
+        for _ in tg.range(2**40):
+            found += 1
+            if found >= 3:
+                break
+        return found
+
+    assert int(count()) == 3
+
+
 def test_maximum_iterations():
     @tg.function
     def f(x):

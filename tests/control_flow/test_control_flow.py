@@ -934,6 +934,9 @@ def test_maximum_iterations(run):
     assert found == [1.0, 8.0, 128.0, 128.0]
     assert float(run(bounded, f64(1.0), tg.constant(4))) == 16.0
     assert float(run(lambda x: gradient(lambda x: bounded(x, 3), x), f64(1.0))) == 8.0
+    for far in (2**40, 2**32 + 2, tg.constant(2**32 + 2), tg.constant(2**63, tg.uint64)):
+        assert float(run(lambda x, b=far: bounded(x, b), f64(1.0))) == 128.0
+    assert float(bounded(f64(1.0), -(2**32) + 2)) == 1.0
 
 
 # Views of one function of each.

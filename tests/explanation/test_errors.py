@@ -692,6 +692,16 @@ DTYPES = "use one of bool, int8, int16, int32, int64, uint8, uint16, uint32, uin
     ),
     none=dtype_error(lambda: tg.cast(1.0, None), "None is not a data type", DTYPES),
     spec=dtype_error(lambda: tg.TensorSpec([2], {}), "{} is not a data type", DTYPES),
+    order=dtype_error(
+        lambda: tg.constant(np.ones(2, ">f4")),
+        "dtype('>f4') is not a data type",
+        "convert the array: x.astype('float32')",
+    ),
+    long=dtype_error(
+        lambda: tg.constant(np.ones(2, np.clongdouble)),
+        f"{np.dtype(np.clongdouble)!r} is not a data type",
+        "convert the array: x.astype('complex128')",
+    ),
 )
 def test_what_is_not_a_data_type(case):
     case.check()

@@ -399,6 +399,36 @@ def test_tile_and_repeat(run):
     same(tg.repeat(numbers(40), list(range(40))), np.repeat(numbers(40), range(40)))
 
 
+def test_negative_counts():
+    for counts, bad in ((-2, -2), ([1, -1], -1)):
+        with pytest.raises(tg.errors.ShapeError, match=f"repeat: the count is {bad}"):
+            tg.repeat([1, 2], counts)
+    repeat = tg.function(lambda n: tg.repeat([1, 2, 3], n))
+    same(repeat(tg.constant([2, 0, 1])), [1, 1, 3])
+    for counts in ([-1, 2, 0], [1, 0, -1]):  # the sum alone is not negative
+        with pytest.raises(tg.errors.InvalidArgumentError, match="a size is computed as -1"):
+            repeat(tg.constant(counts))
+
+
+FAR = {
+    "element": lambda x, i: x[i],
+    "part": lambda x, i: x[i : i + 2],
+    "slice": lambda x, i: tg.slice(x, [i], [2]),
+    "branch": lambda x, i: tg.switch_case(i, [lambda: x, lambda: 2.0 * x, lambda: 3.0 * x]),
+    "read": lambda x, i: tg.TensorArray(tg.float32, 5).unstack(x).read(i),
+    "write": lambda x, i: tg.TensorArray(tg.float32, 5).unstack(x).write(i, 9.0).stack(),
+    "reverse": lambda x, i: tg.reverse_sequence(x[None], tg.reshape(i, [1]), 1),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_places_beyond_int32_do_not_wrap_around(name):
+    f, x = tg.function(FAR[name]), tg.constant(numbers(5))
+    near = {1: f(x, tg.constant(10**6, tg.int64)), -1: f(x, tg.constant(-(10**6), tg.int64))}
+    for far in (2**32 + 1, 1 - 2**32, 2**62 + 1):
+        same(f(x, tg.constant(far, tg.int64)), near[1 if far > 0 else -1])
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("mode", "numpys"),

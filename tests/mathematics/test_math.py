@@ -946,6 +946,11 @@ def test_segments_without_elements(run):
         expected = [numpys(r, 0) if len(r) else np.zeros(2, "f") for r in rows]
         close(run(lambda x, segment=segment: segment(x, ids), x), np.stack(expected))
     close(tg.math.segment_max([1, 3], [0, 2]), np.int32([1, 0, 3]))
+    infinite = tg.constant([np.inf, np.inf, -np.inf])
+    for kind in (tg.float32, tg.float16, tg.bfloat16):
+        y = tg.cast(infinite, kind)
+        assert np.float32(tg.math.segment_max(y, [0, 0, 2])).tolist() == [np.inf, 0, -np.inf]
+        assert np.float32(tg.math.segment_min(y, [0, 0, 2])).tolist() == [np.inf, 0, -np.inf]
     slope = tg.grad(lambda x: tg.reduce_sum(tg.math.segment_max(x, ids)))(x)
     assert float(tg.reduce_sum(slope)) == 6.0
 
@@ -1575,6 +1580,9 @@ def test_ranges_of_narrow_types():
     for bounds in ((300,), (-129, 0)):
         with pytest.raises(tg.errors.DTypeError, match="outside the range of int8"):
             tg.range(*bounds, dtype=tg.int8)
+    for kind in (tg.bool, tg.complex64):
+        with pytest.raises(tg.errors.DTypeError, match=f"the dtype is {kind.name}, and it must be"):
+            tg.range(3, dtype=kind)
 
 
 def test_argmax_without_a_type():

@@ -299,6 +299,23 @@ def test_hessians_of_a_function():
     close(by_y, np.zeros((2, 2)))
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int32])
+def test_unravel_index_into_dims_beyond_the_dtype_of_the_indices(kind):
+    dims = [2, 300] if kind is np.uint8 else [3, 2**33]
+    for call in (tg.unravel_index, tg.function(tg.unravel_index)):
+        found = call(np.array([7, 250], kind), dims)
+        assert found.numpy().tolist() == [[0, 0], [7, 250]]
+
+
+def test_reverse_sequence_checks_lengths():
+    reverse = lambda n: tg.reverse_sequence([[1, 2]], n, 1)  # noqa: E731
+    for checked in (reverse, tg.function(reverse, check_bounds=True)):
+        assert checked(tg.constant([1]) + 1).numpy().tolist() == [[2, 1]]
+        for far in (3, -1, 2**32 + 1):
+            with pytest.raises(tg.errors.InvalidArgumentError, match=f"a length is {far}, and"):
+                checked(tg.constant([far - 1]) + 1)
+
+
 # ---------------------------------------------------------------- bad arguments
 
 
@@ -314,6 +331,7 @@ def test_hessians_of_a_function():
         (lambda: tg.reverse_sequence([[1, 2]], [3], 1), "have 2 elements"),
         (lambda: tg.reverse_sequence([[1, 2]], [1], 2), "axis 2"),
         (lambda: tg.unravel_index([9], [3, 3]), "there are 9 elements"),
+        (lambda: tg.unravel_index([1], [-3, -3]), r"the dims are \[-3, -3\]"),
         (lambda: tg.unravel_index([[1]], [3, 3]), "indices i32"),
         (lambda: tg.unravel_index([1], 3), "into dims i32"),
         (lambda: tg.bitcast([True], tg.int8), "truth values"),

@@ -219,6 +219,7 @@ def test_python_may_suggest_where_no_repair_is_known(capsys):
 @pytest.mark.parametrize(
     ("path", "fix"),
     {
+        "funtion": "use tg.function, if that is meant",
         "GradientTap": "use tg.GradientTape, if that is meant",
         "gradienttape": "use tg.GradientTape, if that is meant",
         "reduce_summ": "use tg.reduce_sum, if that is meant",

@@ -355,7 +355,8 @@ def _near(name: str, module: str, modules: Iterable[tuple[str, ModuleType]]) -> 
     homes.sort(key=lambda home: (home[0] != module, home[0].startswith("numpy")))
     plain: dict[str, str] = {}
     for short, home in homes:
-        for public in filter(lambda x: not x.startswith("_"), dir(home)):
+        names = [x for x in dir(home) if not x.startswith("_")]
+        for public in sorted(names, key=lambda x: x[0].isupper() != name[0].isupper()):
             path = f"tg.{short}.{public}" if short else f"tg.{public}"
             plain.setdefault(_plain(public), path)
     close = difflib.get_close_matches(_plain(name), plain, 1, _SLIP)

@@ -266,8 +266,8 @@ def range(
     The bounds are numbers, sizes such as `x.shape[0]`, or scalar tensors; if these are not known
     while tracing, the number of elements is a size found at run time. The default dtype is float32
     if any bound is a float, else int32, or int64 for larger bounds.
-    Raises DTypeError for a bound out of the dtype's range, InvalidArgumentError for more elements
-    than fit in memory.
+    Raises DTypeError for a dtype that is bool or complex, or a bound out of the dtype's range,
+    InvalidArgumentError for more elements than fit in memory.
 
     >>> tg.range(2, 8, 2).numpy()
     array([2, 4, 6], dtype=int32)
@@ -275,10 +275,14 @@ def range(
     if limit is None:
         start, limit = 0, start
     given = (start, limit, delta)
+    kind = None if dtype is None else as_dtype(dtype)
+    if kind is not None and (kind is bool_ or kind.is_complex):
+        fact = f"range: the dtype is {kind.name}, and it must be an integer or a floating one"
+        fail(DTypeError, fact, fix="use dtype=tg.int32, or cast the result")
     if any(map(is_open, given)):
-        return _range_of_run(given, None if dtype is None else as_dtype(dtype))
+        return _range_of_run(given, kind)
     bounds = [_bound(value) for value in given]
-    kind = _range_dtype(given, bounds) if dtype is None else as_dtype(dtype)
+    kind = kind or _range_dtype(given, bounds)
     if not isinstance(bounds[2], Dim) and bounds[2] == 0:
         refuse("range", "the step is 0", fix="use a step such as 1 or -1")
     if any(isinstance(bound, Dim) for bound in bounds):

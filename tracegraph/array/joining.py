@@ -11,7 +11,6 @@ from tracegraph.array.arguments import (
     as_axis,
     as_count,
     as_integers,
-    as_shape,
     as_sizes,
     known_int,
     rank_of,
@@ -35,9 +34,9 @@ from tracegraph.operands.conversion import (
     refuse_mix,
 )
 from tracegraph.ops.broadcast import BroadcastTo, Sum, full, full_like
-from tracegraph.ops.elementwise import ADD
+from tracegraph.ops.elementwise import ADD, LESS, SELECT
 from tracegraph.ops.index import Gather, ScatterAdd, move_axis
-from tracegraph.ops.reduce import CumSum
+from tracegraph.ops.reduce import CumSum, Min
 from tracegraph.ops.shape import Concatenate, Reshape, with_size, with_sizes
 from tracegraph.tensor_arrays.tensor_array import TensorList
 from tracegraph.typing import Axis, DTypeLike, ShapeLike, TensorLike
@@ -226,7 +225,8 @@ def repeat(
 ) -> Tensor:
     """Repeats each element `repeats` times along `axis`; without an axis, of the flattened tensor.
 
-    - `repeats`: one number for all elements, or one for each, known while tracing.
+    - `repeats`: one number for all elements, or one for each. Raises ShapeError for a negative
+      number, and InvalidArgumentError if only the run finds it.
 
     >>> tg.repeat([1, 2], 2).numpy(), tg.repeat([1, 2], [1, 3]).numpy()
     (array([1, 1, 2, 2], dtype=int32), array([1, 2, 2, 2], dtype=int32))
@@ -238,7 +238,10 @@ def repeat(
     place = as_axis("repeat", axis, len(sizes), x)
     if is_open(repeats):
         return _repeated_by(x, place, as_integers("repeat", "the counts", repeats))
-    counts = as_shape("repeat", as_sizes("repeat", "the counts", repeats))
+    counts = as_sizes("repeat", "the counts", repeats)
+    for count in counts:
+        if known_int(count) and count < 0:
+            refuse("repeat", f"the count is {count}", x, fix="repeat each element 0 times or more")
     if len(counts) == 1:
         return _repeated(x, place, counts[0])
     if same_size(len(counts), sizes[place]) is None:
@@ -269,7 +272,10 @@ def _repeated_by(x: Tensor, axis: int, counts: Tensor) -> Tensor:
         )
     counts = with_size(counts, 0, x.type.shape[axis])
     ends = CumSum(0, False)(cast_to(counts, int32))
-    total = runtime_size("repeat", Sum((0,))(cast_to(counts, int64)))
+    wide = cast_to(counts, int64)
+    least, zero = Min((0,))(wide), as_tensor(0, int64)
+    # A negative count would take from what the others give; as the size, it is refused.
+    total = runtime_size("repeat", SELECT(LESS(least, zero), least, Sum((0,))(wide)))
     # The element at each place is given by how many elements have ended before it.
     marks = full(0, TensorType(int32, (total + 1,)))
     ended = ScatterAdd(0, 0)(marks, Reshape((*ends.type.shape, 1))(ends), full_like(ends, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,13 +45,20 @@ from tracegraph.operands.conversion import (
     from_array,
     has_dtype,
     static_value,
+    to_int32,
 )
 from tracegraph.ops import elementwise as ops
 from tracegraph.ops.broadcast import BroadcastTo, full, full_like
 from tracegraph.ops.constant import Iota
 from tracegraph.ops.index import Gather, ScatterMax, move_axis
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_sizes
-from tracegraph.tracing.index_checks import value_at_hand
+from tracegraph.tracing.index_checks import (
+    check_at_run_time,
+    checks_at_run_time,
+    refuse_outside,
+    value_at_hand,
+    value_now,
+)
 from tracegraph.typing import DTypeLike, ShapeLike, TensorLike
 
 
@@ -152,7 +160,7 @@ def reverse_sequence(
         refuse(op, fact, x, lengths, fix="give one length for each sequence")
     _check_lengths(op, lengths, sizes[along])
     grid = (sizes[batch], sizes[along])
-    lengths = BroadcastTo(grid, (0,))(cast_to(lengths, int32))
+    lengths = BroadcastTo(grid, (0,))(to_int32(lengths))
     place = BroadcastTo(grid, (1,))(Iota(sizes[along], int32)())
     last = ops.SUB(lengths, full_like(lengths, 1))
     source = ops.SELECT(ops.LESS(place, lengths), ops.SUB(last, place), place)
@@ -163,12 +171,13 @@ def reverse_sequence(
 
 
 def _check_lengths(op: str, lengths: Tensor, size: Any) -> None:
-    known = value_at_hand(lengths)
-    if known is None or not isinstance(size, int):
-        return
-    if ((known < 0) | (known > size)).any():
-        fact = f"{op}: the lengths are {known.tolist()}, and the sequences have {size} elements"
-        fail(InvalidArgumentError, fact, fix=f"use lengths from 0 to {size}")
+    known = value_now(lengths)
+    message = f"{op}: a length is {{}}, and the sequences have {size} elements"
+    fix = f"use lengths from 0 to {size}"
+    if known is not None:
+        refuse_outside(known, 0, size, message, fix, (lengths,))
+    elif checks_at_run_time():
+        check_at_run_time(lengths, 0, size, message, fix)
 
 
 def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None) -> Tensor:
@@ -188,10 +197,16 @@ def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None
         refuse(op, fact, places, sizes, fix="give a position or a vector of them, and a shape")
     known, shape_known = value_at_hand(places), value_at_hand(sizes)
     if known is not None and shape_known is not None:
-        count = int(np.prod(shape_known))
+        count = math.prod(shape_known.tolist())
+        if (shape_known < 1).any() and known.size:
+            fact = f"{op}: the dims are {shape_known.tolist()}"
+            fail(InvalidArgumentError, fact, fix="use dims of one or more")
         if ((known < 0) | (known >= count)).any():
             fact = f"{op}: the indices are {known.tolist()}, and there are {count} elements"
             fail(InvalidArgumentError, fact, fix=f"use indices from 0 to {count - 1}")
+    largest = sizes.dtype.max if shape_known is None else max(shape_known.tolist(), default=0)
+    if largest > places.dtype.max:  # a size must not wrap around
+        places = cast_to(places, sizes.dtype)
     found = []
     for k in reversed(range(sizes.type.shape[0])):  # type: ignore[arg-type]
         size = cast_to(reshape(sizes[k], []), places.dtype)  # type: ignore[index]

@@ -38,7 +38,7 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, to_int32
 from tracegraph.operands.flags import refuse_kind
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import SELECT, Cast, Equal, GreaterEqual, LessEqual, add_all
@@ -400,7 +400,7 @@ def _scalar(name: str, what: str, value: Any, dtype: Any, fix: str) -> Tensor:
             operands=[operand_text(tensor)],
             fix=f"reduce it: {fix}",
         )
-    return tensor if tensor.dtype is dtype else Cast(dtype)(tensor)
+    return to_int32(tensor) if is_integer else tensor
 
 
 __all__ = ["case", "cond", "switch_case"]

@@ -32,11 +32,11 @@ from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32, ran
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError, fail, shown
 from tracegraph.ir.builder import Builder, current, operand_text
 from tracegraph.ir.tensor import Graph, Tensor
-from tracegraph.operands.conversion import as_tensor
+from tracegraph.operands.conversion import as_tensor, to_int32
 from tracegraph.operands.flags import as_flag
 from tracegraph.ops.broadcast import BroadcastTo, stack
 from tracegraph.ops.constant import Iota, constant
-from tracegraph.ops.elementwise import ADD, SELECT, Cast, Less, LogicalAnd, StopGradient
+from tracegraph.ops.elementwise import ADD, SELECT, Less, LogicalAnd, StopGradient
 from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice, with_rank_of
 from tracegraph.state.variable import Variable
@@ -1035,7 +1035,7 @@ def _count(value: Any) -> Tensor:
             operands=[operand_text(count)],
             fix="give an int, or an integer tensor of shape ()",
         )
-    return count if count.dtype is int32 else Cast(int32)(count)
+    return to_int32(count)
 
 
 def _rows(name: str, elems: Any) -> tuple[list[Tensor], nest.Structure, Size]:

@@ -244,6 +244,9 @@ def _refuse(value: Any) -> Any:
     fix = f"use {f'{close[0]}, or another' if close else 'one'} of {', '.join(names)}"
     if isinstance(value, int):
         fix = f"give all sizes as one list, such as tg.zeros([2, 3]), or {fix}"
+    if isinstance(value, np.dtype) and value.kind in "iufc":  # of another byte order, or too long
+        size = min(value.itemsize, 16 if value.kind == "c" else 8)
+        fix = f"convert the array: x.astype({np.dtype(f'{value.kind}{size}').name!r})"
     fail(DTypeError, f"{shown(value)} is not a data type", fix=fix)
 
 

@@ -23,6 +23,7 @@ from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, static
 from tracegraph.ops.broadcast import full, full_like
 from tracegraph.ops.elementwise import EQUAL, GREATER, SELECT
 from tracegraph.ops.index import ScatterAdd, ScatterMax, ScatterMin, ScatterMul, ScatterUpdate
+from tracegraph.ops.reduce import highest, lowest
 from tracegraph.ops.shape import Reshape
 from tracegraph.tracing.index_checks import refuse_outside, value_now
 
@@ -167,8 +168,7 @@ def segment_max(data: TensorLike, segment_ids: TensorLike, name: str | None = No
     >>> tg.math.segment_max([1, 2, 3], [0, 0, 1]).numpy()
     array([2, 3], dtype=int32)
     """
-    count = _segment_count("segment_max", segment_ids)
-    return _zero_in_gaps(unsorted_segment_max(data, segment_ids, count), segment_ids)
+    return _extreme(ScatterMax, "segment_max", data, segment_ids, lowest)
 
 
 def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
@@ -179,8 +179,7 @@ def segment_min(data: TensorLike, segment_ids: TensorLike, name: str | None = No
     >>> tg.math.segment_min([1, 2, 3], [0, 0, 1]).numpy()
     array([1, 3], dtype=int32)
     """
-    count = _segment_count("segment_min", segment_ids)
-    return _zero_in_gaps(unsorted_segment_min(data, segment_ids, count), segment_ids)
+    return _extreme(ScatterMin, "segment_min", data, segment_ids, highest)
 
 
 def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
@@ -190,6 +189,13 @@ def segment_prod(data: TensorLike, segment_ids: TensorLike, name: str | None = N
     array([8, 3], dtype=int32)
     """
     return unsorted_segment_prod(data, segment_ids, _segment_count("segment_prod", segment_ids))
+
+
+def _extreme(op: Any, name: str, data: Any, segment_ids: Any, start: Any) -> Tensor:
+    """Maxima or minima, infinite ones too, and 0 in empty segments."""
+    x, count = _ordered(name, data), _segment_count(name, segment_ids)
+    found = _segmented(op, name, x, segment_ids, count, start(x.dtype.numpy_dtype))
+    return _zero_in_gaps(found, segment_ids)
 
 
 def _zero_in_gaps(y: Tensor, segment_ids: Any) -> Tensor:

@@ -27,7 +27,7 @@ from tracegraph.math.elementwise.logic import (
 from tracegraph.math.elementwise.unary import negative
 from tracegraph.math.norms import log_softmax
 from tracegraph.math.reduction import reduce_logsumexp, summable
-from tracegraph.operands.conversion import as_tensor, broadcast, cast_to
+from tracegraph.operands.conversion import as_tensor, broadcast, cast_to, to_int32
 from tracegraph.ops.broadcast import full_like
 from tracegraph.typing import TensorLike
 
@@ -110,7 +110,7 @@ def _loss(
     log-probability that the frames so far end in state s."""
     frames, examples, _ = x.type.shape
     label_count, frame_count = (
-        reshape(cast_to(length, int32), [examples, 1]) for length in (label_length, logit_length)
+        reshape(to_int32(length), [examples, 1]) for length in (label_length, logit_length)
     )
     states = _states(labels, label_count, blank)
     places = range_of(states.type.shape[1])

@@ -42,9 +42,9 @@ from tracegraph.errors import (
 from tracegraph.ir.builder import current, operand_text
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Tensor, host_tensor
-from tracegraph.ops.broadcast import BroadcastTo, Sum
+from tracegraph.ops.broadcast import BroadcastTo, Sum, full_like
 from tracegraph.ops.constant import Constant, DimSize, Sizes
-from tracegraph.ops.elementwise import Cast
+from tracegraph.ops.elementwise import MAXIMUM, MINIMUM, Cast
 from tracegraph.ops.reduce import Prod
 from tracegraph.ops.shape import Concatenate, Reshape, Reverse, Slice, Transpose
 
@@ -492,6 +492,16 @@ def promoted(x: DType, y: DType) -> DType | None:
 def cast_to(x: Tensor, dtype: DType) -> Tensor:
     """x cast to the type; x itself if it has it already."""
     return x if x.dtype is dtype else Cast(dtype)(x)
+
+
+def to_int32(x: Tensor) -> Tensor:
+    """An integer as int32: what is beyond its range becomes the nearest bound, since a number that
+    wraps around is another index or count."""
+    if x.dtype.max > int32.max:
+        x = MINIMUM(x, full_like(x, int32.max))
+    if x.dtype.min < int32.min:
+        x = MAXIMUM(x, full_like(x, int32.min))
+    return cast_to(x, int32)
 
 
 def refuse_mix(op: str, x: Tensor, y: Tensor) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from keyword import iskeyword
@@ -11,15 +12,17 @@ from typing import Any, NoReturn
 
 from tracegraph import nest
 from tracegraph.archive.value_encoding import Records, record_fields, record_kind
+from tracegraph.core.types import TensorType
 from tracegraph.errors import ShapeError, SignatureError, TraceError, fact_of, fail, fix_of
 from tracegraph.execution.jax_function import Binding
 from tracegraph.functions.body import Body
 from tracegraph.functions.concrete import ConcreteFunction
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor
+from tracegraph.operands.conversion import as_tensor
 from tracegraph.saved_model.call_errors import refuse_call
 from tracegraph.signatures.results import Results
-from tracegraph.signatures.signature import Request
+from tracegraph.signatures.signature import Request, VariableKey
 from tracegraph.state.variable import Variable
 
 
@@ -47,12 +50,25 @@ class SavedFunction(Function):
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
         try:
-            return super()._request(*self._of_known_classes((args, kwargs)))
+            request = super()._request(*self._of_known_classes((args, kwargs)))
         except SignatureError:
             raise
         except TraceError as error:  # TensorFlow raises ValueError for a loaded function
             fact, fix = fact_of(error), fix_of(error)
             fail(SignatureError, fact, fix=fix, cause=error.__cause__)
+        return self._with_values(request) if request.variables else request
+
+    def _with_values(self, request: Request) -> Request:
+        """The request with the values of Variables where no trace has a Variable, and one has a
+        tensor: no trace for Variables can be made."""
+        known = [x.request for x in self.traces if x.request.structure.matches(request.structure)]
+        leaves, keys = list(request.leaves), list(request.keys)
+        for place, leaf in enumerate(leaves):
+            saved = {type(x.keys[place]) for x in known}
+            if isinstance(leaf, Variable) and VariableKey not in saved and TensorType in saved:
+                leaves[place] = as_tensor(leaf)
+                keys[place] = leaves[place].type
+        return dataclasses.replace(request, leaves=tuple(leaves), keys=tuple(keys))
 
     def clear_cache(self) -> None:
         """Discards compiled programs. The traces stay, since they could not be recreated."""

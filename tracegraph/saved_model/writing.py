@@ -558,7 +558,7 @@ def _refuse_loss(module: Module, variable: Variable) -> NoReturn:
         SignatureError,
         f"the Variable {told_name(variable)!r} of {type(module).__name__} would be lost: it is "
         f"held by {' and '.join(holders) or 'what no file can hold'}",
-        fix="keep it in an attribute, a list or a dict",
+        fix="keep it in an attribute, or in a plain list or dict, such as self.d = dict(d)",
     )
 
 

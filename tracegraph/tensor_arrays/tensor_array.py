@@ -39,7 +39,14 @@ from tracegraph.errors import (
 )
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype, static_ints, static_value
+from tracegraph.operands.conversion import (
+    as_tensor,
+    cast_to,
+    has_dtype,
+    static_ints,
+    static_value,
+    to_int32,
+)
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
 from tracegraph.ops.index import Gather, ScatterUpdate, size_value
@@ -839,7 +846,7 @@ def _integers(name: str, value: Any) -> Tensor:
             operands=[operand_text(at)],
             fix="convert it: tg.cast(i, tg.int32)",
         )
-    return cast_to(at, int32)
+    return to_int32(at) if at.dtype.is_integer else cast_to(at, int32)
 
 
 def _known(at: Tensor) -> int | None:

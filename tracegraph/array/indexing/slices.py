@@ -24,6 +24,7 @@ from tracegraph.operands.conversion import (
     has_dtype,
     require_rank,
     static_value,
+    to_int32,
 )
 from tracegraph.ops.elementwise import ADD, LESS, LESS_EQUAL, SELECT, SUB, Maximum, Minimum
 from tracegraph.ops.index import DynamicSlice
@@ -217,7 +218,7 @@ def _known_number(x: Tensor) -> Any:
 
 
 def _counted_from_zero(index: Tensor, size: Size) -> Tensor:
-    index = cast_to(index, int32)
+    index = to_int32(index)
     zero, length = as_tensor(0), cast_to(as_tensor(size), int32)
     return SELECT(LESS(index, zero), ADD(index, length), index)
 
@@ -327,7 +328,7 @@ def _scalar_bound(x: Tensor, bound: Any) -> Tensor:
 def _window_start(start: Tensor, width: Size, size: Size) -> Tensor:
     """The start counted from 0. A window that ends before element 0 counts from the end; one that
     passes an end is shifted until it fits, by the op that takes it."""
-    start = cast_to(start, int32)
+    start = to_int32(start)
     is_from_end = LESS_EQUAL(start, cast_to(as_tensor(-width), int32))
     return SELECT(is_from_end, ADD(start, cast_to(as_tensor(size), int32)), start)
 
@@ -487,7 +488,7 @@ def _axis_index_from(x: Tensor, axis: int, begin: Any, count: Any) -> AxisIndex:
                 _check_inside(x, axis, int(value), count)
             else:
                 _check_inside_at_run_time("slice", x, axis, tensor, count)
-            return AxisIndex(cast_to(tensor, int32), count)
+            return AxisIndex(to_int32(tensor), count)
         begin = _bound(x, begin) if known is None else known
     begin = begin if isinstance(begin, Dim) else _as_int(x, begin)
     count = size - begin if known_int(count) and count == -1 else count
