@@ -183,3 +183,24 @@ def test_one_element_is_one_condition():
     found, _ = tg.while_loop(lambda x, _: x < 45.0, lambda x, y: (x * y, y), (x, 3.0))
     assert found.numpy().tolist() == [[45]]
     assert float(tg.cond(x > 1.0, lambda: 1.0, lambda: 2.0)) == 1
+
+
+def test_many_sizes_cause_one_warning(monkeypatch):
+    monkeypatch.setattr("tracegraph.effects.procedure._MANY_SIZES", 3)
+    with pytest.warns(tg.errors.UnrolledLoopWarning, match="3 sizes(?s:.*)fix: ") as caught:
+        longest = grown(tg.constant(5), np.array([1, 2], np.float32))[1]
+    assert (longest.shape, len(caught)) == ([7], 1)
+    assert caught[0].filename == __file__
+
+
+def test_a_condition_that_reads_a_size():
+    states = [ANY_LENGTH, tg.TensorShape([])]
+    found, _ = tg.function(
+        lambda n: tg.while_loop(
+            lambda x, n: tg.shape(x)[0] < n,
+            lambda x, n: (tg.concat([x, x], 0), n),
+            (tg.ones([3]), n),
+            states,
+        )
+    )(tg.constant(20))
+    assert found.shape == [24]

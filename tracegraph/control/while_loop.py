@@ -43,6 +43,7 @@ from tracegraph.control.branch import (
     narrowed,
     select_rows,
     stacked_outputs,
+    with_inputs,
 )
 from tracegraph.control.recorded_while import recorded_while
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
@@ -83,7 +84,7 @@ from tracegraph.ops.reduce import Any as AnyOf, Max
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import dead_code, simplify
-from tracegraph.passes.specialise import bind_sizes, names_in
+from tracegraph.passes.specialise import bind_sizes, names_in, names_used
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
@@ -332,8 +333,13 @@ class While(Loop):
 
 
 def _narrowed_test(condition: Graph) -> tuple[Graph, Sequence[bool]]:
-    (test,), kept = narrowed([condition], (True,))
-    return test, kept
+    """The condition, and which of its inputs it takes: those that it reads, or whose sizes it
+    needs."""
+    test = dead_code(condition)
+    read = {x for node in test.nodes for x in node.inputs}.union(test.outputs)
+    names = set[str]().union(*map(names_used, test.nodes))
+    kept = [x in read or bool(names & names_in(x.type)) for x in test.inputs]
+    return with_inputs(test, kept), kept
 
 
 _NO_DERIVATIVE = "a loop whose states change their sizes has no derivative"
