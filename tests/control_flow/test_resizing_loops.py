@@ -204,3 +204,26 @@ def test_a_condition_that_reads_a_size():
         )
     )(tg.constant(20))
     assert found.shape == [24]
+
+
+def test_text_that_grows_token_by_token():
+    table = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
+
+    def longer_text(text):
+        scores = tg.reduce_sum(tg.gather(table, text), 1)
+        return tg.concat([text, tg.argmax(scores, -1, output_type=tg.int32)[:, None]], 1)
+
+    @tg.function
+    def written(text, count):
+        (text,) = tg.while_loop(
+            lambda *_: True,
+            lambda text: [longer_text(text)],
+            [text],
+            [tg.TensorShape([None, None])],
+            maximum_iterations=count,
+        )
+        return text
+
+    start = np.array([[1, 2], [3, 4]], np.int32)
+    wanted = longer_text(longer_text(longer_text(start))).numpy().tolist()
+    assert written(start, 3).numpy().tolist() == wanted
