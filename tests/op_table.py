@@ -1075,7 +1075,7 @@ CASES = [
 ELSEWHERE = frozenset(
     [
         *("check", "first_token", "host_call", "load", "recorded_while"),
-        *("runtime_size", "store"),
+        *("resizing_while", "runtime_size", "store"),
         *("undifferentiable_call", "while_gradient"),
     ]
 )
@@ -1085,4 +1085,6 @@ WITHOUT = {
     # TensorFlow's has none, and its guide to gradients shows the LookupError and how one is
     # registered: that program behaves so here too.
     "adjust_contrast": {"vjp", "jvp"},
+    # Its states have no sizes in common, from step to step and from one iteration to another.
+    "resizing_while": {"vjp", "jvp", "batch", "depends"},
 }

@@ -122,7 +122,8 @@ class ElementCountError(ShapeError, TypeError):
 
 
 class UnrolledLoopWarning(UserWarning):
-    """A Python loop over a tensor in a `@tg.function` was unrolled into very many nodes."""
+    """A Python loop over a tensor in a `@tg.function` was unrolled into very many nodes, or a loop
+    whose state changes its size was compiled for very many sizes."""
 
 
 class Mismatch(Exception):

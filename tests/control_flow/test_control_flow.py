@@ -738,8 +738,8 @@ def test_conditions_that_are_no_bool():
     raises(DTypeError, re.escape("condition is i32[], and it must be one bool"), loop(step, 0))
     raises(
         ShapeError,
-        re.escape("condition is bool[1], and it must have the shape ()"),
-        loop(lambda x: x < 1, [0]),
+        re.escape("condition is bool[2], and it must have the shape ()"),
+        loop(lambda x: x < 1, [0, 0]),
     )
 
 
@@ -748,8 +748,8 @@ def test_predicates_that_are_no_bool():
     raises(DTypeError, re.escape("predicate is f32[], and"), lambda: tg.cond(one(), one, two))
     raises(
         ShapeError,
-        re.escape("predicate is bool[1], and it must have the shape ()"),
-        lambda: tg.cond(tg.constant([True]), one, two),
+        re.escape("predicate is bool[2], and it must have the shape ()"),
+        lambda: tg.cond(tg.constant([True, True]), one, two),
     )
     raises(DTypeError, "the index is f32", lambda: tg.switch_case(tg.constant(1.0), [one, two]))
     raises(TraceError, "true_fn is a Tensor", lambda: tg.cond(one() > 0.0, one(), two))  # type: ignore

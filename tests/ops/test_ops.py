@@ -1017,7 +1017,9 @@ def test_no_rule_is_missing():
     assert not missing
 
 
-@pytest.mark.parametrize("name", [name for name, rules in WITHOUT.items() if "vjp" in rules])
+@pytest.mark.parametrize(
+    "name", sorted({x for x, rules in WITHOUT.items() if "vjp" in rules} - ELSEWHERE)
+)
 def test_a_missing_rule_is_an_error(name: str):
     case = next(case for case in CASES if case.op.name == name)
     for derive in (vjp_graph, jvp_graph):

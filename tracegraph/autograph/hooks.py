@@ -49,7 +49,7 @@ from tracegraph.autograph.state_values import (
     names_kept,
     without_flags,
 )
-from tracegraph.control_flow.regions import SizeOfStepError
+from tracegraph.control_flow.regions import SizeOfStepError, check_kept
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.later import opened
 from tracegraph.core.source import stand_for_users
@@ -118,7 +118,12 @@ def while_stmt(
         body()
         leave_iteration(get_state, set_state, opts["exits"])
         decides = test()
-    options = LoopOptions(opts.get("maximum_iterations"), opts["read_after"], opts["exits"])
+    options = LoopOptions(
+        opts.get("maximum_iterations"),
+        opts["read_after"],
+        opts["exits"],
+        invariants=opts.get("shape_invariants", ()),
+    )
     run_loop(test, body, get_state, set_state, symbol_names, options)
 
 
@@ -137,15 +142,18 @@ def for_stmt(
         most, names = opts.get("maximum_iterations"), opts["read_after"]
         item = opts["iterate_names"]
         is_entered = bool(steps.bound)
-        options = LoopOptions(most, names, opts["exits"], is_entered, body, item)
+        shapes = opts.get("shape_invariants", ())
+        options = LoopOptions(most, names, opts["exits"], is_entered, body, item, shapes)
         rows = None if extra_test or options.maximum_iterations is not None else steps.rows()
         if rows is None:
             _staged_for(steps, extra_test, body, get_state, set_state, symbol_names, options)
         elif "shape_invariants" not in opts:
             run_fold(rows, body, get_state, set_state, symbol_names, options)
         elif not _folds(rows, body, get_state, set_state, symbol_names, options):
+            before = get_state()
             for item in _told(steps, over_growing(steps.bound)):
                 body(item)
+                check_kept(shapes, before, get_state())
                 leave_iteration(get_state, set_state, opts["exits"])
     elif extra_test is None:
         for item in _told_if_long(iterated):

@@ -85,7 +85,8 @@ def set_loop_options(
     - `maximum_iterations`: the number of iterations after which it ends, whatever its test says; an
       int or a tensor. Loops that Python runs, because it knows the deciding values, are not
       bounded.
-    - `shape_invariants`: pairs of a variable and a shape, which let a `for` of known length change
-      the shapes of its state; each iteration is then traced separately. Other loops keep shapes.
+    - `shape_invariants`: pairs of a variable and a shape, with None for sizes that an iteration may
+      change. Each iteration of a `for` of known length is then traced separately; other loops run
+      from Python, with a program for each size, and have no derivative.
     - The others are accepted, and without effect: XLA has no such options.
     """

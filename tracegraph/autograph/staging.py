@@ -21,6 +21,7 @@ from tracegraph.autograph.state_values import (
     StatePlace,
     Undefined,
     UndefinedReturnValue,
+    UnfitState,
     after_iteration,
     as_type,
     common_type,
@@ -38,20 +39,25 @@ from tracegraph.autograph.state_values import (
 from tracegraph.control.branch import Cond, may_differ
 from tracegraph.control_flow.branches import choice
 from tracegraph.control_flow.loops import foldl, while_loop
-from tracegraph.control_flow.regions import TracedRegion, numbered, traced_region, with_names
+from tracegraph.control_flow.regions import (
+    SizeOfStepError,
+    TracedRegion,
+    numbered,
+    one_element,
+    traced_region,
+    with_names,
+)
+from tracegraph.control_passes.dataflow import becomes_float64
 from tracegraph.core.later import opened
-from tracegraph.core.shapes import is_one
 from tracegraph.core.source import HOOKS, here, is_of_us
-from tracegraph.core.tensorshape import TensorShape
+from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, float32, float64
 from tracegraph.effects.host_calls import declare_result
 from tracegraph.errors import DTypeError, ShapeError, SignatureError, fail, kind_of
 from tracegraph.ir.builder import current, operand_text
-from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
-from tracegraph.ops.constant import Constant
-from tracegraph.ops.elementwise import Cast, LogicalNot, NotEqual
-from tracegraph.ops.shape import Reshape
+from tracegraph.ops.elementwise import LogicalNot, NotEqual
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import (
     Need,
@@ -88,14 +94,15 @@ class LoopOptions:
     body: Any = None
     #: The user's name for the item of an iteration in a `for`.
     item: str = "row"
+    #: Values of the state before it, each with a shape that leaves the sizes open which may change.
+    invariants: Sequence[tuple[Any, TensorShape]] = ()
 
 
 def predicate(value: Any) -> Tensor:
     """A value as a boolean condition. Raises ShapeError for a tensor with axes."""
     tensor = as_tensor(value)
     declare_result(tensor, TensorShape([]))
-    if tensor.ndim and all(map(is_one, tensor.type.shape)):
-        tensor = Reshape(())(tensor)  # Python takes one element for a truth value too
+    tensor = one_element(tensor)
     if tensor.type.shape != ():
         fail(
             ShapeError,
@@ -447,6 +454,8 @@ class _LoopLeaf:
     initial: Any
     type: Any
     is_changed: bool = False
+    #: The shape that it fits in each iteration, if its sizes may change.
+    invariant: TensorShape | None = None
 
 
 @dataclasses.dataclass
@@ -551,6 +560,9 @@ class _StagedLoop:
                     break
                 except _Again as again:
                     self._keep_buffers(again.arrays)
+                except (UnfitState, SizeOfStepError):
+                    if not self._open():
+                        raise
                 except DTypeError:
                     # A Python number adopts the type of the tensors that it meets; the tensor that
                     # carries it does not.
@@ -564,6 +576,22 @@ class _StagedLoop:
             self._added_keys.remove()
             raise
         self._set_state(self._after(results))
+
+    def _open(self) -> bool:
+        """Lets sizes of the state change where the user said that they may; False if that is so
+        already."""
+        shapes = {id(value): TensorShape(shape) for value, shape in self._options.invariants}
+        closed = [x for own in self.own for x in own.leaves if x.invariant is None]
+        found = [x for x in closed if isinstance(x.initial, Tensor) and id(x.initial) in shapes]
+        for leaf in found:
+            leaf.invariant = shapes[id(leaf.initial)]
+        return bool(found)
+
+    def invariants(self) -> list[TensorShape | None] | None:
+        """The shapes that the tensors of the state fit, if they may change."""
+        leaves = [leaf for own in self.own for leaf in own.leaves if leaf.type is not None]
+        shapes = [leaf.invariant for leaf in leaves]
+        return shapes if any(shape is not None for shape in shapes) else None
 
     def _after(self, tensors: Sequence[Tensor]) -> Values:
         """The state after the loop."""
@@ -603,7 +631,7 @@ class _StagedLoop:
             for leaf, x in zip(leaves, tensors, strict=True)
             if type(leaf.initial) is float and leaf.type.dtype is float32
         ]
-        widened = [leaf for leaf, x in narrow if _becomes_float64(x, current().nodes)]
+        widened = [leaf for leaf, x in narrow if becomes_float64(x, current().nodes)]
         if widened:
             self._has_widened = True
             self._narrowed = [(leaf, leaf.type) for leaf in widened]
@@ -820,31 +848,6 @@ class _StagedLoop:
         return True
 
 
-def _becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
-    """Whether nodes convert a float32 scalar, or what they compute from it and from constants
-    alone, to float64."""
-    reached = {number}
-    for node in nodes:
-        if reached.isdisjoint(node.inputs):
-            continue
-        inner = [x for graph in node.op.graphs() for each in graph.graphs() for x in each.nodes]
-        if any(map(_is_widening, (node, *inner))):
-            return True
-        is_number = all(x in reached or _is_constant(x) for x in node.inputs)
-        if is_number or inner:
-            reached.update(y for y in node.outputs if y.type == number.type)
-    return False
-
-
-def _is_widening(node: Node) -> bool:
-    is_scalar = isinstance(node.op, Cast) and node.inputs[0].type == TensorType(float32, ())
-    return is_scalar and node.outputs[0].dtype is float64
-
-
-def _is_constant(x: Tensor) -> bool:
-    return x.node is not None and isinstance(x.node.op, Constant)
-
-
 def _as_path(name: str) -> str:
     """A name, attribute or item as a path in graphs: `self.d['a']` is `d.a`."""
     name = name.removeprefix(ITEMS_OF).removeprefix("self.")
@@ -885,6 +888,11 @@ def _next_leaf(leaf: _LoopLeaf, new: Any, old: Tensor | None, place: StatePlace)
     if is_undefined(leaf.initial):
         leaf.type = type  # a buffer has become larger, and no step reads what only steps set
         return True
+    if leaf.invariant is not None and type.dtype is leaf.type.dtype:
+        if leaf.invariant.is_compatible_with(shape_of(type.shape)):
+            return False
+        fix = f"keep it within its shape invariant, {leaf.invariant}"
+        place.refuse(UnfitState, leaf.initial, new, fix)
     leaf.type = common_type(leaf.initial, new, place)
     return old is None or leaf.type is not old.type
 
@@ -912,7 +920,10 @@ def run_loop(
 
         most = options.maximum_iterations
         named = with_names(step, loop.names_of_tensors() or ["padding"])
-        states = while_loop(cond, named, [*initial, *padding], maximum_iterations=most)
+        shapes = loop.invariants()
+        if shapes is not None:
+            shapes += [None] * len(padding)
+        states = while_loop(cond, named, [*initial, *padding], shapes, maximum_iterations=most)
         return states[: len(initial)]
 
     loop = _StagedLoop(names, get_state, set_state, options)
@@ -949,7 +960,8 @@ def run_fold(
     def first() -> None:
         body(nest.map_structure(lambda x: x[0], rows))
 
-    loop = _StagedLoop(names, get_state, set_state, options)
+    # A loop over rows is one program, whose sizes are fixed.
+    loop = _StagedLoop(names, get_state, set_state, dataclasses.replace(options, invariants=()))
     loop.run(execute, first)
 
 

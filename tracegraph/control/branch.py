@@ -643,7 +643,7 @@ def narrowed(
     keep = tuple(is_kept or x in named for x, is_kept in zip(one.inputs, keep, strict=True))
     if all(keep) and all(used) and all(a is b for a, b in zip(small, graphs, strict=True)):
         return list(graphs), keep
-    return [_with_inputs(graph, keep) for graph in small], keep
+    return [with_inputs(graph, keep) for graph in small], keep
 
 
 def _with_outputs(graph: Graph, used: tuple[bool, ...]) -> Graph:
@@ -651,7 +651,7 @@ def _with_outputs(graph: Graph, used: tuple[bool, ...]) -> Graph:
     return dead_code(graph if all(used) else graph.with_outputs(outputs))
 
 
-def _with_inputs(graph: Graph, keep: Iterable[bool]) -> Graph:
+def with_inputs(graph: Graph, keep: Iterable[bool]) -> Graph:
     inputs = tuple(x for x, is_kept in zip(graph.inputs, keep, strict=True) if is_kept)
     return Graph(graph.name, inputs, graph.nodes, graph.outputs)
 

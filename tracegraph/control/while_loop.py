@@ -43,6 +43,7 @@ from tracegraph.control.branch import (
     narrowed,
     select_rows,
     stacked_outputs,
+    with_inputs,
 )
 from tracegraph.control.recorded_while import recorded_while
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
@@ -83,6 +84,7 @@ from tracegraph.ops.reduce import Any as AnyOf, Max
 from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import dead_code, simplify
+from tracegraph.passes.specialise import bind_sizes, names_in, names_used
 from tracegraph.passes.vectorise import vectorise
 
 COUNT = TensorType(int32, ())
@@ -328,6 +330,90 @@ class While(Loop):
             if more == used:
                 return used
             used = more
+
+
+def _narrowed_test(condition: Graph) -> tuple[Graph, Sequence[bool]]:
+    """The condition, and which of its inputs it takes: those that it reads, or whose sizes it
+    needs."""
+    test = dead_code(condition)
+    read = {x for node in test.nodes for x in node.inputs}.union(test.outputs)
+    names = set[str]().union(*map(names_used, test.nodes))
+    kept = [x in read or bool(names & names_in(x.type)) for x in test.inputs]
+    return with_inputs(test, kept), kept
+
+
+_NO_DERIVATIVE = "a loop whose states change their sizes has no derivative"
+_KEEP_SHAPES = "keep the shapes: write to a tg.TensorArray, and stack it after the loop"
+
+
+class ResizingWhile(While):
+    """The states behind the last step, of which some have other sizes after each:
+    `(*constants, *states) -> states`.
+
+    An XLA program has fixed sizes. So Python runs the condition and the body, as programs for each
+    size that occurs. The body takes open sizes; `results` are the types of the states behind the
+    loop, with names of their own for those sizes.
+    """
+
+    results: tuple[TensorType, ...] = ()
+
+    can_prune = False
+
+    @property
+    def cuts_runs(self) -> bool:
+        return True
+
+    @property
+    def _resized(self) -> list[int]:
+        """The states that change their sizes."""
+        given = names_in(self.body.input_types)
+        return [i for i, x in enumerate(self.results) if names_in(x) - given]
+
+    def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [outputs[i] for i in self._resized]
+
+    def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
+        bind_sizes(self.body.input_types, types, assumes=True)
+        resized, given = self._resized, types[self.constants :]
+        return tuple(
+            new if i in resized else kept_state(i, old, new)
+            for i, (old, new) in enumerate(zip(given, self.results, strict=True))
+        )
+
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
+        parts = body, constants, condition, self.checkpoints, False, None
+        return ResizingWhile(*parts, self.results)
+
+    def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
+        # The condition is compiled for the sizes that it reads alone.
+        test, kept = self.condition, [True] * len(values)
+        if not test.cuts_runs:
+            test, kept = test.cached("what it reads", lambda: _narrowed_test(test))
+        states = values[self.constants :]
+        while True:
+            values = [*values[: self.constants], *states]
+            given = [x for x, is_kept in zip(values, kept, strict=True) if is_kept]
+            if not np.asarray(run(test, given, 0)[0]):
+                return states
+            states = run(self.body, values, 0)
+
+    def recorded(self) -> Op:
+        return self
+
+    def vjp(self, *values: Any) -> Derivative:
+        raise Mismatch(_NO_DERIVATIVE, fix=_KEEP_SHAPES)
+
+    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
+        raise Mismatch(_NO_DERIVATIVE, fix=_KEEP_SHAPES)
+
+    def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
+        fact = "a loop whose states change their sizes cannot run for all iterations at once"
+        raise Mismatch(fact, fix="use tg.map_fn, which runs one iteration after the other")
+
+    def depends(self, *patterns: Pattern) -> tuple[Pattern, ...]:
+        raise Mismatch(
+            "a loop whose states change their sizes has no sparsity pattern", fix=_KEEP_SHAPES
+        )
 
 
 def _conjunction(

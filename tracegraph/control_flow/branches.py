@@ -17,6 +17,7 @@ from tracegraph.control_flow.regions import (
     as_region,
     finished,
     makes_effects,
+    one_element,
     take_on,
     telling,
     traced_region,
@@ -385,6 +386,8 @@ def _numbered(functions: Any) -> dict[int, Callable[[], Any]]:
 
 def _scalar(name: str, what: str, value: Any, dtype: Any, fix: str) -> Tensor:
     tensor = as_tensor(value)
+    if dtype is bool_:
+        tensor = one_element(tensor)
     is_integer = dtype is int32 and tensor.dtype.is_integer
     if tensor.dtype is not dtype and not is_integer:
         fail(

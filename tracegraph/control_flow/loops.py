@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, overload
 
 from tracegraph import nest
@@ -11,21 +11,28 @@ from tracegraph.boundary.tracebacks import api_boundary
 from tracegraph.calls.call import Call, appended
 from tracegraph.control.scan import Scan, without_row_products
 from tracegraph.control.stacked_writes import with_stacked_writes
-from tracegraph.control.while_loop import COUNT, LONG_LOOP, While, usual_checkpoints
+from tracegraph.control.while_loop import COUNT, LONG_LOOP, ResizingWhile, While, usual_checkpoints
 from tracegraph.control.without_prints import calls_python
 from tracegraph.control_flow.regions import (
+    ResizedState,
     SharedValues,
+    SizeOfStepError,
     TracedRegion,
     as_region,
+    changes,
     check_invariants,
     finished,
+    fits_state,
+    leaves_open,
     makes_effects,
     names_of_parameters,
+    one_element,
+    open_types,
     take_on,
     telling,
     traced_region,
 )
-from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_shape, same_size
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, same_size
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import TOKEN, TensorType, as_dtype, bool_, int32, rank_fix
@@ -41,6 +48,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
+from tracegraph.tracing.trace import NeedsTraceError
 
 if TYPE_CHECKING:
     import typing
@@ -237,8 +245,9 @@ def while_loop(
       in between are recomputed. The default is as many as fit in 4 MiB, between 32 and 1,024; a
       loop of at most 4,096 known steps instead keeps what each step's gradient reads, if 16 MiB
       suffice.
-    - `shape_invariants`: shapes that those of `loop_vars` must fit; a state whose size changes is
-      refused.
+    - `shape_invariants`: shapes that those of `loop_vars` must fit, None for a size that steps may
+      change. If they do, Python runs the loop, with a program for each size, and it has no
+      derivative; without them such a state is refused.
     - `back_prop`: with False the derivative of the results is None.
     - `parallel_iterations`, `swap_memory`: accepted, and without effect.
 
@@ -257,9 +266,17 @@ def while_loop(
     if shape_invariants is not None:
         check_invariants("while_loop", loop_vars, shape_invariants)
     arrays = ArrayStates("while_loop", loop_vars)
-    results = arrays.run(
-        lambda: _while(cond, body, arrays, maximum_iterations, checkpoints, back_prop)
-    )
+
+    def run(resized: Shapes = None) -> Any:
+        options = maximum_iterations, checkpoints, back_prop, resized
+        return arrays.run(lambda: _while(cond, body, arrays, *options))
+
+    try:
+        results = run()
+    except (ResizedState, SizeOfStepError):
+        if not leaves_open(shape_invariants):
+            raise
+        results = run(shape_invariants)
     return arrays.behind(results)
 
 
@@ -270,10 +287,16 @@ def _while(
     maximum_iterations: Any,
     checkpoints: int | None,
     back_prop: bool,
+    resized: Any = None,
 ) -> Any:
+    """A loop as one node. `resized` are shapes that the states fit, whose open sizes change."""
     loop_vars = arrays.values
     leaves, structure = _converted("while_loop", loop_vars)
-    types = [x.type for x in leaves]
+    types, changing = [x.type for x in leaves], frozenset[str]()
+    if resized is not None:
+        if current().is_top_level:
+            raise NeedsTraceError
+        types, changing = open_types(loop_vars, types, resized)
 
     def called(function: Callable[..., Any], given: Sequence[Tensor]) -> Any:
         packed = structure.pack([*given])
@@ -282,19 +305,20 @@ def _while(
     def next_states(*given: Tensor) -> Any:
         returned = _like(loop_vars, called(body, given))
         arrays.fit(returned)
-        return _states("while_loop", returned, structure, leaves)
+        return _states("while_loop", returned, structure, types, changing)
 
     is_spread = isinstance(loop_vars, (list, tuple))
     counts = [part.count for part in structure.parts] if is_spread else [len(leaves)]
     names = names_of_parameters(body, counts)
     tests = traced_region("cond", lambda *given: called(cond, given), types, names, _as_test, True)
-    steps = traced_region("body", next_states, types, names, is_repeated=True)
+    resizes = resized is not None
+    steps = traced_region("body", next_states, types, names, is_repeated=True, resizes=resizes)
     bound = None if maximum_iterations is None else _count(maximum_iterations)
     limit = None
     if isinstance(maximum_iterations, int) and LONG_LOOP < maximum_iterations <= int32.max:
         limit, bound = maximum_iterations, None
     shared = SharedValues([tests, steps], here())
-    loop = _WhileLoop(shared, tests, steps, types, bound is not None, limit)
+    loop = _WhileLoop(shared, tests, steps, types, bound is not None, limit, changing)
     slots = checkpoint_count(loop.state_types, checkpoints, maximum_iterations)
     results = loop.run(leaves, bound, slots, arrays)
     return structure.pack(results if back_prop else map(_stopped, results))
@@ -331,9 +355,12 @@ class _WhileLoop:
         types: Sequence[TensorType],
         is_bounded: bool,
         limit: int | None,
+        changing: Set[str],
     ) -> None:
         self.shared, self.tests, self.steps = shared, tests, steps
         self.types = [*types]
+        #: The sizes of the loop variables that steps change.
+        self.changing = changing
         self.is_bounded = is_bounded
         #: A limit that the condition states itself, so that the loop is known to be a long one.
         self.limit = limit
@@ -366,11 +393,25 @@ class _WhileLoop:
         calls = calls_python(body)
         length = Dim.named(current().new_size_name()) if calls else None
         op = While(body, len(constants), condition, slots, False, length)
+        if self.changing:
+            results = self._result_types(body)
+            op = ResizingWhile(body, len(constants), condition, slots, False, None, results)
         first = self.is_counted + self.tests_act
         arrays.measure(op, [*constants, *states], first)
         outputs = appended(op, [*constants, *states])[first:]
         take_on(shared, outputs[len(self.types) :])
         return [*outputs[: len(self.types)]]
+
+    def _result_types(self, body: Graph) -> tuple[TensorType, ...]:
+        """The types of the states behind the loop, with new names for the sizes that it changes."""
+        first, types = self.is_counted + self.tests_act, [*body.output_types]
+        for place, type in enumerate(self.types, first):
+            shape = [
+                Dim.named(current().new_size_name()) if changes(size, self.changing) else size
+                for size in type.shape
+            ]
+            types[place] = type.with_shape(tuple(shape))
+        return tuple(types)
 
     def _first_test(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Whether the loop starts at all, the Variables at that point, and the condition's
@@ -672,12 +713,12 @@ def scan_with_results(
     """
     rows, row_structure, length = _rows(name, elems)
     states, structure = _converted(name, initializer)
-    count = len(states)
+    count, types = len(states), [x.type for x in states]
 
     def body(*given: Tensor) -> Any:
         packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
         after, result = step(*packed)
-        return _states(name, after, structure, states), result
+        return _states(name, after, structure, types), result
 
     names = names_of_parameters(step, [count, len(rows)])
     last, stacked = _ScanLoop(name, states, rows, length, False, names).run(body)
@@ -796,13 +837,13 @@ def _accumulated(
 
     def run() -> tuple[nest.Structure, Any]:
         states, structure = _converted(name, arrays.values)
-        count = len(states)
+        count, types = len(states), [x.type for x in states]
 
         def step(*given: Tensor) -> Any:
             packed = structure.pack([*given[:count]]), row_structure.pack([*given[count:]])
             returned = fn(*packed)
             arrays.fit(returned)
-            new = _states(name, returned, structure, states)
+            new = _states(name, returned, structure, types)
             return new, new if is_stacked else ()
 
         names = names_of_parameters(fn, [count, len(rows)])
@@ -950,9 +991,14 @@ def _like(loop_vars: Any, returned: Any) -> Any:
 
 
 def _states(
-    name: str, returned: Any, structure: nest.Structure, before: Sequence[Tensor]
+    name: str,
+    returned: Any,
+    structure: nest.Structure,
+    types: Sequence[TensorType],
+    changing: Set[str] = frozenset(),
 ) -> list[Tensor]:
-    """The next states returned by a body. Raises an error for any that changes its type."""
+    """The next states returned by a body. Raises an error for any that changes its type, other
+    than the sizes that are `changing`."""
     leaves, found = nest.flatten_structure(returned)
     if not found.matches(structure):
         fail(
@@ -961,8 +1007,8 @@ def _states(
             source=here(),
             fix="return one value for each loop variable, in the same structure",
         )
-    rows = enumerate(zip(leaves, before, strict=True))
-    return [_state(name, k, leaf, x) for k, (leaf, x) in rows]
+    rows = enumerate(zip(leaves, types, strict=True))
+    return [_state(name, k, leaf, type, changing) for k, (leaf, type) in rows]
 
 
 def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
@@ -972,41 +1018,41 @@ def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
     }
 
 
-def _state(name: str, place: int, leaf: Any, before: Tensor) -> Tensor:
-    value = as_tensor(leaf, None if isinstance(leaf, (Tensor, Variable)) else before.dtype)
+def _state(name: str, place: int, leaf: Any, type: TensorType, changing: Set[str]) -> Tensor:
+    value = as_tensor(leaf, None if isinstance(leaf, (Tensor, Variable)) else type.dtype)
     named = f"{name}: loop variable {place}"
-    if value.dtype is not before.dtype:
+    if value.dtype is not type.dtype:
         fail(
             DTypeError,
-            f"{named} has type {before.type} before the loop, and {value.type} after one step",
+            f"{named} has type {type} before the loop, and {value.type} after one step",
             source=here(),
             operands=[operand_text(value)],
-            fix=f"convert it: tg.cast(x, tg.{before.dtype.name})",
+            fix=f"convert it: tg.cast(x, tg.{type.dtype.name})",
         )
-    value = with_rank_of(value, before.type.shape)
-    if same_shape(value.type.shape, before.type.shape) is None:
+    value = with_rank_of(value, type.shape)
+    if not fits_state(value.type, type, changing):
         fail(
-            ShapeError,
-            f"{named} has shape {_shape(before)} before the loop, and {_shape(value)} after one "
+            ResizedState,
+            f"{named} has shape {_shape(type)} before the loop, and {_shape(value.type)} after one "
             "step",
             source=here(),
             operands=[operand_text(value)],
             fix=rank_fix(value.type)
             or "keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
-            "returns",
+            "returns; or give shape_invariants with None for its size",
         )
     return value
 
 
-def _shape(x: Tensor) -> str:
-    if isinstance(x.type.shape, ShapeVariable):
-        return str(x.type.shape)
-    sizes = ", ".join(map(str, x.type.shape))
-    return f"({sizes},)" if len(x.type.shape) == 1 else f"({sizes})"
+def _shape(type: TensorType) -> str:
+    if isinstance(type.shape, ShapeVariable):
+        return str(type.shape)
+    sizes = ", ".join(map(str, type.shape))
+    return f"({sizes},)" if len(type.shape) == 1 else f"({sizes})"
 
 
 def _as_test(result: Any) -> Tensor:
-    test = as_tensor(result)
+    test = one_element(as_tensor(result))
     if test.dtype is not bool_:
         fail(
             DTypeError,

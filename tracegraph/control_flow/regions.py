@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,18 +18,20 @@ from tracegraph import nest
 from tracegraph.control.while_loop import COUNT
 from tracegraph.control_passes.split_at_cuts import has_calls_that_see
 from tracegraph.core.later import opened
+from tracegraph.core.shapes import Dim, ShapeVariable, Size, is_one, same_shape
 from tracegraph.core.source import Source, here, is_ours
 from tracegraph.core.tensorshape import TensorShape, TensorSpec, shape_of
 from tracegraph.core.types import TOKEN, TensorType
 from tracegraph.errors import DTypeError, ShapeError, TraceError, fail, kind_of, shown
-from tracegraph.ir.builder import Builder, current, replay
+from tracegraph.ir.builder import Builder, current, operand_text, replay
 from tracegraph.ir.intern import interned
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.effect import Load, Read, Store
+from tracegraph.ops.shape import Reshape
 from tracegraph.passes.simplify import dead_code, simplify
-from tracegraph.passes.specialise import first_size_finder
+from tracegraph.passes.specialise import first_size_finder, names_chosen, names_in
 from tracegraph.signatures.results import Results, result_leaves
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.tensor_array import TensorArray
@@ -71,13 +73,15 @@ def traced_region(
     convert: Callable[[Any], Any] = lambda result: result,
     is_repeated: bool = False,
     rows_of: Sequence[Tensor] = (),
+    resizes: bool = False,
 ) -> TracedRegion:
     """The trace of `function`, called with arguments of `types`, under these names if any.
     `convert` is applied to its result while its trace is open. The last arguments are rows of the
     tensors `rows_of`; if the number of the row was asked for, it is one more argument.
 
     If it calls Python functions that may observe Variables, these are stored when it ends; if it
-    `is_repeated`, they are read again when it begins.
+    `is_repeated`, they are read again when it begins. One that `resizes` its arguments is a program
+    of its own, so it may find sizes.
     """
     pairs = [*itertools.zip_longest(types, names)]
 
@@ -98,7 +102,7 @@ def traced_region(
             if trace.has_shown_state:
                 trace.store_state()
             traced = trace.traced([y for y in leaves if y is not None])
-        if is_repeated:
+        if is_repeated and not resizes:
             traced = _with_fixed_sizes(traced)
         if trace.created and outer.is_top_level:  # again, now that the Variables exist
             return run(begins_anew, False)
@@ -115,13 +119,14 @@ def traced_region(
     return restored(run_as_often_as_needed)
 
 
-class SizeOfStepError(TraceError):
-    """A TraceError because the steps of a loop may have different sizes."""
+class SizeOfStepError(TraceError, ShapeError):
+    """A TraceError and ShapeError because the steps of a loop may have different sizes."""
 
 
 def _with_fixed_sizes(traced: Traced) -> Traced:
     """A step of a loop, which is part of one program, so that sizes that it finds have their
     largest values. Refuses one whose largest value is not known, or does not do."""
+    _refuse_resized_results(traced)
     if first_size_finder(traced.graph) is None:
         return traced
     graph = dead_code(traced.graph)  # what a loop returns may be computed after it
@@ -136,6 +141,20 @@ def _with_fixed_sizes(traced: Traced) -> Traced:
             fix="compute it before, or keep all elements and a mask: tg.where(mask, x, 0)",
         )
     return dataclasses.replace(traced, graph=found)
+
+
+def _refuse_resized_results(traced: Traced) -> None:
+    """Refuses a step that returns a size which a loop in it has changed."""
+    names = names_in(traced.graph.output_types)
+    loops = [node for node in traced.graph.nodes if node.op.is_loop]
+    if found := next((x for x in loops if names & names_chosen(x)), None):
+        fail(
+            SizeOfStepError,
+            "a step of a loop returns what a loop in it has given another size, and what loops of "
+            "a graph compute has the same shape in every step",
+            source=found.source,
+            fix="give the outer loop shape_invariants too, or return what does not have that size",
+        )
 
 
 def with_largest_sizes(graph: Graph) -> Graph | str:
@@ -221,6 +240,13 @@ def as_region(name: str, what: str, function: Any) -> Callable[..., Any]:
     return _converters[0](function)
 
 
+def one_element(x: Tensor) -> Tensor:
+    """A tensor, as a scalar if all its sizes are 1: TensorFlow takes that for one truth value too,
+    and so does Python."""
+    has_axes = isinstance(x.type.shape, tuple) and x.ndim > 0
+    return Reshape(())(x) if has_axes and all(map(is_one, x.type.shape)) else x
+
+
 def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
     """Refuses an invalid shape, and a shape that its loop variable does not have; None stands for
     its own."""
@@ -240,6 +266,80 @@ def check_invariants(op: str, loop_vars: Any, invariants: Any) -> None:
         if not isinstance(leaf, TensorArray) and not invariant.is_compatible_with(own):
             fact = f"{op}: a loop variable has shape {own}, and its invariant is {invariant}"
             fail(ShapeError, fact, fix="leave shape_invariants out")
+
+
+def check_kept(
+    invariants: Iterable[tuple[Any, Any]], before: Sequence[Any], after: Sequence[Any]
+) -> None:
+    """Raises ShapeError if a step gave a value of the state `before` a shape that its invariant, in
+    a pair with that value, does not include."""
+    shapes = {id(value): TensorShape(shape) for value, shape in invariants}
+    for old, new in zip(before, after, strict=True):
+        shape = shapes.get(id(old))
+        if shape is None or shape.rank is None or not isinstance(new, Tensor):
+            continue
+        found = shape_of(new.type.shape)
+        sizes = found.rank == shape.rank and zip(found, shape, strict=True)
+        if not sizes or not all(own in (None, size) for size, own in sizes):
+            fact = f"a state of a loop has shape {found} after a step, and its invariant is {shape}"
+            fix = "keep the shape, or give None for the sizes that change"
+            fail(ShapeError, fact, source=here(), operands=[operand_text(new)], fix=fix)
+
+
+class ResizedState(ShapeError):
+    """A ShapeError because a step changes the shape of a state."""
+
+
+def open_types(
+    loop_vars: Any, types: Sequence[TensorType], invariants: Any
+) -> tuple[list[TensorType], frozenset[str]]:
+    """The types of the states with a new size wherever an invariant leaves it open, and the names
+    of these sizes."""
+    leaves, _ = nest.flatten_structure(loop_vars, whole=TensorArray)
+    shapes, names = _flat_shapes(invariants), set[str]()
+    if len(shapes) != len(leaves):
+        return [*types], frozenset()
+
+    def opened(type: TensorType, shape: Any) -> TensorType:
+        shape = shape if isinstance(shape, TensorShape) else shape.shape
+        if isinstance(type.shape, ShapeVariable):
+            return type
+        new = [current().new_size_name() for _ in type.shape]
+        kept = [*type.shape] if shape.rank is None else [*shape]
+        is_open = [shape.rank is None or size is None for size in kept]
+        names.update(name for name, has in zip(new, is_open, strict=True) if has)
+        rows = zip(type.shape, new, is_open, strict=True)
+        return type.with_shape(tuple(Dim.named(name) if has else n for n, name, has in rows))
+
+    rest, found = iter(types), list[TensorType]()
+    for leaf, shape in zip(leaves, shapes, strict=True):
+        own = [*itertools.islice(rest, len(nest.flatten_structure(leaf)[0]))]
+        is_fixed = shape is None or isinstance(leaf, TensorArray)
+        found += own if is_fixed else [opened(type, shape) for type in own]
+    return found, frozenset(names)
+
+
+def changes(size: Size, changing: Set[str]) -> bool:
+    """Whether a size of a state is one of those that are `changing`."""
+    return isinstance(size, Dim) and size.name in changing
+
+
+def fits_state(found: TensorType, type: TensorType, changing: Set[str]) -> bool:
+    """Whether a step may turn a state of a type into what it found, if only these sizes may
+    change."""
+    one, other = found.shape, type.shape
+    if not changing:
+        return same_shape(one, other) is not None
+    if isinstance(one, ShapeVariable) or len(one) != len(other):
+        return one == other
+    return all(a == b or changes(b, changing) for a, b in zip(one, other, strict=True))
+
+
+def leaves_open(invariants: Any) -> bool:
+    """Whether shape invariants leave a size open."""
+    shapes = [TensorShape(getattr(x, "shape", x)) for x in _flat_shapes(invariants)]
+    shapes = [x for x, given in zip(shapes, _flat_shapes(invariants)) if given is not None]
+    return any(shape.rank is None or None in shape.as_list() for shape in shapes)
 
 
 def _flat_shapes(invariants: Any) -> list[Any]:

@@ -6,15 +6,17 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tracegraph.core.source import here, sourced
-from tracegraph.core.types import TensorType
+from tracegraph.core.types import TensorType, float32, float64
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, current
 from tracegraph.ir.op import Flow, MissingRule, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor, get_type
 from tracegraph.ops.broadcast import full
+from tracegraph.ops.constant import Constant
+from tracegraph.ops.elementwise import Cast
 from tracegraph.passes.registry import cotangents_of, registry_version
 
 Types = tuple[TensorType, ...]
@@ -126,3 +128,28 @@ def _seeds(node: Node, place: int) -> list[Tensor | None]:
         seeds = [full(0, y.type) if y.type.dtype.is_differentiable else None for y in node.outputs]
     seeds[place] = current().input(node.outputs[place].type)
     return seeds
+
+
+def becomes_float64(number: Tensor, nodes: Iterable[Node]) -> bool:
+    """Whether nodes convert a float32 scalar, or what they compute from it and from constants
+    alone, to float64."""
+    reached = {number}
+    for node in nodes:
+        if reached.isdisjoint(node.inputs):
+            continue
+        inner = [x for graph in node.op.graphs() for each in graph.graphs() for x in each.nodes]
+        if any(map(_is_widening, (node, *inner))):
+            return True
+        is_number = all(x in reached or _is_constant(x) for x in node.inputs)
+        if is_number or inner:
+            reached.update(y for y in node.outputs if y.type == number.type)
+    return False
+
+
+def _is_widening(node: Node) -> bool:
+    is_scalar = isinstance(node.op, Cast) and node.inputs[0].type == TensorType(float32, ())
+    return is_scalar and node.outputs[0].dtype is float64
+
+
+def _is_constant(x: Tensor) -> bool:
+    return x.node is not None and isinstance(x.node.op, Constant)

@@ -17,6 +17,7 @@ from tracegraph.control_passes.split_at_cuts import (
 )
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.shapes import static_shape, substitute_shape
+from tracegraph.core.source import Source
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import TOKEN, TensorType, type_of_array
 from tracegraph.eager import backend
@@ -41,7 +42,14 @@ from tracegraph.effects.pieces import (
     types_known,
 )
 from tracegraph.effects.record import Record, ResultShapeError
-from tracegraph.errors import InvalidArgumentError, Mismatch, fail, message
+from tracegraph.errors import (
+    InvalidArgumentError,
+    Mismatch,
+    UnrolledLoopWarning,
+    fail,
+    message,
+    warn,
+)
 from tracegraph.ir.builder import operand_text, raise_mismatch
 from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor
 from tracegraph.ops.effect import (
@@ -59,6 +67,10 @@ from tracegraph.tracing.trace import CheckReport
 
 #: The operands of a range check: the smallest and the largest number, and the two bounds.
 _RANGE_OPERANDS = 4
+#: How many sizes of one region are a reason to warn.
+_MANY_SIZES = 32
+#: The warnings of that, by which Python gives each once.
+_told: dict[Any, Any] = {}
 #: The value of a token, which orders effects and carries no information.
 START = np.zeros((), np.bool_)
 
@@ -369,7 +381,8 @@ class ProcedureRun:
 
             def run(graph: Graph, values: Sequence[Any], first: int) -> Sequence[Any]:
                 pairs = zip(graph.inputs, slots[first:])
-                return _run_region(graph, values, {x: v for x, v in pairs if v is not None}, piece)
+                handles = {x: v for x, v in pairs if v is not None}
+                return _run_region(graph, values, handles, piece, node.source)
 
             try:
                 results = interpret(op, [self.value(x) for x in node.inputs], run)
@@ -410,7 +423,11 @@ class ProcedureRun:
 
 
 def _run_region(
-    graph: Graph, values: Sequence[Any], slots: Mapping[Tensor, Slot], piece: Piece | None
+    graph: Graph,
+    values: Sequence[Any],
+    slots: Mapping[Tensor, Slot],
+    piece: Piece | None,
+    source: Source,
 ) -> Sequence[Any]:
     types = types_known(graph.input_types, values)
     programs = graph.cached("region programs", lambda: LRUCache(MOST_PROGRAMS))
@@ -418,10 +435,22 @@ def _run_region(
     if program is None:
         program = _region_program(graph, types)
         programs.put(types, program)
+        if len(programs) == _MANY_SIZES:
+            _tell_of_sizes(source)
     if not isinstance(program, Procedure):
         return run_program(program, values)
     given = zip(graph.inputs, program.split.graph.inputs, strict=True)
     return program.run_region(values, {y: slots[x] for x, y in given if x in slots}, piece)
+
+
+def _tell_of_sizes(source: Source) -> None:
+    text = message(
+        f"{_MANY_SIZES} sizes have been met in one branch or body of a loop, and each is compiled",
+        source=source,
+        fix="keep the shapes: write to a tg.TensorArray, or compute with the largest size and a "
+        "mask",
+    )
+    warn(text, UnrolledLoopWarning, source, _told)
 
 
 def _region_program(graph: Graph, types: tuple[TensorType, ...]) -> Any:

@@ -338,6 +338,9 @@ class TensorArray:
         """An array of the same elements."""
         return self._copy()
 
+    def close(self, name: str | None = None) -> None:
+        """Does nothing: an array is a value, and takes memory for as long as something holds it."""
+
     # Variants of the array.
 
     def _copy(self) -> TensorArray:
