@@ -247,3 +247,52 @@ def used_in_each_branch_alone(x):
 def test_a_name_that_is_not_read_later_may_have_two_types(body):
     for x in (2.0, -2.0):
         assert tg.function(body)(tg.constant(x)).numpy() == body(tg.constant(x)).numpy()
+
+
+def read_in_a_loop_that_is_traced_again(x):
+    for row in tg.stack([[x, x + 1.0], [x * 2.0, x * 3.0]]):
+        for y in row:  # what an iteration sets is not what the next one begins with
+            if y > 20.0:
+                return y
+        last = y
+        for k in range(2):
+            if last < k - 2.0:
+                return last
+    return x
+
+
+def read_behind_another_loop(x):
+    total = x
+    for _ in tg.range(3):
+        for y in tg.stack([x, x * 2.0]):
+            if y > 20.0:
+                break
+        total += y
+    for y in tg.stack([x, x * 2.0]):
+        if y == 3.0:
+            return y
+    return total + y
+
+
+@pytest.mark.parametrize("body", [read_in_a_loop_that_is_traced_again, read_behind_another_loop])
+def test_names_that_statements_before_have_used(body):
+    run = tg.function(body)
+    for x in INPUTS:
+        assert run(tg.constant(x)).numpy() == body(tg.constant(x)).numpy()
+
+
+@pytest.mark.filterwarnings("ignore:y was set while:UserWarning")
+def test_a_tensor_that_left_a_branch_by_another_function_is_told():
+    def f(x):
+        y = x
+
+        def keep():
+            nonlocal y
+            y = x + 1.0
+            return x
+
+        tg.cond(x > 0.0, keep, lambda: x)
+        return y + 1.0 if x > 0.0 else x
+
+    with pytest.raises(tg.errors.SignatureError, match="it belongs to the branch or the body"):
+        tg.function(f)(tg.constant(1.0))

@@ -343,6 +343,11 @@ class Trace(Builder):
         for variable, handle in self._unreached:
             handle.name = self._path_of(variable) or variable.base_name
 
+    def may_use(self, tensor: Tensor) -> bool:
+        """Whether the tensor is of this trace, or of one around it, or a value."""
+        node = tensor.node
+        return (node is not None and node.builder is self) or self._is_outside(tensor)
+
     def _is_outside(self, tensor: Tensor) -> bool:
         node = tensor.node
         if node is None or (node.builder is not None and node.builder.is_top_level):
