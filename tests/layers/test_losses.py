@@ -630,6 +630,21 @@ def test_only_the_activation_of_the_loss_hands_on_its_logits():
     assert wider.dtype == tg.float64 and float(wider) < 16
 
 
+def test_branches_and_loops_know_the_logits_of_probabilities_from_around():
+    loss, x = losses.BinaryCrossentropy(), tg.constant(FAR_OUT)
+
+    @tg.function
+    def run(x):
+        p = tg.activations.sigmoid(x)
+        inside = loss(BITS, p) if tg.reduce_sum(p) > 0.0 else 0.0
+        for _ in tg.range(2):
+            inside += loss(BITS, p)
+        return inside / 3.0, loss(BITS, p)
+
+    for found in run(x):
+        assert float(found) == pytest.approx(float(loss(BITS, tg.activations.sigmoid(x))), 1e-5)
+
+
 def test_probabilities_with_from_logits_are_a_warning():
     loss, x = losses.BinaryCrossentropy(from_logits=True), tg.constant(NUMBERS[0])
     with pytest.warns(UserWarning, match="from_logits is True, and y_pred are the probabilities"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -315,6 +316,8 @@ class Trace(Builder):
             if not self._is_outside(tensor):
                 refuse_leaked(tensor)
             found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
+            with contextlib.suppress(AttributeError):  # few are probabilities of an activation
+                found._logits = tensor._logits
         return found
 
     def take_sizes(self) -> None:
