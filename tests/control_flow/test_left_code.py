@@ -296,3 +296,46 @@ def test_a_tensor_that_left_a_branch_by_another_function_is_told():
 
     with pytest.raises(tg.errors.SignatureError, match="it belongs to the branch or the body"):
         tg.function(f)(tg.constant(1.0))
+
+
+def set_before_a_loop_without_items(n):
+    last = n * 0
+    if n > 1:
+        last = n * 7
+    for last in tg.range(n - 2):  # noqa: B007
+        pass
+    return last
+
+
+def set_by_a_loop_in_a_loop(n):
+    last = total = n * 0
+    for last in tg.range(n):
+        total += last
+        for last in tg.range(5):  # noqa: B007
+            total += 1
+    return 100 * total + last
+
+
+def set_in_steps_before_a_loop_that_is_left(n):
+    last = total = n * 0
+    for k in tg.range(2):
+        total += last
+        last = k + 5
+        for last in tg.range(n - 2):
+            if last > 1:
+                break
+    return 100 * total + last
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        set_before_a_loop_without_items,
+        set_by_a_loop_in_a_loop,
+        set_in_steps_before_a_loop_that_is_left,
+    ],
+)
+def test_a_loop_that_ends_leaves_its_target_as_it_is(body):
+    run = tg.function(body)
+    for n in (1, 2, 3, 5):
+        assert int(run(tg.constant(n))) == int(body(tg.constant(n))), n
