@@ -11,7 +11,7 @@ from typing import Any
 
 from tracegraph import nn
 from tracegraph.api.absent import publish
-from tracegraph.array.arguments import as_axis, as_number, rank_of, sizes_of
+from tracegraph.array.arguments import as_axes, as_axis, as_number, rank_of, sizes_of
 from tracegraph.array.creation import range as numbers
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.joining import split
@@ -34,7 +34,6 @@ from tracegraph.math.elementwise.unary import (
     exp,
     expm1,
     log_sigmoid as log_sigmoid,
-    sigmoid as sigmoid,
     sqrt,
     square,
     tanh as tanh,
@@ -42,6 +41,7 @@ from tracegraph.math.elementwise.unary import (
 from tracegraph.math.reduction import cumsum, reduce_max, reduce_sum
 from tracegraph.math.sorting import sort
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.logits import with_logits
 from tracegraph.ops.broadcast import zeros_of
 from tracegraph.ops.elementwise import Maximum
 from tracegraph.typing import Axis, TensorLike
@@ -155,13 +155,37 @@ def silu(x: TensorLike) -> Tensor:
 swish = silu
 
 
+def sigmoid(x: TensorLike) -> Tensor:
+    """1 / (1 + e ** -x)
+
+    The result holds on to x, of which binary cross entropies and their gradients are computed: as
+    in Keras they are exact for any x, though the sigmoid of 20 is 1 in float32.
+
+    >>> tg.activations.sigmoid([0.0, 1.0]).numpy().round(4)
+    array([0.5   , 0.7311], dtype=float32)
+    >>> float(tg.losses.binary_crossentropy([0.0], tg.activations.sigmoid([30.0])))
+    30.0
+    """
+    y = as_tensor(x)
+    return with_logits(unary.sigmoid(y), y, None)
+
+
 def softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
     """e ** x / sum(e ** x) along `axis`, without overflow.
 
+    The result holds on to x, of which categorical cross entropies and their gradients are computed:
+    as in Keras they are exact for any x.
+
     >>> tg.activations.softmax([1.0, 1.0]).numpy()
     array([0.5, 0.5], dtype=float32)
+    >>> p = tg.activations.softmax([[30.0, 0.0]])
+    >>> tg.losses.sparse_categorical_crossentropy([1], p).numpy()
+    array([30.], dtype=float32)
     """
-    return nn.softmax(x, axis)
+    y = as_tensor(x)
+    p = nn.softmax(y, axis)
+    axes = as_axes("softmax", -1 if axis is None else axis, rank_of("softmax", y), y)
+    return with_logits(p, y, axes[0]) if len(axes) == 1 else p
 
 
 def log_softmax(x: TensorLike, axis: Axis = -1) -> Tensor:
@@ -346,7 +370,8 @@ _NAMES = (
 
 
 def get(identifier: object) -> Callable[[TensorLike], Tensor]:
-    """The activation of a name, a function unchanged, or `linear` for None.
+    """The activation of a name, a function unchanged, or `linear` for None. For `tg.sigmoid` and
+    `tg.nn.softmax` it is that of their name, whose results hold on to their logits.
 
     Raises ValueError for any other name.
 
@@ -355,6 +380,10 @@ def get(identifier: object) -> Callable[[TensorLike], Tensor]:
     """
     if identifier is None:
         return linear
+    if identifier is nn.sigmoid:
+        return sigmoid
+    if identifier is nn.softmax:
+        return softmax
     if callable(identifier):
         return identifier  # type: ignore[return-value]
     if isinstance(identifier, str) and identifier in _NAMES:

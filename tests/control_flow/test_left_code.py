@@ -247,3 +247,95 @@ def used_in_each_branch_alone(x):
 def test_a_name_that_is_not_read_later_may_have_two_types(body):
     for x in (2.0, -2.0):
         assert tg.function(body)(tg.constant(x)).numpy() == body(tg.constant(x)).numpy()
+
+
+def read_in_a_loop_that_is_traced_again(x):
+    for row in tg.stack([[x, x + 1.0], [x * 2.0, x * 3.0]]):
+        for y in row:  # what an iteration sets is not what the next one begins with
+            if y > 20.0:
+                return y
+        last = y
+        for k in range(2):
+            if last < k - 2.0:
+                return last
+    return x
+
+
+def read_behind_another_loop(x):
+    total = x
+    for _ in tg.range(3):
+        for y in tg.stack([x, x * 2.0]):
+            if y > 20.0:
+                break
+        total += y
+    for y in tg.stack([x, x * 2.0]):
+        if y == 3.0:
+            return y
+    return total + y
+
+
+@pytest.mark.parametrize("body", [read_in_a_loop_that_is_traced_again, read_behind_another_loop])
+def test_names_that_statements_before_have_used(body):
+    run = tg.function(body)
+    for x in INPUTS:
+        assert run(tg.constant(x)).numpy() == body(tg.constant(x)).numpy()
+
+
+@pytest.mark.filterwarnings("ignore:y was set while:UserWarning")
+def test_a_tensor_that_left_a_branch_by_another_function_is_told():
+    def f(x):
+        y = x
+
+        def keep():
+            nonlocal y
+            y = x + 1.0
+            return x
+
+        tg.cond(x > 0.0, keep, lambda: x)
+        return y + 1.0 if x > 0.0 else x
+
+    with pytest.raises(tg.errors.SignatureError, match="it belongs to the branch or the body"):
+        tg.function(f)(tg.constant(1.0))
+
+
+def set_before_a_loop_without_items(n):
+    last = n * 0
+    if n > 1:
+        last = n * 7
+    for last in tg.range(n - 2):  # noqa: B007
+        pass
+    return last
+
+
+def set_by_a_loop_in_a_loop(n):
+    last = total = n * 0
+    for last in tg.range(n):
+        total += last
+        for last in tg.range(5):  # noqa: B007
+            total += 1
+    return 100 * total + last
+
+
+def set_in_steps_before_a_loop_that_is_left(n):
+    last = total = n * 0
+    for k in tg.range(2):
+        total += last
+        last = k + 5
+        for last in tg.range(n - 2):
+            if last > 1:
+                break
+    return 100 * total + last
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        set_before_a_loop_without_items,
+        set_by_a_loop_in_a_loop,
+        set_in_steps_before_a_loop_that_is_left,
+    ],
+)
+def test_a_loop_that_ends_leaves_its_target_as_it_is(body):
+    run = tg.function(body)
+    for n in (1, 2, 3, 5):
+        assert int(run(tg.constant(n))) == int(body(tg.constant(n))), n

@@ -570,3 +570,83 @@ def test_imaginary_parts_are_not_dropped(name, measure):
         tg.metrics.Mean()(REAL, sample_weight=COMPLEX)
     with pytest.raises(tg.errors.DTypeError, match="are of real numbers"):
         losses.MeanSquaredError()(REAL, REAL, sample_weight=COMPLEX[0, :1])
+
+
+# ---------------------------------------------------------------- probabilities of activations
+
+FAR_OUT = NUMBERS[0] * 40.0  # most of these probabilities are 0 or 1 in float32
+
+CROSS_ENTROPIES = {
+    "binary_crossentropy": ("sigmoid", BITS, {"label_smoothing": 0.1}),
+    "binary_focal_crossentropy": ("sigmoid", BITS, {"gamma": 1.5}),
+    "categorical_crossentropy": ("softmax", ONE_HOT, {"label_smoothing": 0.1}),
+    "sparse_categorical_crossentropy": ("softmax", LABELS, {"ignore_class": 1}),
+}
+
+
+def value_and_slope(loss, x):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        total = tg.reduce_mean(loss(x))
+    return total, tape.gradient(total, x)
+
+
+@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+def test_cross_entropies_of_an_activation_are_those_of_its_logits(name):
+    kind, labels, settings = CROSS_ENTROPIES[name]
+    loss, x = getattr(losses, name), tg.constant(FAR_OUT)
+    plain = getattr(tg.nn, kind)
+    expected = value_and_slope(lambda x: loss(labels, x, from_logits=True, **settings), x)
+    makers = [
+        getattr(tg.activations, kind),
+        tg.layers.Activation(kind),
+        tg.layers.Activation(plain),
+    ]
+    makers += [tg.layers.Softmax()] if kind == "softmax" else []
+
+    def total(make):
+        return lambda x: loss(labels, make(x), **settings)
+
+    for make in makers:
+        for run in (value_and_slope, tg.function(value_and_slope)):
+            for found, right in zip(run(total(make), x), expected):
+                np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-7)
+    # Others have only their numbers, at top level and in functions.
+    clipped = [f(total(plain), x)[0] for f in (value_and_slope, tg.function(value_and_slope))]
+    np.testing.assert_allclose(clipped[0], clipped[1], rtol=1e-5)
+    assert float(clipped[0]) < 0.8 * float(expected[0])
+
+
+def test_only_the_activation_of_the_loss_hands_on_its_logits():
+    x = tg.constant(FAR_OUT)
+    wide, deep = tg.activations.softmax(x, axis=0), tg.activations.softmax(x)
+    for p, call in (
+        (wide, lambda p: losses.categorical_crossentropy(ONE_HOT, p)),
+        (deep, lambda p: losses.binary_crossentropy(BITS, p)),
+        (tg.activations.sigmoid(x), lambda p: losses.categorical_crossentropy(ONE_HOT, p)),
+    ):
+        np.testing.assert_array_equal(call(p), call(tg.constant(p.numpy())))
+    wider = losses.BinaryCrossentropy(dtype="float64")(BITS, tg.activations.sigmoid(x))
+    assert wider.dtype == tg.float64 and float(wider) < 16
+
+
+def test_branches_and_loops_know_the_logits_of_probabilities_from_around():
+    loss, x = losses.BinaryCrossentropy(), tg.constant(FAR_OUT)
+
+    @tg.function
+    def run(x):
+        p = tg.activations.sigmoid(x)
+        inside = loss(BITS, p) if tg.reduce_sum(p) > 0.0 else 0.0
+        for _ in tg.range(2):
+            inside += loss(BITS, p)
+        return inside / 3.0, loss(BITS, p)
+
+    for found in run(x):
+        assert float(found) == pytest.approx(float(loss(BITS, tg.activations.sigmoid(x))), 1e-5)
+
+
+def test_probabilities_with_from_logits_are_a_warning():
+    loss, x = losses.BinaryCrossentropy(from_logits=True), tg.constant(NUMBERS[0])
+    with pytest.warns(UserWarning, match="from_logits is True, and y_pred are the probabilities"):
+        found = loss(BITS, tg.activations.sigmoid(x))
+    assert float(found) == float(loss(BITS, x))

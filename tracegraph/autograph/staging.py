@@ -24,6 +24,7 @@ from tracegraph.autograph.state_values import (
     UnfitState,
     after_iteration,
     as_type,
+    before_statement,
     common_type,
     content,
     flags_of,
@@ -356,7 +357,8 @@ def run_choice(
     say, where `pred` does not hold, that the code was left; `shared` names are read elsewhere too,
     and nothing reads the `unread` afterwards.
     What is in the containers `carried` is state already."""
-    before, flags, advanced = get_state(), frozenset(flags), _thread.advanced
+    before, flags = before_statement(names, get_state()), frozenset(flags)
+    advanced = _thread.advanced
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
@@ -530,7 +532,7 @@ class _StagedLoop:
         self._names = names
         self._get_state, self._set_state = get_state, set_state
         self._options = options
-        self._before = get_state()
+        self._before = before_statement(names, get_state())
         #: What each name has flags by, before the loop or after an iteration.
         self._conditional = [x if flags_of(x) else None for x in self._before]
         #: The dtypes of the lists that grow, by the indices of their names.

@@ -28,6 +28,7 @@ from tracegraph.errors import (
     kind_of,
     shown,
 )
+from tracegraph.ir.builder import refuse_leaked
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_array, as_tensor
 from tracegraph.ops.broadcast import full
@@ -65,6 +66,28 @@ class UndefinedReturnValue(Undefined):
 
     def __init__(self) -> None:
         super().__init__("the returned value")
+
+
+class _OutOfScope(Undefined):
+    """A name that stands for a tensor of a branch or body that was traced before."""
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        super().__init__(name)
+        self._tensor = tensor
+
+    def refuse(self) -> NoReturn:
+        refuse_leaked(self._tensor)
+
+
+def before_statement(names: Sequence[str], values: Sequence[Any]) -> tuple[Any, ...]:
+    """The state before a statement. A name that is no state of the statements before, since nothing
+    reads it behind them, still stands for what they set while they were traced: it has no value."""
+    trace, found = current_trace(), [*values]
+    for number, name in enumerate(names):
+        for x in flattened(without_flags(values[number]))[0] if name.isidentifier() else ():
+            if isinstance(x, Tensor) and trace is not None and not trace.may_use(x):
+                found[number] = _OutOfScope(name, x)
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

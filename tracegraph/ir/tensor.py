@@ -70,7 +70,7 @@ class Tensor(TensorMethods):
 
     __slots__ = (
         *("__weakref__", "_assigned", "_gradient_of", "_name", "_role", "_provenance"),
-        *("_keras_mask", "_slice_of", "_source", "buffer", "host", "node", "type"),
+        *("_keras_mask", "_logits", "_slice_of", "_source", "buffer", "host", "node", "type"),
     )
 
     #: Makes NumPy defer to us in binary operations with an ndarray on the left.
@@ -82,6 +82,8 @@ class Tensor(TensorMethods):
     host: Any
     #: Where its steps count, if a layer said so; see `tracegraph.operands.masks`.
     _keras_mask: Any
+    #: If an activation computed these probabilities, of what; see `tracegraph.operands.logits`.
+    _logits: Any
     #: The Variable and the index that it was read with, so that users can assign to the slice.
     _slice_of: tuple[Any, Any]
     #: If this is the gradient of a scalar, a weak reference to the tensor it was taken by: the

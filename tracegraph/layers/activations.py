@@ -192,6 +192,8 @@ class Softmax(Layer):
     def call(self, inputs: Tensor, mask: TensorLike | None = None) -> Tensor:
         x = as_tensor(inputs)
         axes = as_axes("Softmax", self.axis, rank_of("Softmax", x), x)
+        if mask is None and len(axes) == 1:
+            return activations.softmax(x, axes[0])
         return masked_softmax(x, axes, mask)
 
 

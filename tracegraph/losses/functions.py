@@ -10,7 +10,7 @@ from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims, squeeze
 from tracegraph.core.shapes import same_shape
 from tracegraph.core.types import int32
-from tracegraph.errors import DTypeError, fail
+from tracegraph.errors import DTypeError, fail, warn
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.losses.weighting import floating, labels_and_predictions
@@ -43,6 +43,7 @@ from tracegraph.nn.loss import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.operands.logits import logits_of
 from tracegraph.typing import TensorLike
 
 #: A lower bound for probabilities, and for other divisors and arguments of logarithms.
@@ -233,7 +234,9 @@ def binary_crossentropy(
     """mean(-y_true * log(y_pred) - (1 - y_true) * log(1 - y_pred)) along `axis`.
 
     - `from_logits`: whether y_pred holds logits rather than probabilities. The loss of logits is
-      computed without overflow; probabilities are kept at least 1e-7 away from 0 and 1.
+      computed without overflow; probabilities are kept at least 1e-7 away from 0 and 1, unless
+      they are those of an activation, which holds on to its logits: these are used then, with a
+      warning if `from_logits` is true as well.
     - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / 2.
 
     See `mean_squared_error` for shapes. Raises SignatureError (a ValueError) for a
@@ -245,7 +248,22 @@ def binary_crossentropy(
     op = "binary_crossentropy"
     y, x = labels_and_predictions(op, y_true, y_pred)
     y = _smoothed(op, y, label_smoothing, 2)
-    return reduce_mean(_of_binary(y, x, as_flag(op, "from_logits", from_logits)), axis)
+    x, from_logits = _logits(op, x, from_logits, None)
+    return reduce_mean(_of_binary(y, x, from_logits), axis)
+
+
+def _logits(op: str, x: Tensor, from_logits: bool, axis: int | None) -> tuple[Tensor, bool]:
+    """The predictions, and whether they are logits: those of probabilities that a sigmoid as an
+    activation made, or a softmax along `axis`."""
+    from_logits = as_flag(op, "from_logits", from_logits)
+    found = logits_of(x, axis)
+    if found is None or found.dtype is not x.dtype:
+        return x, from_logits
+    if from_logits:
+        kind = "sigmoid" if axis is None else "softmax"
+        warn(f"{op}: from_logits is True, and y_pred are the probabilities of a {kind}. The logits "
+             f"that these were made of are used; leave out the {kind}, or from_logits")  # fmt: skip
+    return found, True
 
 
 def _of_binary(y: Tensor, x: Tensor, from_logits: bool) -> Tensor:
@@ -300,7 +318,7 @@ def binary_focal_crossentropy(
     op = "binary_focal_crossentropy"
     y, x = labels_and_predictions(op, y_true, y_pred)
     y = _smoothed(op, y, label_smoothing, 2)
-    from_logits = as_flag(op, "from_logits", from_logits)
+    x, from_logits = _logits(op, x, from_logits, None)
     of_one, of_zero = (sigmoid(x), sigmoid(negative(x))) if from_logits else (x, subtract(1.0, x))
     other = subtract(1.0, y)
     # Computed as the probability of the other label, which from logits does not vanish too early.
@@ -324,7 +342,8 @@ def categorical_crossentropy(
 
     - `y_true`: probabilities, such as one-hot rows.
     - `y_pred`: of the same shape: logits with `from_logits`, else probabilities, which are divided
-      by their sum and kept at least 1e-7 away from 0 and 1.
+      by their sum and kept at least 1e-7 away from 0 and 1; those of an activation, as in
+      `binary_crossentropy`.
     - `label_smoothing`: s, from 0 to 1; labels y become y * (1 - s) + s / number of classes.
 
     Raises ShapeError for shapes that do not broadcast, and SignatureError (a ValueError) for a
@@ -335,7 +354,8 @@ def categorical_crossentropy(
     """
     op = "categorical_crossentropy"
     y, x = _classes(op, y_true, y_pred, label_smoothing, axis)
-    if as_flag(op, "from_logits", from_logits):
+    x, from_logits = _logits(op, x, from_logits, as_axis(op, axis, rank_of(op, x), x))
+    if from_logits:
         return softmax_cross_entropy_with_logits(labels=y, logits=x, axis=axis)
     return negative(reduce_sum(multiply(y, _log_probabilities(x, axis)), axis))
 
@@ -402,7 +422,8 @@ def sparse_categorical_crossentropy(
 
     - `y_true`: class numbers from 0, integers or integral floats: [...], or [..., 1].
     - `y_pred`: [..., classes]: logits with `from_logits`, else probabilities, which are kept at
-      least 1e-7 away from 0 and 1 and divided by their sum.
+      least 1e-7 away from 0 and 1 and divided by their sum; those of an activation, as in
+      `binary_crossentropy`.
     - `ignore_class`: a label whose loss is 0.
 
     Labels out of range are treated as in `tg.nn.sparse_softmax_cross_entropy_with_logits`.
@@ -417,11 +438,12 @@ def sparse_categorical_crossentropy(
     if as_axis(op, axis, rank, x) != rank - 1:
         refuse(op, f"axis {axis} is not the last one of {x.type}", x, fix="move it there")
     labels = of_rows(op, labels, x)
+    x, from_logits = _logits(op, x, from_logits, rank - 1)
     counts = None if ignore_class is None else not_equal(labels, ignore_class)
     if counts is not None:
         labels = where(counts, labels, zeros_like(labels))
         x = where(expand_dims(counts, -1), x, zeros_like(x))
-    if not as_flag(op, "from_logits", from_logits):
+    if not from_logits:
         x = _log_inside(x)
     loss = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x)
     return loss if counts is None else where(counts, loss, zeros_like(loss))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -315,6 +316,8 @@ class Trace(Builder):
             if not self._is_outside(tensor):
                 refuse_leaked(tensor)
             found = self.captures[tensor] = self.input(tensor.type, self._name_of(tensor))
+            with contextlib.suppress(AttributeError):  # few are probabilities of an activation
+                found._logits = tensor._logits
         return found
 
     def take_sizes(self) -> None:
@@ -342,6 +345,11 @@ class Trace(Builder):
             self.paths.look_again()
         for variable, handle in self._unreached:
             handle.name = self._path_of(variable) or variable.base_name
+
+    def may_use(self, tensor: Tensor) -> bool:
+        """Whether the tensor is of this trace, or of one around it, or a value."""
+        node = tensor.node
+        return (node is not None and node.builder is self) or self._is_outside(tensor)
 
     def _is_outside(self, tensor: Tensor) -> bool:
         node = tensor.node

@@ -522,6 +522,32 @@ def _visit_internal(self: Any, mode: Any) -> None:
 cfg.GraphVisitor._visit_internal = _visit_internal
 
 
+class _Liveness(liveness.Analyzer):
+    """malt's analysis of which names are read later, but a `for` that has no further item leaves
+    its target as it is: what was set before may be read behind it."""
+
+    def __init__(self, graph: Any, include_annotations: bool) -> None:
+        cfg.GraphVisitor.__init__(self, graph)  # malt's own finds this class under its name
+        self.include_annotations = include_annotations
+        #: By the node that heads a loop: what the loop sets there, and the nodes behind it.
+        self._loops = {
+            graph.index[x.iter]: (anno.getanno(x, annos.NodeAnno.ITERATE_SCOPE).modified, behind)
+            for x, behind in graph.stmt_next.items()
+            if isinstance(x, ast.For)
+        }
+
+    def visit_node(self, node: Any) -> bool:
+        before = self.in_[node]
+        super().visit_node(node)
+        targets, behind = self._loops.get(node, ((), ()))
+        for each in behind:
+            self.in_[node] = self.in_[node] | self.in_[each].intersection(targets)
+        return bool(self.in_[node] != before)
+
+
+liveness.Analyzer = _Liveness
+
+
 def _with_staged_statements(node: Any, context: Any, paths: Mapping[str, frozenset[str]]) -> Any:
     """The tree with control flow statements as calls of the hooks."""
     graphs = _control_flow(node)
