@@ -256,6 +256,25 @@ def test_axes_that_are_cut_may_be_divided(ends, interior):
     assert not [*wrong(str, run, operands, forms)]
 
 
+def test_windows_of_one_value_that_are_filled_differently():
+    """XLA's partitioner takes one for the other, in plain JAX as well."""
+    x = np.random.default_rng(0).normal(size=(8, 8, 2)).astype(np.float32)
+    around = [[1, 2], [0, 1], [0, 0]]
+
+    def run(x):
+        pads = [tg.pad(x, around, constant_values=value) for value in (0, 5, -7)]
+        pools = [tg.nn.pool(x, [3], kind, padding="SAME") for kind in ("AVG", "MAX")]
+        running = [tg.cumsum(x), tg.math.cumprod(x), tg.math.cumulative_logsumexp(x)]
+        return *pads, *pools, *running
+
+    graph = tg.function(run).get_concrete_function(tg.TensorSpec(x.shape)).graph
+    forms = [
+        lambda operands, axes=axes: [divided(operands[0], MESHES[1], axes)]
+        for axes in (["a"], [None, "b"], ["a", "b"])
+    ]
+    assert not [*wrong(str, graph_function(graph), [x], forms, 1e-5)]
+
+
 @pytest.mark.parametrize("axes", [["data", None], ["data", "model"], [("model", "data"), None]])
 def test_what_a_slice_with_a_stride_is_taken_from_may_be_divided(axes):
     x = np.random.default_rng(0).normal(size=(24, 4))
