@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -123,20 +123,32 @@ def _divided_rightly(op: Any, x: Any, indices: Any, *updates: Any) -> tuple[Any,
     """The operands, of which those axes are whole whose division XLA's partitioner gets wrong: the
     numbers of one place, for which it ends with an error; and where there are batch axes, those
     that are indexed, and those of the places. Of these it joins the parts of too many devices,
-    where an axis of the mesh divides neither."""
+    where an axis of the mesh divides neither.
+
+    Where something is written, so are axes of batches and places that devices cannot divide evenly:
+    the partitioner writes what fills up the last part to the place 0, or ends the process.
+    """
     mesh = mesh_of(x, indices, *updates)
     if mesh is None:
         return x, indices, *updates
     b, last = op.batch_dims, indices.ndim - 1
-    if not b or axes_that_divide(mesh) < 2:
-        return x, whole(indices, [last], mesh), *updates
-    indexed = range(op.axis, op.axis + indices.shape[-1])
-    written = range(op.axis, op.axis + last - b)
+    uneven = {i for i in range(last if updates else 0) if _may_be_uneven(indices.shape[i], mesh)}
+    batches, places = uneven & {*range(b)}, uneven - {*range(b)}
+    indexed: Iterable[int] = ()
+    if b and axes_that_divide(mesh) > 1:
+        indexed, places = range(op.axis, op.axis + indices.shape[-1]), {*range(b, last)}
+    read = {*batches, *indexed}
+    written = {*batches, *(op.axis + i - b for i in places)}
     return (
-        whole(x, indexed, mesh),
-        whole(indices, range(b, last + 1), mesh),
-        *(whole(each, written, mesh) for each in updates),
+        whole(x, read, mesh) if read else x,
+        whole(indices, {*batches, *places, last}, mesh),
+        *(whole(each, written, mesh) if written else each for each in updates),
     )
+
+
+def _may_be_uneven(size: Any, mesh: Any) -> bool:
+    """Whether some axes of a mesh divide an axis of this size into parts of different sizes."""
+    return sizes.is_open(size) or size % mesh.size != 0
 
 
 def _widened(indices: Any) -> Any:

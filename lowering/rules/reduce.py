@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.distribution.layout import mesh_of, whole
 from lowering.forms import by_device
 from lowering.rules import lowers
 from lowering.rules.accumulate import in_float32
@@ -126,7 +127,8 @@ def _running(
     op: Any, tree: Callable[..., Any], step: Callable[..., Any], start: Any, *xs: Any
 ) -> Any:
     """Combines along an axis: one row after the other on a CPU where rows are long, as a tree
-    otherwise."""
+    otherwise. XLA's partitioner takes the parts of a value that it made for one reduction, with
+    the start around them, for those of another; so only reductions that start with 0 see parts."""
 
     def rows(*xs: Any) -> Any:
         def one(y: Any, row: Any) -> Any:
@@ -138,6 +140,9 @@ def _running(
         _, ys = lax.scan(one, first, moved, reverse=op.reverse)
         return jnp.moveaxis(ys, 0, op.axis)
 
+    mesh = mesh_of(*xs) if start else None
+    if mesh is not None:
+        xs = tuple(whole(x, [op.axis], mesh) for x in xs)
     size, steps = xs[0].size, xs[0].shape[op.axis]
     if sizes.is_open(steps):
         return in_float32(rows, *xs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
@@ -58,16 +59,23 @@ def _pad(op: ops.Pad, x: Any, value: Any) -> Any:
 def padded(x: Any, value: Any, around: Sequence[tuple[Any, Any, int]]) -> Any:
     """JAX's `pad`. Where XLA's partitioner divides an axis that is cut, it ends the process; where
     it divides one that gets gaps, it refuses some programs, and in others puts elements in wrong
-    places."""
+    places. It also takes one pad for another that has the same operand and sizes and a different
+    value, so all pads have zeros, in whose places the value is written."""
+    mesh = mesh_of(x)
+    if mesh is None:
+        return lax.pad(x, value, around)
     hard = [
         axis
         for axis, (low, high, gap) in enumerate(around)
         if gap or _may_cut(low) or _may_cut(high)
     ]
-    mesh = mesh_of(x) if hard else None
-    if mesh is None:
-        return lax.pad(x, value, around)
-    return whole(lax.pad(whole(x, hard, mesh), value, around), hard, mesh)
+    y = lax.pad(whole(x, hard, mesh) if hard else x, jnp.zeros((), x.dtype), around)
+    for axis, (low, high, gap) in enumerate(around):
+        if (low, high, gap) != (0, 0, 0):
+            is_old = lax.pad(jnp.ones(x.shape[axis], jnp.bool_), False, [(low, high, gap)])
+            is_old = lax.broadcast_in_dim(is_old, y.shape, [axis])
+            y = lax.select(is_old, y, jnp.broadcast_to(value, y.shape))
+    return whole(y, hard, mesh) if hard else y
 
 
 def _may_cut(size: Any) -> bool:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lowering import sizes
+from lowering.distribution.layout import mesh_of, whole
 from lowering.rules import lowers
 from tracegraph.ops import sort as ops
 
@@ -40,6 +41,9 @@ def _true_indices(op: ops.TrueIndices, mask: Any) -> Any:
     count = sizes.size(op.size)
     if mask.size == 0:
         return jnp.zeros((*mask.shape[:-1], count), jnp.int32)
+    mesh = mesh_of(mask)
+    if mesh is not None:  # XLA's partitioner writes what JAX scatters to wrong places
+        mask = whole(mask, range(mask.ndim), mesh)
     rows = mask.reshape(-1, mask.shape[-1])
     found = jax.vmap(lambda row: jnp.nonzero(row, size=count, fill_value=0)[0])(rows)
     return found.reshape(*mask.shape[:-1], count).astype(jnp.int32)

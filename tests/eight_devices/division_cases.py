@@ -52,6 +52,22 @@ def greedily(array, mesh, is_from_last):
     return divided(array, mesh, axes)
 
 
+def unevenly(array, mesh, is_from_last):
+    """An array whose first axes, or last, are divided into parts of different sizes once `cut` has
+    removed what is appended here."""
+    places = [axis for axis, size in enumerate(array.shape) if size > 1]
+    names = [name for name in mesh.axis_names if name != "idle"]
+    chosen = dict(zip(places[:: -1 if is_from_last else 1], names))
+    around = [(0, -size % mesh.shape.get(chosen.get(i), 1)) for i, size in enumerate(array.shape)]
+    fill = np.full((), np.nan if array.dtype.kind in "fc" else 1).astype(array.dtype)
+    wide = np.pad(array, around, constant_values=fill) if places else array
+    return divided(wide, mesh, [chosen.get(axis) for axis in range(array.ndim)])
+
+
+def cut(x, shape):
+    return x[tuple(map(slice, shape))]
+
+
 def wrong(label, run, operands, forms, tolerance=1e-8):
     """What a function of divided operands gives that it does not give for whole ones; `forms` are
     functions that divide the operands."""
@@ -86,14 +102,18 @@ def test_every_op_has_the_same_value_and_gradient(rows, some):
     runs = [graph_function(graph) for _, graph, _ in found]
     names = [f"{graph.name} of {case}" for case, graph, _ in found for _ in graph.outputs]
 
+    shapes = [[np.shape(x) for x in values] for *_, values in found]
+
     def run(*groups):
-        return [each(*group) for each, group in zip(runs, groups, strict=True)]
+        return [each(*map(cut, *pair)) for each, *pair in zip(runs, groups, shapes, strict=True)]
 
     forms = [
-        lambda groups, mesh=mesh, is_from_last=is_from_last: [
-            [greedily(x, mesh, is_from_last) for x in group] for group in groups
+        lambda groups, how=how, mesh=mesh, is_from_last=is_from_last: [
+            [how(np.asarray(x), mesh, is_from_last) for x in group] for group in groups
         ]
-        for mesh, is_from_last in itertools.product(MESHES, (False, True))
+        for how, mesh, is_from_last in itertools.product(
+            (greedily, unevenly), MESHES, (False, True)
+        )
     ]
     tolerance = max(1e-8, *(case.tolerance for case in rows))
     operands = [values for *_, values in found]
@@ -234,6 +254,40 @@ def test_what_is_indexed_may_be_divided_anyhow(kind, seed, some):
     assert not [*wrong(str, run, operands, some(forms))]
 
 
+@pytest.mark.parametrize("mesh", [*MESHES, Mesh(DEVICES, ("a",))], ids=["6", "8", "one axis"])
+def test_places_that_are_written_may_be_divided_unevenly(mesh):
+    """As the first 3 of 8 rows are, and with them what is embedded, sorted or searched there."""
+    rng = np.random.default_rng(0)
+    rows, numbers = rng.normal(size=(3, 4)), np.array([1, 2, 2], np.int32)
+    many = np.array([[3, 1], [2, 3], [1, 1]], np.int32)
+
+    def slopes(rows, numbers, many):
+        with tg.GradientTape() as tape:
+            tape.watch(rows)
+            embedded = tg.gather(rows, numbers), tg.gather(rows, many, axis=1, batch_dims=1)
+            found = [tg.sort(rows, axis=0), *tg.math.top_k(rows, 2)[:1], *embedded]
+            loss = tg.add_n([tg.reduce_sum(tg.sin(x)) for x in found])
+        return tape.gradient(loss, rows)
+
+    def several(rows, numbers, many):
+        written = [tg.scatter_nd(numbers[:, None], x, [4, 4]) for x in (rows, rows * 2)]
+        sums = tg.math.unsorted_segment_sum(rows, numbers, 4)
+        return *written, sums, slopes(rows, numbers, many)
+
+    operands = [rows, numbers, many]
+    specs = [tg.TensorSpec(x.shape, x.dtype) for x in operands]
+    run = graph_function(tg.function(several).get_concrete_function(*specs).graph)
+
+    def of_parts(*wide):
+        return run(*map(cut, wide, [x.shape for x in operands]))
+
+    forms = [
+        lambda operands, last=last: [unevenly(x, mesh, last) for x in operands]
+        for last in (False, True)
+    ]
+    assert not [*wrong(str, of_parts, operands, forms)]
+
+
 def graph_of(op, operands):
     with Builder("f") as builder:
         inputs = [builder.input(type_of_array(x), f"x{i}") for i, x in enumerate(operands)]
@@ -254,6 +308,25 @@ def test_axes_that_are_cut_may_be_divided(ends, interior):
     operands = [x, np.float32(3)]
     run = graph_function(graph_of(op, operands))
     assert not [*wrong(str, run, operands, forms)]
+
+
+def test_windows_of_one_value_that_are_filled_differently():
+    """XLA's partitioner takes one for the other, in plain JAX as well."""
+    x = np.random.default_rng(0).normal(size=(8, 8, 2)).astype(np.float32)
+    around = [[1, 2], [0, 1], [0, 0]]
+
+    def run(x):
+        pads = [tg.pad(x, around, constant_values=value) for value in (0, 5, -7)]
+        pools = [tg.nn.pool(x, [3], kind, padding="SAME") for kind in ("AVG", "MAX")]
+        running = [tg.cumsum(x), tg.math.cumprod(x), tg.math.cumulative_logsumexp(x)]
+        return *pads, *pools, *running
+
+    graph = tg.function(run).get_concrete_function(tg.TensorSpec(x.shape)).graph
+    forms = [
+        lambda operands, axes=axes: [divided(operands[0], MESHES[1], axes)]
+        for axes in (["a"], [None, "b"], ["a", "b"])
+    ]
+    assert not [*wrong(str, graph_function(graph), [x], forms, 1e-5)]
 
 
 @pytest.mark.parametrize("axes", [["data", None], ["data", "model"], [("model", "data"), None]])
