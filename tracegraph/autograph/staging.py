@@ -1034,7 +1034,13 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
     """A context that warns if functions from elsewhere change objects that a body has from
     outside."""
+    names = (*names, *names_and_attributes().names_stored(body, names))
     return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
+
+
+def names_and_attributes() -> Any:
+    """The module about what code sets, which few programs need."""
+    return opened("tracegraph.autograph.changes.names")
 
 
 def _is_in_loop(items: Any) -> bool:
