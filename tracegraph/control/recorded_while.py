@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import applied, own_size, residual_plan, results_of_effects
+from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.scan import Flags, Loop, Scan, stacked_steps, swapped
+from tracegraph.control.scan import Flags, Loop, Scan, stacked_steps, stacking, swapped
 from tracegraph.control.without_prints import without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
@@ -124,9 +124,12 @@ class RecordedWhile(Loop):
         return (*found[: self.states], None, *found[self.states :])
 
     def pruned(self, used: Flags) -> tuple[RecordedWhile, Flags, Flags]:
-        """The loop without what is stacked for derivatives that are not taken."""
-        takes, wanted = (True,) * len(self.body.inputs), (True,) * self.states
-        has = (*wanted, True, *used[self.states + 1 :])
+        """The loop without what is stacked for tangents that are not taken. What rules of reverse
+        mode read stays: they find it among the outputs."""
+        read = {*residual_plan(self.body).residuals} if has_plan(self.body) else set[Tensor]()
+        stacked = zip(self.body.outputs[self.states :], used[self.states + 1 :], strict=True)
+        kept = ((True,) * self.states, tuple(is_used or y in read for y, is_used in stacked))
+        takes, has = (True,) * len(self.body.inputs), (*kept[0], True, *kept[1])
         if all(has):
             return self, takes, has
         outputs = itertools.compress(self.body.outputs, self._without_steps(has))
@@ -183,10 +186,11 @@ def _recording(body: Graph, constants: int) -> Graph:
     """The body that also returns, for stacking, what its rules read, and what its Python functions
     returned. Results of open sizes are stacked only for rules: these may differ from step to
     step."""
-    plan = residual_plan(body)
-    outputs = plan.forward.outputs[: len(body.outputs)]
-    known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}
-    kept = [y for y in results_of_effects(plan.forward) if y.type.is_static or y.type is TOKEN]
-    missing = [x for x in dict.fromkeys((*plan.residuals, *kept)) if x not in known]
-    is_same = all(x is y for x, y in zip(plan.forward.inputs, body.inputs, strict=True))
-    return body if is_same and not missing else plan.forward.with_outputs((*outputs, *missing))
+    forward = residual_plan(body).forward
+    if all(x is y for x, y in zip(forward.inputs, body.inputs, strict=True)):
+        forward = body  # which has the same nodes
+    else:
+        forward = forward.with_outputs(forward.outputs[: len(body.outputs)])
+    kept = [y for y in results_of_effects(forward) if y.type.is_static or y.type is TOKEN]
+    states = len(body.inputs) - constants
+    return stacking(forward, forward.inputs[:constants], states, kept)

@@ -280,14 +280,9 @@ class Scan(Loop):
 
     def _stacking_body(self) -> Graph:
         """The body that also returns, for stacking, what its rules read."""
-        plan = residual_plan(self.body)
-        known = {*plan.forward.inputs[: self.constants], *plan.forward.inputs[self.rows :]}
-        known.update(plan.forward.outputs[self.states :])
-        needed = dict.fromkeys((*plan.residuals, *results_of_effects(plan.forward)))
-        missing = [x for x in needed if x not in known]
-        if plan.forward is self.body and not missing:
-            return self.body
-        return plan.forward.with_outputs((*plan.forward.outputs, *missing))
+        forward = residual_plan(self.body).forward
+        given = (*forward.inputs[: self.constants], *forward.inputs[self.rows :])
+        return stacking(forward, given, self.states, results_of_effects(forward))
 
     def residual_places(self) -> list[tuple[str, int]]:
         """The positions of the residuals among the inputs and outputs of this op."""
@@ -445,6 +440,18 @@ class Scan(Loop):
         for i in range(self.states):
             flags[self.constants + i] = wanted[i]
         return tuple(flags)
+
+
+def stacking(body: Graph, given: Sequence[Tensor], states: int, kept: Sequence[Tensor]) -> Graph:
+    """The body that also returns, for stacking, what its rules read and what is `kept`, unless it
+    is `given` to each step: for rules of all outputs, also of those that are new."""
+    while True:
+        known = {*given, *body.outputs[states:]}
+        needed = dict.fromkeys((*residual_plan(body).residuals, *kept))
+        missing = [x for x in needed if x not in known]
+        if not missing:
+            return body
+        body = body.with_outputs((*body.outputs, *missing))
 
 
 def _of_one_step(rows: TensorType) -> TensorType:
