@@ -525,6 +525,39 @@ def test_attributes_are_state(x):
         assert tg.function(compiled)(tg.constant(x)).numpy() == plain(x)
 
 
+class Twice:
+    """A property whose setter stores something else than it is given."""
+
+    def __init__(self, value):
+        self.__stored = value
+
+    @property
+    def value(self):
+        return self.__stored
+
+    @value.setter
+    def value(self, value):
+        self.__stored = value * 2.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_state_of_a_property_is_what_its_setter_stores():
+    def body(x):
+        thing = Twice(x)
+        if x > 1.0:
+            thing.value = thing.value + 1.0
+        else:
+            thing.value *= x
+        before = thing.value
+        for _ in tg.range(4):
+            if thing.value > 9.0:
+                break
+            thing.value += 1.0
+        return before, thing.value
+
+    check(body, 2.0, 0.5)
+
+
 def test_items_are_state():
     def body(x):
         d, key = {"a": 1.0}, "b"
@@ -602,6 +635,64 @@ def test_variables_are_assigned_in_branches_and_loops():
     assert f(tg.constant(0.0)).numpy() == 7.0
     g = tg.function(lambda: 1.0 if v else 2.0)
     assert g().numpy() == 1.0
+
+
+def asked_by_a_function(x, v, ask):
+    def more(s):
+        v.assign_add(1.0)
+        return v < 4.0
+
+    while more(x):
+        x = x * 1.5 + v
+    return x
+
+
+def asked_where_a_number_does_not_decide(x, v, ask):
+    n = 0
+    while n < 2 or v.assign_add(1.0) < 3.0:
+        x = x * 2.0
+        n += 1
+        if x > 40.0:
+            break
+        if n == 1:
+            continue
+        x += 1.0
+    return x
+
+
+def asked_of_numpy(x, v, ask):
+    while ask(x):
+        x = x * 2.0
+        last = x
+    return last
+
+
+def asked_in_the_middle_of_a_chain(x, v, ask):
+    y = v.assign_add(x) + 1.0 if 0.0 < v.assign_add(1.0) <= v.assign_add(1.0) < 5.0 > 1.0 else x
+    return y, 1.0 < v.assign_add(1.0) < x
+
+
+ASKED = [
+    asked_by_a_function,
+    asked_where_a_number_does_not_decide,
+    asked_of_numpy,
+    asked_in_the_middle_of_a_chain,
+]
+
+
+@pytest.mark.parametrize("body", ASKED, ids=lambda f: f.__name__)
+def test_the_effects_of_a_test_happen_once_each_time(body):
+    def run(decorate):
+        v, seen = tg.Variable(0.0), []
+
+        def ask(x):
+            small = lambda x: (seen.append(float(x)), np.array(x < 9.0))[1]  # noqa: E731
+            return tg.numpy_function(small, [x], tg.TensorSpec([], tg.bool))
+
+        found = decorate(lambda x: body(x, v, ask))(tg.constant(1.25))
+        return [*map(float, tg.nest.flatten(found)), float(v), seen]
+
+    assert run(tg.function) == run(lambda f: f)
 
 
 def test_a_variable_that_a_loop_looks_up_stays_a_variable():

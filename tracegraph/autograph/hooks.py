@@ -21,17 +21,13 @@ from tracegraph.autograph.function_conversion import converted, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     changes_kept,
-    check_advance,
     chosen,
     finally_,
     leave_iteration,
-    list_append,
-    list_extend,
-    list_insert,
+    names_and_attributes,
     negated,
     predicate,
     read,
-    refuse_change,
     run_choice,
     run_fold,
     run_loop,
@@ -46,7 +42,6 @@ from tracegraph.autograph.state_values import (
     is_flag,
     is_number,
     is_undefined,
-    names_kept,
     without_flags,
 )
 from tracegraph.control_flow.regions import SizeOfStepError, check_kept
@@ -60,7 +55,7 @@ from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
-from tracegraph.tracing.trace import current_trace
+from tracegraph.tracing.trace import current_trace, effects_so_far
 from tracegraph.tracing.unrolled_loops import (
     WHILE,
     Unrolled,
@@ -109,6 +104,7 @@ def while_stmt(
     opts: dict[str, Any],
 ) -> None:
     """Runs the loop in Python until its test is a value of the graph, and stages it from there."""
+    before = effects_so_far()
     decides = test()
     for _ in _told(itertools.count(), WHILE):
         if in_graph(decides):
@@ -117,6 +113,7 @@ def while_stmt(
             return
         body()
         leave_iteration(get_state, set_state, opts["exits"])
+        before = effects_so_far()
         decides = test()
     options = LoopOptions(
         opts.get("maximum_iterations"),
@@ -124,7 +121,46 @@ def while_stmt(
         opts["exits"],
         invariants=opts.get("shape_invariants", ()),
     )
-    run_loop(test, body, get_state, set_state, symbol_names, options)
+    staged = (test, body, get_state, set_state, symbol_names, options)
+    if effects_so_far() != before:
+        staged = _tested_once(predicate(decides), *staged)
+    run_loop(*staged)
+
+
+class _Extended:
+    """The state of a statement with one more value, which comes first."""
+
+    def __init__(self, value: Any, get_state: GetState, set_state: SetState) -> None:
+        self.value, self._get_state, self._set_state = value, get_state, set_state
+
+    def get(self) -> tuple[Any, ...]:
+        return (self.value, *self._get_state())
+
+    def set(self, values: tuple[Any, ...]) -> None:
+        self.value = values[0]
+        self._set_state(values[1:])
+
+
+def _tested_once(
+    holds: Any,
+    test: Callable[[], Any],
+    body: Run,
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: LoopOptions,
+) -> tuple[Callable[[], Any], Run, GetState, SetState, Sequence[str], LoopOptions]:
+    """The loop that carries the outcome of its test, whose effects happen once for each: the first
+    is what `holds` before the loop, and each iteration ends with the next test."""
+    state = _Extended(holds, get_state, set_state)
+
+    def run() -> None:
+        body()
+        leave_iteration(get_state, set_state, options.exits)
+        state.value = predicate(test())
+
+    options = dataclasses.replace(options, body=body)
+    return lambda: state.value, run, state.get, state.set, ("holds", *names), options
 
 
 def for_stmt(
@@ -137,7 +173,7 @@ def for_stmt(
     opts: dict[str, Any],
 ) -> None:
     steps = iteration.staged_steps(iterated)
-    check_advance(iterated)
+    _lists().check_advance(iterated)
     if steps is not None:
         most, names = opts.get("maximum_iterations"), opts["read_after"]
         item = opts["iterate_names"]
@@ -224,31 +260,21 @@ def _staged_for(
     symbol_names: Sequence[str],
     options: LoopOptions,
 ) -> None:
-    counter = steps.first()
+    state = _Extended(steps.first(), get_state, set_state)
 
     def goes_on() -> Any:
-        has = steps.has(counter)
+        has = steps.has(state.value)
         return has if extra_test is None else and_(lambda: has, extra_test)
 
     def run() -> None:
-        nonlocal counter
-        at = counter
-        counter = steps.after(at)
+        at, state.value = state.value, steps.after(state.value)
         body(steps.item(at))
-
-    def get() -> tuple[Any, ...]:
-        return (counter, *get_state())
-
-    def set(values: tuple[Any, ...]) -> None:
-        nonlocal counter
-        counter = values[0]
-        set_state(values[1:])
 
     most = steps.bound if options.maximum_iterations is None else options.maximum_iterations
     options = dataclasses.replace(options, maximum_iterations=most)
     # The counter of a range is what the user names as the item.
     counted = options.item if isinstance(steps, iteration.Range) else "counter"
-    run_loop(goes_on, run, get, set, (counted, *symbol_names), options)
+    run_loop(goes_on, run, state.get, state.set, (counted, *symbol_names), options)
 
 
 def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
@@ -387,7 +413,7 @@ def if_exp(
 
 def _chosen(cond: Any, first: Callable[[], Any], second: Callable[[], Any], name: str) -> Any:
     def traced(part: Callable[[], Any]) -> tuple[Any]:
-        with names_kept(part, name), changes_kept(part, ()):
+        with names_and_attributes().names_kept(part, name), changes_kept(part, ()):
             return (part(),)
 
     (value,) = chosen(predicate(cond), lambda: traced(first), lambda: traced(second), (name,))
@@ -412,10 +438,15 @@ def called(f: Any) -> Any:
     return inner
 
 
+def _lists() -> Any:
+    """The module about lists and iterators from outside, which few programs need."""
+    return opened("tracegraph.autograph.changes.lists")
+
+
 def _grow(method: Any, *args: Any) -> Any:
     """A call of a method that extends a list."""
     if any(map(in_graph, nest.flatten(args))):
-        refuse_change(method)
+        _lists().refuse_change(method)
     return method(*args)
 
 
@@ -448,7 +479,7 @@ def iterated(f: Any) -> Any:
 
     def made(*args: Any, **kwargs: Any) -> Any:
         for x in args:
-            check_advance(x)
+            _lists().check_advance(x)
         steps = make(*args, **kwargs)
         return function(*args, **kwargs) if steps is None else steps
 
@@ -456,7 +487,7 @@ def iterated(f: Any) -> Any:
 
 
 def _next(iterated: Any, *default: Any) -> Any:
-    check_advance(iterated)
+    _lists().check_advance(iterated)
     return next(iterated, *default)
 
 
@@ -564,10 +595,11 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     FunctionScope=FunctionScope,
     and_=and_,
     assert_stmt=assert_stmt,
+    attribute_state=lambda owner, name: names_and_attributes().state_of(owner, name),
     autograph_artifact=autograph_artifact,
-    list_append=list_append,
-    list_extend=list_extend,
-    list_insert=list_insert,
+    list_append=lambda items, value: _lists().list_append(items, value),
+    list_extend=lambda items, values: _lists().list_extend(items, values),
+    list_insert=lambda items, place, value: _lists().list_insert(items, place, value),
     called=called,
     check_left_out=check_left_out,
     finally_=finally_,
@@ -585,6 +617,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     not_in=not_in,
     or_=or_,
     raised=raised,
+    set_attribute=lambda owner, name, state: names_and_attributes().set_state(owner, name, state),
     while_stmt=while_stmt,
     without_flags=without_flags,
 )

@@ -333,7 +333,7 @@ def _join_undefined(one: Any, other: Any, place: StatePlace, flags: frozenset[st
         is_state = is_carried if is_return else _is_tensor
         types = [type_of(x) if is_state(x) else None for x in leaves]
         filled = tuple(_StateLeaf(t, x) for t, x in zip(types, leaves))
-        depth = _thread.finally_depth
+        depth = thread.finally_depth
         own = None if is_return else SetUnlessLeft(place.name, None, flags, depth, fact)
         return _Joined(structure, filled, conditional=own)
     missing = "main" if is_undefined(one) else "else"
@@ -358,7 +358,7 @@ def run_choice(
     and nothing reads the `unread` afterwards.
     What is in the containers `carried` is state already."""
     before, flags = before_statement(names, get_state()), frozenset(flags)
-    advanced = _thread.advanced
+    advanced = thread.advanced
     # The first statement that is traced opens it.
     containers = opened("tracegraph.autograph.changes.containers")
     held, keys = containers.held_by((body, orelse), names, carried), containers.BranchesKeys()
@@ -389,8 +389,8 @@ def run_choice(
         for x in change.held:
             x.put_back()
         set_state(before)
-        if advanced != _thread.advanced:  # what is traced again would take further items
-            _refuse_advance("a branch")
+        if advanced != thread.advanced:  # what is traced again would take further items
+            opened("tracegraph.autograph.changes.lists").refuse_advance("a branch")
         get_state, set_state, more = containers.with_items(change.held, get_state, set_state)
         names, carried = (*names, *more), (*carried, *change.held)
         run_choice(pred, body, orelse, get_state, set_state, names, flags, shared, carried, unread)
@@ -437,14 +437,15 @@ class _Again(StatesChanged):
     """The state of a loop has other types than those it was traced with."""
 
 
-class _ListGrows(Exception):
+class ListGrows(Exception):
     """Code appends to a list that a loop carries."""
 
     def __init__(self, items: list[Any], value: Any) -> None:
         self.items, self.dtype, self._source = items, as_tensor(value).dtype, here()
 
-    def refuse(self) -> NoReturn:
-        _refuse_change(self.items.append, is_loop=True, source=self._source)
+    def refuse(self) -> None:
+        """Raises SignatureError."""
+        opened("tracegraph.autograph.changes.lists").refuse(self.items.append, True, self._source)
 
 
 @dataclasses.dataclass
@@ -677,16 +678,16 @@ class _StagedLoop:
                 self._carry_items(changed)
             if self._added_keys.are_new(held, self._get_state, self._set_state, values):
                 raise _Again
-        except _ListGrows as growth:
+        except ListGrows as growth:
             for number, value in enumerate(values):
                 if value is growth.items:
                     before = self._before[number]
-                    if _is_in_loop(before):  # the outermost loop carries it
+                    if is_in_loop(before):  # the outermost loop carries it
                         growth.items = before
                         raise
                     self._growing[number] = growth.dtype
                     raise _Again from None
-            if not _is_in_loop(growth.items):
+            if not is_in_loop(growth.items):
                 growth.refuse()
             raise
         except Exception as error:
@@ -983,17 +984,17 @@ def leave_iteration(get_state: GetState, set_state: SetState, exits: Sequence[st
 @contextlib.contextmanager
 def finally_() -> Iterator[None]:
     """The context of a `finally` block, which is reached wherever the code before was left."""
-    _thread.finally_depth += 1
+    thread.finally_depth += 1
     try:
         yield
     finally:
-        _thread.finally_depth -= 1
+        thread.finally_depth -= 1
 
 
 def read(value: Any) -> Any:
     """The value of a name that is being read."""
     if isinstance(value, SetUnlessLeft):
-        if value.depth >= _thread.finally_depth:
+        if value.depth >= thread.finally_depth:
             return value.value
         value = value.refused("the `try`")
     if isinstance(value, Undefined):
@@ -1023,7 +1024,7 @@ class _OfThread(threading.local):
         self.advanced = 0
 
 
-_thread = _OfThread()
+thread = _OfThread()
 
 
 @contextlib.contextmanager
@@ -1036,24 +1037,30 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
     kept = {id(x): x for x in held if type(x) is list}
     kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
-    _thread.entered.append(_Entered(kept, kind))
+    thread.entered.append(_Entered(kept, kind))
     try:
         yield
         for table, count in counts:
             _check_keys(table, count, kind or "a branch")
     finally:
-        _thread.entered.pop()
+        thread.entered.pop()
 
 
 def _objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Any:
     """A context that warns if functions from elsewhere change objects that a body has from
     outside."""
+    names = (*names, *names_and_attributes().names_stored(body, names))
     return opened("tracegraph.control_flow.set_while_tracing").objects_kept(body, names, is_loop)
 
 
-def _is_in_loop(items: Any) -> bool:
+def names_and_attributes() -> Any:
+    """The module about what code sets, which few programs need."""
+    return opened("tracegraph.autograph.changes.names")
+
+
+def is_in_loop(items: Any) -> bool:
     """Whether a loop of the graph, whose body is being traced, has a list from outside."""
-    return any(x.kind == "a loop" and id(items) in x.held for x in _thread.entered)
+    return any(x.kind == "a loop" and id(items) in x.held for x in thread.entered)
 
 
 def _held_by(body: Any) -> Iterator[Any]:
@@ -1066,37 +1073,6 @@ def _held_by(body: Any) -> Iterator[Any]:
             is_ours = type(value).__module__.startswith("tracegraph.")
             named = vars(value).items()
             yield from (item for name, item in named if not (is_ours and name.startswith("_")))
-
-
-def list_append(items: Any, value: Any) -> Any:
-    """The list after `items.append(value)`. One that a loop of the graph carries is an array."""
-    if isinstance(items, TensorList):
-        return items.appended(value)
-    if type(items) is list:
-        if is_carried(value) and _is_in_loop(items):
-            raise _ListGrows(items, value)
-        if any(map(is_carried, nest.flatten(value))):
-            refuse_change(items.append)
-    items.append(value)
-    return items
-
-
-def list_extend(items: Any, values: Any) -> Any:
-    """The list after `items.extend(values)`."""
-    if not isinstance(items, (TensorList, list)):
-        items.extend(values)
-        return items
-    for value in [*values]:
-        items = list_append(items, value)
-    return items
-
-
-def list_insert(items: Any, place: Any, value: Any) -> Any:
-    """The list after `items.insert(place, value)`."""
-    if type(items) is list and any(map(is_carried, nest.flatten(value))):
-        refuse_change(items.insert)
-    items.insert(place, value)
-    return items
 
 
 def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> None:
@@ -1115,46 +1091,3 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> Non
                 operands=[operand_text(key)],
                 fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
             )
-
-
-def refuse_change(method: Any) -> None:
-    """Raises SignatureError if a method would change a list from outside the branch or body being
-    traced."""
-    for own in _thread.entered:
-        if id(method.__self__) in own.held:
-            _refuse_change(method, is_loop=own.kind == "a loop")
-
-
-def _refuse_change(method: Any, is_loop: bool, source: Any = None) -> NoReturn:
-    where = "a loop" if is_loop else "a branch"
-    fail(
-        SignatureError,
-        f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
-        "is traced once, and the list is Python's",
-        source=source,
-        fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
-        if is_loop
-        else "set a name in both branches, and change the list after them",
-    )
-
-
-def check_advance(iterated: Any) -> None:
-    """Raises SignatureError if `iterated` is an iterator from outside the branch or body being
-    traced."""
-    for own in _thread.entered if isinstance(iterated, Iterator) else ():
-        if id(iterated) in own.held:
-            _thread.advanced += 1
-            if own.kind:
-                _refuse_advance(own.kind)
-
-
-def _refuse_advance(kind: str) -> NoReturn:
-    fail(
-        SignatureError,
-        f"Python's iterator is advanced in {kind} that a tensor decides about; it is traced "
-        "once, so it takes one item, whatever the tensor is",
-        fix="loop over the items themselves, as a tensor: for x in tg.stack(items); or index it: "
-        "items[i]"
-        if kind == "a loop"
-        else "take the item before the `if`",
-    )

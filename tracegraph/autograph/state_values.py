@@ -6,10 +6,9 @@ remain the same objects.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from types import CellType, FunctionType
+from collections.abc import Sequence
+from types import CellType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -291,40 +290,13 @@ def as_type(leaf: Any, type: TensorType) -> Tensor:
 
 def content(cell: CellType) -> Any:
     """What a name of a body from outside stands for; None if it has no value yet."""
-    found = _raw_content(cell)
+    found = raw_content(cell)
     return None if found is Undefined else without_flags(found)
 
 
-@contextlib.contextmanager
-def names_kept(part: Callable[[], Any], name: str) -> Iterator[None]:
-    """A context in which the functions that a part of an expression calls must not set names around
-    them: an expression has no state. `name` is that of its value."""
-    before = [*_cells_reached(part, set())]
-    yield
-    changed = [(cell, of, old) for cell, of, old in before if _raw_content(cell) is not old]
-    for cell, _, old in changed:
-        cell.cell_contents = old
-    if changed:
-        fail(
-            SignatureError,
-            f"a function called in {name} sets {changed[0][1]!r}; this part is traced once, "
-            "whatever the tensor is that decides about it",
-            fix="call it in an `if` of its own, and use a name that the `if` sets",
-        )
-
-
-def _cells_reached(function: Any, seen: set[int]) -> Iterator[tuple[CellType, str, Any]]:
-    """The cells of a function and of the functions in them, with their names and contents."""
-    seen.add(id(function))
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        inside = _raw_content(cell)
-        yield cell, name, inside
-        if isinstance(inside, FunctionType) and id(inside) not in seen:
-            yield from _cells_reached(inside, seen)
-
-
-def _raw_content(cell: CellType) -> Any:
+def raw_content(cell: CellType) -> Any:
+    """What is in a cell; Undefined if it has no value yet."""
     try:
         return cell.cell_contents
-    except ValueError:  # it has no value yet
+    except ValueError:
         return Undefined

@@ -556,6 +556,16 @@ def current_trace() -> Trace | None:
     return builder if isinstance(builder, Trace) else None
 
 
+def effects_so_far() -> list[int]:
+    """The identities of what the current trace has assigned, and of its last token: they are others
+    after code that has effects."""
+    trace = current_trace()
+    if trace is None:
+        return []
+    assigned = (state.value for state in trace.states.values() if state.is_assigned)
+    return [*map(id, (trace.token, *assigned))]
+
+
 def is_in_step() -> bool:
     """Whether what is traced is part of a step of a loop, be it in a branch there."""
     trace = current()

@@ -1,1 +1,1 @@
-"""What statements change in place in the objects that they have from outside."""
+"""What statements change in the objects that they have from outside, and what code sets there."""

@@ -14,7 +14,7 @@ import importlib.util  # malt uses it without importing it
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -301,7 +301,33 @@ class _Logic(logical_expressions.LogicalExpressionTransformer):
     """`and`, `or`, `not` and chains of comparisons as calls of hooks; one comparison stays."""
 
     def visit_Compare(self, node: ast.Compare) -> Any:
-        return self.generic_visit(node) if len(node.ops) == 1 else super().visit_Compare(node)
+        if len(node.ops) == 1:
+            return self.generic_visit(node)
+        if all(isinstance(x, (ast.Name, ast.Constant)) for x in node.comparators[:-1]):
+            return super().visit_Compare(node)
+        self.generic_visit(node)
+        return self._chain(node)
+
+    def _chain(self, node: ast.Compare) -> Any:
+        """A chain whose operands are computed once each, in the order of Python: malt's form has
+        those in the middle twice."""
+        operands = [node.left, *node.comparators]
+        last = len(operands) - 1
+        names = [f"{HOOKS}operand_{k}" for k in range(last)]
+        made = self._comparison(node, last - 1, names, operands[last])
+        for k in range(last - 1, 0, -1):
+            first = self._comparison(node, k - 1, names, ast.Name(names[k], ast.Load()))
+            both = self._as_binary_function(
+                f"{HOOKS}.and_", self._as_lambda(first), self._as_lambda(made)
+            )
+            bound = range(k + 1) if k == 1 else [k]
+            parameters = ", ".join(names[i] for i in bound)
+            function = templates.replace_as_expression(f"lambda {parameters}: both", both=both)
+            made = ast.Call(function, [operands[i] for i in bound], [])
+        return _derived(made, node)
+
+    def _comparison(self, node: ast.Compare, k: int, names: Sequence[str], right: Any) -> Any:
+        return self._process_binop(node.ops[k], ast.Name(names[k], ast.Load()), right)
 
 
 class _Reads(variables.VariableAccessTransformer):
@@ -465,6 +491,9 @@ def _loaded(name: Any) -> Any:
     if name.is_simple():
         return name
     text = ast.Constant(str(name))
+    if name.has_attr():
+        made = f"{HOOKS}.ldu(lambda: {HOOKS}.attribute_state(owner, key), text)"
+        return templates.replace_as_expression(made, text=text, **_attribute(name))
     return templates.replace_as_expression(
         f"{HOOKS}.ldu(lambda: value, text)", value=_path(name), text=text
     )
@@ -483,6 +512,9 @@ def _path(name: Any) -> Any:
 
 
 def _store(name: Any, value: str) -> Any:
+    is_attribute = name.has_attr()
+    set_value = f"{HOOKS}.set_attribute(owner, key, value)" if is_attribute else "target = value"
+    of_attribute = _attribute(name) if is_attribute else {}
     return templates.replace(
         f"""
         if {HOOKS}.is_undefined(value):
@@ -490,12 +522,18 @@ def _store(name: Any, value: str) -> Any:
             if not {HOOKS}.is_undefined(loaded):
                 del target
         else:
-            target = value
+            {set_value}
         """,
         value=value,
         loaded=_loaded(name),
         target=_path(name),
+        **of_attribute,
     )
+
+
+def _attribute(name: Any) -> dict[str, Any]:
+    """The object that has an attribute, and its name there."""
+    return {"owner": _path(name.parent), "key": ast.Constant(name.qn[-1])}
 
 
 def _visit_internal(self: Any, mode: Any) -> None:
@@ -522,6 +560,12 @@ def _visit_internal(self: Any, mode: Any) -> None:
 cfg.GraphVisitor._visit_internal = _visit_internal
 
 
+def _targets(loop: ast.For) -> Any:
+    """What the items of a loop set."""
+    scope: Any = anno.getanno(loop, annos.NodeAnno.ITERATE_SCOPE)
+    return scope.modified
+
+
 class _Liveness(liveness.Analyzer):
     """malt's analysis of which names are read later, but a `for` that has no further item leaves
     its target as it is: what was set before may be read behind it."""
@@ -531,7 +575,7 @@ class _Liveness(liveness.Analyzer):
         self.include_annotations = include_annotations
         #: By the node that heads a loop: what the loop sets there, and the nodes behind it.
         self._loops = {
-            graph.index[x.iter]: (anno.getanno(x, annos.NodeAnno.ITERATE_SCOPE).modified, behind)
+            graph.index[x.iter]: (_targets(x), behind)
             for x, behind in graph.stmt_next.items()
             if isinstance(x, ast.For)
         }
