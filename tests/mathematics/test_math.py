@@ -955,6 +955,12 @@ def test_segments_without_elements(run):
     assert float(tg.reduce_sum(slope)) == 6.0
 
 
+def test_counts_of_narrow_integers_reach_a_long_minlength():
+    count = tg.function(lambda x: tg.math.bincount(x, minlength=300))
+    found = count(np.uint8([0, 120, 120])).numpy()
+    assert found.shape == (300,) and np.flatnonzero(found).tolist() == [0, 120] and found[120] == 2
+
+
 def test_shapes_that_depend_on_values_are_those_of_the_run():
     def all_of_them(i):
         ones = tg.ones(3)

@@ -307,6 +307,10 @@ def test_unravel_index_into_dims_beyond_the_dtype_of_the_indices(kind):
         assert found.numpy().tolist() == [[0, 0], [7, 250]]
 
 
+def test_stitching_by_unsigned_indices():
+    assert tg.dynamic_stitch([np.uint8([1, 0])], [[5, 6]]).numpy().tolist() == [6, 5]
+
+
 def test_reverse_sequence_checks_lengths():
     reverse = lambda n: tg.reverse_sequence([[1, 2]], n, 1)  # noqa: E731
     for checked in (reverse, tg.function(reverse, check_bounds=True)):

@@ -97,13 +97,14 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     joined = Concatenate(0)(*rows)
     if is_open(places):
         return _stitched_by_run(places, joined)
-    numbers = np.concatenate([np.asarray(static_value(at)).reshape(-1) for at in places])
+    known = [np.asarray(static_value(at)).reshape(-1) for at in places]
+    numbers = np.concatenate(known).astype(np.int64)
     if (numbers < 0).any():
         fact = f"{op}: the indices count from 0, and there is {numbers.min()}"
         fail(InvalidArgumentError, fact, fix="use numbers of zero or more")
     length = int(numbers.max(initial=-1)) + 1
     if length > np.unique(numbers).size:  # so large, perhaps, that an array would not fit in memory
-        return _stitched(from_array(numbers.astype(np.int64)), length, joined)
+        return _stitched(from_array(numbers), length, joined)
     source = np.empty(length, np.int32)
     source[numbers] = np.arange(len(numbers))
     return Gather(0, 0)(joined, from_array(source))

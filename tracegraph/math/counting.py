@@ -200,8 +200,9 @@ def is_counted(numbers: Tensor, length: Any) -> Tensor:
 
 
 def reaching(numbers: Tensor, length: Any) -> Tensor:
-    """The numbers in a dtype that also holds `length`."""
-    return cast_to(numbers, int64) if known_int(length) and length > numbers.dtype.max else numbers
+    """The numbers in a dtype that also holds `length`; a size of the run has up to 31 bits."""
+    most = length if known_int(length) else int32.max
+    return cast_to(numbers, int64) if most > numbers.dtype.max else numbers
 
 
 def histogram_fixed_width_bins(
