@@ -565,6 +565,23 @@ def test_what_will_be_compiled_is_described_before_it_has_run():
     assert layer.bias.layout == Layout(MESH, [None])
 
 
+def test_a_variable_without_a_layout_stays_whole_beside_a_kernel_that_is_divided():
+    layout = tg.distribute.Layout(tg.distribute.Mesh({"data": 4, "model": 2}), [None, "model"])
+    kernel = tg.Variable(tg.ones([16, 8]), layout=layout)
+    bias = tg.Variable(tg.zeros([8]))
+    optimizer = tg.optimizers.Adam(0.1)
+    for _ in range(2):
+        with tg.GradientTape() as tape:
+            loss = tg.reduce_mean(tg.square(tg.tanh(tg.ones([4, 16]) @ kernel + bias) - 0.5))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, [kernel, bias]), [kernel, bias], strict=True)
+        )
+        for variable in (bias, *optimizer.variables):
+            if variable.shape == bias.shape:
+                assert variable.layout.axes == (None,)
+    assert kernel.layout == layout
+
+
 def test_a_setting_that_is_assigned_compiles_nothing(compiled):
     rate, v = tg.Variable(0.5), tg.Variable(X, layout=ROWS)
     step = tg.function(lambda: v.assign_sub(rate * v))

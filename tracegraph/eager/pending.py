@@ -40,7 +40,7 @@ from tracegraph.ir.builder import (
     refuse_value,
     set_top_level,
 )
-from tracegraph.ir.tensor import Graph, Node, Tensor, pending_tensor, set_buffer
+from tracegraph.ir.tensor import ASSIGNED, Graph, Node, Tensor, pending_tensor, set_buffer
 from tracegraph.ops.elementwise import Identity
 from tracegraph.passes.simplify import dead_code
 
@@ -346,6 +346,8 @@ class Pending(Builder):
             nodes = self.nodes[:]
             batch = _Batch(nodes, nodes, trust_counts)
             batch.has_failed = True
+        if self._assigned:
+            batch.find_assigned(self._assigned.values())
         batch.run()
         if batch.has_failed:
             self._prepare_undo(batch)
@@ -447,6 +449,7 @@ class _Batch:
         self.inputs: list[Tensor] = []
         self.values: list[Tensor] = []
         self.held: list[int] = []
+        self.assigned: tuple[int, ...] = ()
         self.has_failed = False
         key = self._wire(nodes)
         self.held = self._find_held(pending) if trust_counts else list(range(len(self.values)))
@@ -455,7 +458,13 @@ class _Batch:
     @property
     def key(self) -> tuple[Any, ...]:
         """The structure: equal batches have one program."""
-        return self._wires, tuple(self.held)
+        return self._wires, tuple(self.held), self.assigned
+
+    def find_assigned(self, assigned: Iterable[_Assigned]) -> None:
+        """Finds which outputs are values of slots: on a mesh these are whole, as functions leave
+        them, unless a layout is stated, while XLA chooses how other outputs are divided."""
+        slots = {self._slots.get(id(value)) for each in assigned for value in each.values()}
+        self.assigned = tuple([i for i, slot in enumerate(self.held) if slot in slots])
 
     def keep_only(self, value: Tensor) -> None:
         """Treats one value as held, and no other."""
@@ -528,7 +537,9 @@ class _Batch:
     def _program(self) -> _Kept:
         kept = _programs.get(self.key)
         if kept is None:
-            kept = _Kept(program_of(dead_code(self._graph(self.held))), self._provenance_map())
+            graph = dead_code(self._graph(self.held))
+            graph.cache.setdefault(ASSIGNED, [(place, None) for place in self.assigned])
+            kept = _Kept(program_of(graph), self._provenance_map())
             kept = _programs.setdefault(self.key, kept)
         return kept
 
