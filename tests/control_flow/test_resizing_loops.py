@@ -1,5 +1,7 @@
 """Loops whose states change their sizes, as `shape_invariants` allow it."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -227,3 +229,45 @@ def test_text_that_grows_token_by_token():
     start = np.array([[1, 2], [3, 4]], np.int32)
     wanted = longer_text(longer_text(longer_text(start))).numpy().tolist()
     assert written(start, 3).numpy().tolist() == wanted
+
+
+def test_it_is_saved_and_printed_whole(tmp_path):
+    graph = doubled.graph(tg.constant(3), tg.ones([2]))
+    assert tg.Graph.from_text(graph.as_text()).as_text() == graph.as_text()
+    module = tg.Module()
+    module.doubled = doubled
+    doubled.get_concrete_function(tg.TensorSpec([], tg.int32), tg.TensorSpec([2]))
+    tg.saved_model.save(module, tmp_path / "m")
+    found, size = tg.saved_model.load(tmp_path / "m").doubled(tg.constant(3), tg.ones([2]))
+    wanted = grown_by_numpy(3, np.ones(2, np.float32))
+    assert (found.numpy().tolist(), int(size)) == ([*wanted, *wanted], 5)
+
+
+def test_the_first_nan_is_located_in_its_steps():
+    def with_logarithm(i, x):
+        return i + 1, tg.concat([x, tg.math.log(x[:1] - tg.cast(i, tg.float32))], 0)
+
+    located = tg.function(
+        lambda n: tg.while_loop(
+            lambda i, _: i < n, with_logarithm, (0, tg.constant([1.5])), STATES
+        )[1],
+        locate_numerics=True,
+    )
+    assert located(tg.constant(2)).shape == [3]
+    with pytest.raises(tg.errors.NumericsError, match=r"log.* in step 2 of the loop"):
+        located(tg.constant(5))
+
+
+def test_what_needs_one_program_or_the_sizes_is_refused():
+    arguments = tg.constant(2), tg.ones([2])
+    for to_one in (doubled.as_jax(), functools.partial(tg.export.stablehlo, doubled)):
+        refuse("only its runs know", to_one, *arguments, kind=tg.errors.TraceError)
+
+    @tg.function
+    def of_rows(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = grown(tg.constant(2), x[:, 0])[1][:2, None] * x
+        return tape.batch_jacobian(y, x)
+
+    refuse("only the run knows the size", of_rows, tg.ones([2, 3]))

@@ -995,3 +995,17 @@ def test_an_item_of_a_shape_is_one_number():
             call()
     assert tg.zeros([tg.constant([2]), np.array([3]), np.array(1)]).shape == [2, 3, 1]
     assert traced(tg.constant([4])).shape == [4, 3]
+
+
+@pytest.mark.parametrize("wrap", [tg.function, lambda f: f], ids=["function", "top level"])
+def test_rows_that_depend_on_a_size_of_the_run_are_refused(wrap):
+    positive = tg.function(lambda x: tg.reduce_sum(tg.boolean_mask(x, x > 0.0) ** 2) * x)
+
+    def slopes(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = positive(x)
+        return tape.batch_jacobian(y, x)
+
+    with pytest.raises(tg.errors.GradientError, match=r"only the run knows the size(?s:.*)fix: "):
+        wrap(slopes)(tg.ones([2, 3]))

@@ -381,8 +381,9 @@ class ResizingWhile(While):
         )
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
+        added = (y.type for y in body.outputs[len(self.results) :])
         parts = body, constants, condition, self.checkpoints, False, None
-        return ResizingWhile(*parts, self.results)
+        return ResizingWhile(*parts, (*self.results, *added))
 
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         # The condition is compiled for the sizes that it reads alone.

@@ -17,9 +17,9 @@ from tracegraph.eager.slots import gathered, state_lock
 from tracegraph.errors import DTypeError, SignatureError, TraceError, fail
 from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.ops.constant import RuntimeSize
 from tracegraph.ops.effect import HostCall
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import first_of_unknown_size
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def _pure(concrete: ConcreteFunction, may_print: bool) -> Graph:
 
 def check_is_one_program(name: str, graph: Graph) -> None:
     """Raises TraceError for a graph that computes sizes."""
-    for node in _nodes_of(graph, RuntimeSize):
+    node = first_of_unknown_size(graph)
+    if node is not None:
         fail(
             TraceError,
             f"{name}: it computes a size that only its runs know, and one program of XLA has known "

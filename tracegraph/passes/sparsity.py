@@ -10,13 +10,14 @@ import numpy as np
 from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import static_shape
 from tracegraph.core.sparsity_patterns import Pattern, everything
-from tracegraph.errors import Mismatch
+from tracegraph.errors import GradientError, Mismatch, fail
 from tracegraph.ir.op import MissingRule, Op
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.movement import Movement
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.registry import is_registered
+from tracegraph.passes.specialise import first_of_unknown_size
 
 #: For some inputs of a graph, by position: an array with the source number of each element.
 Sources = Mapping[int, np.ndarray]
@@ -35,12 +36,28 @@ def pattern(
 
     Never misses an entry: an op without a rule counts as dense. Exact where positions are known, as
     for slices, and for gathers whose indices follow from known values. To depend means to have a
-    derivative: integer and boolean outputs depend on nothing. All sizes must be known.
+    derivative: integer and boolean outputs depend on nothing. Raises GradientError for a size that
+    only the run knows.
     """
+    _check_sizes_known(graph)
     patterns = input_patterns(graph, element_sources(graph) if sources is None else sources)
     values = values or {}
     total = patterns[0].total if patterns else 0
     return propagate(graph, patterns, [values.get(i) for i in range(len(patterns))], total)
+
+
+def _check_sizes_known(graph: Graph) -> None:
+    open_nodes = (x for x in graph.nodes if not all(y.type.is_static for y in x.outputs))
+    node = next(open_nodes, None) or first_of_unknown_size(graph)
+    if node is not None:
+        found = next((y.type for y in node.outputs if not y.type.is_static), node.outputs[0].type)
+        fail(
+            GradientError,
+            "it cannot be told which elements depend on which, since only the run knows the size "
+            f"of {found}",
+            source=node.source,
+            fix="use tape.jacobian without sparse=, or keep all elements: tg.where(mask, x, 0.0)",
+        )
 
 
 def input_patterns(graph: Graph, sources: Sources) -> list[Pattern]:

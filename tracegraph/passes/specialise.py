@@ -78,6 +78,13 @@ def first_size_finder(graph: Graph) -> Node | None:
     return next((node for node in nodes if type(node.op) is RuntimeSize), None)
 
 
+def first_of_unknown_size(graph: Graph) -> Node | None:
+    """The first node in a graph, or in the graphs in it, that has a size which only the run
+    knows."""
+    nodes = (node for inner in graph.graphs() for node in inner.nodes)
+    return next(filter(names_chosen, nodes), None)
+
+
 def names_chosen(node: Node, outputs: Iterable[Tensor] | None = None) -> set[str]:
     """The sizes and shapes that only the run of a node knows, if it has only these outputs."""
     outputs = node.outputs if outputs is None else outputs
