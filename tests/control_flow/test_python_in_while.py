@@ -1,4 +1,4 @@
-"""Derivatives through branches and loops that call Python functions: what they made is kept."""
+"""Reverse mode through branches and loops that call Python functions: what they made is kept."""
 
 import functools
 
@@ -244,56 +244,6 @@ def test_each_call_of_a_py_function_is_differentiated_and_made_once(nest):
     function = tg.function(nest)
     np.testing.assert_allclose(of(by_python, calls)(x, k), wanted, rtol=1e-12)
     assert len(calls) == 2 * count
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("nest", NESTS, ids=lambda f: f.__name__)
-def test_forward_mode_makes_each_call_of_a_py_function_once(nest):
-    """At top level around a function, and around reverse mode in one."""
-
-    def of(make, calls):
-        f = make(calls)
-        inner = tg.function(lambda x, k: nest(f, x, k))
-
-        def pushed(x, k):
-            directions = [tg.constant(1.0, tg.float64), tg.constant(-0.5, tg.float64)]
-            with tg.autodiff.ForwardAccumulator([x, k], directions) as accumulator:
-                y = inner(x, k)
-            return y, accumulator.jvp(y, unconnected_gradients="zero")
-
-        @tg.function
-        def both(x, k):
-            directions = [tg.constant(1.0, tg.float64), tg.constant(-0.5, tg.float64)]
-            with tg.autodiff.ForwardAccumulator([x, k], directions) as accumulator:
-                with tg.GradientTape() as tape:
-                    tape.watch([x, k])
-                    y = nest(f, x, k)
-                slopes = tape.gradient(y, [x, k], unconnected_gradients="zero")
-            return [accumulator.jvp(z, unconnected_gradients="zero") for z in (y, *slopes)]
-
-        return pushed, both
-
-    calls, x, k = [], tg.constant(0.7, tg.float64), tg.constant(1.3, tg.float64)
-    nest(by_python(calls), x, k)
-    count = len(calls)
-    for compute, known in zip(of(by_python, calls), of(by_graph, []), strict=True):
-        calls.clear()
-        np.testing.assert_allclose(compute(x, k), known(x, k), rtol=1e-12)
-        assert len(calls) == count
-
-
-def test_forward_mode_through_an_episode_takes_what_python_returned():
-    called = []
-
-    @tg.function
-    def values(x, steps):
-        with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as accumulator:
-            y = episode(called, x, steps)
-        return y, accumulator.jvp(y)
-
-    found = values(tg.constant(1.3, tg.float64), tg.constant(5))
-    np.testing.assert_allclose(found, in_jax(1.3, 5)[:2], rtol=1e-10)
-    assert 1 <= len(called) <= 5
 
 
 def test_rows_of_a_parallel_loop_with_a_py_function_in_a_scan():

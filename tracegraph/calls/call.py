@@ -274,8 +274,11 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
-    effects = results_of_effects(prepared)
-    extra += [y for y in effects if y not in outputs and y not in {*extra}]
+    cuts = [node for node in prepared.nodes if node.op.cuts_runs]
+    # A node that returns only a token, such as a print, is of no use to a derivative.
+    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
+    effects = [y for node in cuts for y in _kept(node)]
+    extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body
     else:
@@ -460,29 +463,19 @@ def _make_tangent_graph(
         found = jvp(builder.nodes, [env[y] for y in body.outputs], xs, ts)
         kept = [(i, t) for i, t in enumerate(found) if t is not None]
         graph = builder.finish([t for _, t in kept])
-    known = {env[y]: i for y, i in places_of_effects(body).items()}
-    graph = dead_code(with_known(graph, known) if known else graph)
+    known = {env[y]: i for y, i in _places_of_effects(body).items()}
+    graph = dead_code(_with_known(graph, known) if known else graph)
     passed("tangents", graph)
     return graph, tuple(i for i, _ in kept), tuple(known.values())
 
 
-def places_of_effects(body: Graph, first: int = 0) -> dict[Tensor, int]:
-    """Maps outputs of nodes where runs are cut to their output positions, from `first` on: a
-    derivative must not repeat effects."""
-    places = {y: i for i, y in reversed([*enumerate(body.outputs)]) if i >= first}
+def _places_of_effects(body: Graph) -> dict[Tensor, int]:
+    """Maps outputs of nodes where runs are cut to their output positions: a derivative must not
+    repeat effects."""
+    places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
     cuts = [node for node in body.nodes if node.op.cuts_runs]
-    found = [node for node in cuts if {*_kept(node)} <= places.keys()]
-    # The token of a branch or a loop carries what is recorded of the calls in it.
-    needed = [y for node in found for y in (node.outputs if node.op.regions else _kept(node))]
-    return {y: places[y] for y in needed if y in places}
-
-
-def results_of_effects(body: Graph) -> list[Tensor]:
-    """What derivatives take from the nodes of a body that cut runs."""
-    cuts = [node for node in body.nodes if node.op.cuts_runs]
-    # A node that returns only a token, such as a print, is of no use to a derivative.
-    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
-    return [*dict.fromkeys(y for node in cuts for y in _kept(node))]
+    needed = [y for node in cuts if {*_kept(node)} <= places.keys() for y in _kept(node)]
+    return {y: places[y] for y in needed}
 
 
 def _kept(node: Node) -> Sequence[Tensor]:
@@ -494,7 +487,7 @@ def _kept(node: Node) -> Sequence[Tensor]:
     return node.outputs
 
 
-def with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
+def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
     """The graph with further inputs in place of nodes whose outputs are all known."""
     known = [*known]
     with Builder(graph.name) as builder:
