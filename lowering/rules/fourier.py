@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lowering import sizes
+from lowering.distribution.layout import mesh_of, whole
 from lowering.rules import lowers
 from tracegraph.ops import fourier as ops
 
@@ -19,22 +21,29 @@ def _in_rows(y: Any) -> Any:
     return jax.lax.optimization_barrier(y.reshape(-1)).reshape(y.shape)
 
 
+def _along(x: Any, axes: Iterable[int]) -> Any:
+    """x in rows, with these axes whole: parts of different sizes come from XLA's partitioner by
+    columns again."""
+    mesh = mesh_of(x)
+    return _in_rows(x if mesh is None else whole(x, axes, mesh))
+
+
 @lowers(ops.Fft)
 def _fft(op: ops.Fft, x: Any) -> Any:
     if 0 in x.shape:
         return x
     transform = jnp.fft.ifftn if op.inverse else jnp.fft.fftn
     return _in_rows(
-        transform(_in_rows(x), axes=op.axes, norm="forward" if op.inverse else "backward")
+        transform(_along(x, op.axes), axes=op.axes, norm="forward" if op.inverse else "backward")
     )
 
 
 @lowers(ops.Rfft)
 def _rfft(op: ops.Rfft, x: Any) -> Any:
-    return _in_rows(jnp.fft.rfft(_in_rows(x)))
+    return _in_rows(jnp.fft.rfft(_along(x, [x.ndim - 1])))
 
 
 @lowers(ops.Irfft)
 def _irfft(op: ops.Irfft, z: Any) -> Any:
     n: Any = sizes.size(op.size)
-    return _in_rows(jnp.fft.irfft(_in_rows(z), n, norm="forward"))
+    return _in_rows(jnp.fft.irfft(_along(z, [z.ndim - 1]), n, norm="forward"))
