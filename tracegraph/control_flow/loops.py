@@ -1039,7 +1039,7 @@ def _state(name: str, place: int, leaf: Any, type: TensorType, changing: Set[str
             operands=[operand_text(value)],
             fix=rank_fix(value.type)
             or "keep its shape: write to a tg.TensorArray, or let tg.scan stack what each step "
-            "returns; or give shape_invariants with None for its size",
+            "returns; a tg.while_loop also takes shape_invariants, with None for its size",
         )
     return value
 

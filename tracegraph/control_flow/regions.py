@@ -337,8 +337,8 @@ def fits_state(found: TensorType, type: TensorType, changing: Set[str]) -> bool:
 
 def leaves_open(invariants: Any) -> bool:
     """Whether shape invariants leave a size open."""
-    shapes = [TensorShape(getattr(x, "shape", x)) for x in _flat_shapes(invariants)]
-    shapes = [x for x, given in zip(shapes, _flat_shapes(invariants)) if given is not None]
+    given = [x for x in _flat_shapes(invariants) if x is not None]
+    shapes = [TensorShape(getattr(x, "shape", x)) for x in given]
     return any(shape.rank is None or None in shape.as_list() for shape in shapes)
 
 
