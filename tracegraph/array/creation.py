@@ -655,10 +655,10 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
         )
     if wanted.variable is not None:
         return x
-    if own.variable is not None and all(type(size) is int for size in wanted):
-        return with_sizes(x, tuple(wanted))  # checked by every run
     if own.variable is not None and declare_result(x, wanted):
         return x
+    if own.variable is not None and all(type(size) is int for size in wanted):
+        return with_sizes(x, tuple(wanted))  # checked by every run
     own = shape_of(sizes_of("ensure_shape", x))
     sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
     return with_sizes(x, sizes)
