@@ -185,6 +185,20 @@ def test_a_handler_that_always_strikes_while_values_are_computed_compiles_few_pr
     assert pending.compiled_count() - before < 20
 
 
+def test_a_handler_may_assign_while_a_run_looks_at_what_was_assigned(monkeypatch):
+    v, w = tg.Variable(1.0), tg.Variable(1.0)
+    values, strikes = pending._Assigned.values, [w]
+
+    def struck(assigned):
+        if strikes:
+            strikes.pop().assign_add(1.0)
+        return values(assigned)
+
+    monkeypatch.setattr(pending._Assigned, "values", struck)
+    v.assign_add(1.0)
+    assert v.numpy() == 2.0 and w.numpy() == 2.0 and not strikes
+
+
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
     strike_steps(name, COUNT // 36, tmp_path)
