@@ -16,6 +16,8 @@ from tracegraph.core.shapes import substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
+from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
@@ -212,7 +214,9 @@ class Piece:
         run, reads = self._run, part.reads(self._run)
         known = [slot for _, slot in reads]
         olds = run.values_of(known)
-        run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+        for (x, _), old in zip(reads, olds, strict=True):
+            _check_shape(x, old)
+            run.env[x] = old
         part.compute(run)
         self._known += known
         self._olds += olds
@@ -221,6 +225,21 @@ class Piece:
         for node in self._prints:
             self._run.call(node)
         self._prints = []
+
+
+def _check_shape(x: Tensor, value: Any) -> None:
+    """Refuses a Variable that a Python function has given another shape since the run began: the
+    run has computed with the former sizes."""
+    if x.node is not None and x.type.is_static and x.type.shape != tuple(value.shape):
+        old, new = list(x.type.shape), list(value.shape)
+        fail(
+            InvalidArgumentError,
+            f"a Variable had the shape {old} when this run began, and a Python function has "
+            f"given it the shape {new}",
+            source=x.node.source,
+            operands=[operand_text(x.node.inputs[1])],
+            fix="read it in another call, which begins with the new shape, or keep the shape",
+        )
 
 
 def is_print(node: Node) -> bool:
