@@ -4,7 +4,7 @@ and store Variables atomically; and the branches and loops that run from Python.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,18 @@ class Stopped(Exception):
     is inside a branch or a loop."""
 
     error: Exception | None = None
+
+
+class SizesChanged(Exception):
+    """Another thread or an interrupt has resized a Variable before a program read it that is for
+    its former sizes: nothing has happened yet."""
+
+
+def check_sizes(types: Iterable[TensorType], contents: Iterable[Any]) -> None:
+    """Raises SizesChanged if the contents of Variables have other sizes than these types."""
+    for type, content in zip(types, contents):
+        if type.is_static and type.shape != tuple(content.shape):
+            raise SizesChanged
 
 
 class PartProgram:
@@ -134,8 +146,10 @@ class Piece:
     prints, and stores everything atomically. If another thread or a signal handler assigned one of
     them meanwhile, it recomputes everything, and prints nothing twice."""
 
-    def __init__(self, run: ProcedureRun) -> None:
+    def __init__(self, run: ProcedureRun, is_first: bool = False) -> None:
         self._run = run
+        #: Whether no Python function has been called yet.
+        self._is_first = is_first
         #: Parts, and the effects between them.
         self._steps: list[PartProgram | Node] = []
         #: The Variables that were read, and their values at that time.
@@ -215,7 +229,10 @@ class Piece:
         known = [slot for _, slot in reads]
         olds = run.values_of(known)
         for (x, _), old in zip(reads, olds, strict=True):
-            _check_shape(x, old)
+            if self._is_first:
+                check_sizes((x.type,), (old,))
+            else:
+                _check_shape(x, old)
             run.env[x] = old
         part.compute(run)
         self._known += known
@@ -228,16 +245,17 @@ class Piece:
 
 
 def _check_shape(x: Tensor, value: Any) -> None:
-    """Refuses a Variable that a Python function has given another shape since the run began: the
-    run has computed with the former sizes."""
-    if x.node is not None and x.type.is_static and x.type.shape != tuple(value.shape):
+    """Refuses a Variable that has been given another shape since the run called Python: the run has
+    computed with the former sizes."""
+    node = x.node
+    if node is not None and x.type.is_static and x.type.shape != tuple(value.shape):
         old, new = list(x.type.shape), list(value.shape)
         fail(
             InvalidArgumentError,
-            f"a Variable had the shape {old} when this run began, and a Python function has "
-            f"given it the shape {new}",
-            source=x.node.source,
-            operands=[operand_text(x.node.inputs[1])],
+            f"a Variable had the shape {old} when this run began, and has been given the shape "
+            f"{new} behind a call of Python",
+            source=node.source,
+            operands=[operand_text(node.inputs[1])],
             fix="read it in another call, which begins with the new shape, or keep the shape",
         )
 
