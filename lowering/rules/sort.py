@@ -32,8 +32,13 @@ def _arg_sort(op: ops.ArgSort, x: Any) -> Any:
 
 @lowers(ops.TopK)
 def _top_k(op: ops.TopK, x: Any) -> Any:
-    values, indices = lax.top_k(x, sizes.size(op.k))
-    return values, indices.astype(jnp.int32)
+    count = sizes.size(op.k)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return lax.top_k(x, count)
+    # XLA's order tells the signs of 0 and of nan apart.
+    ordered = jnp.where(x == 0, jnp.zeros_like(x), jnp.where(jnp.isnan(x), jnp.nan, x))
+    indices = lax.top_k(ordered, count)[1]
+    return jnp.take_along_axis(x, indices, -1), indices
 
 
 @lowers(ops.TrueIndices)

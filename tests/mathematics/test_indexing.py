@@ -531,6 +531,22 @@ def test_index_out_of_range_and_known_is_an_error(wrap):
             wrap(fn)(tg.ones([3]))
 
 
+@pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
+def test_an_index_into_nothing_says_so(wrap):
+    with pytest.raises(tg.errors.InvalidArgumentError, match="fix: check that the tensor is not"):
+        wrap(lambda x: tg.gather(x, 0))(tg.ones([0]))
+
+
+def test_checks_at_run_time_name_wide_numbers():
+    gather = tg.function(tg.gather, check_bounds=True)
+    with pytest.raises(tg.errors.InvalidArgumentError, match="index 9223372036854775813 is out"):
+        gather(tg.ones([3]), tg.constant(2**63 + 5, tg.uint64))
+    item = tg.function(lambda x, i: x[i], check_bounds=True)
+    same(item(tg.constant(numbers(3)), tg.constant(2, tg.uint64)), numbers(3)[2])
+    power = tg.function(tg.pow, check_bounds=True)
+    assert power(tg.constant(1, tg.int64), tg.constant(2**40, tg.int64)).numpy() == 1
+
+
 @pytest.mark.parametrize(
     ("scatter", "expected"),
     [

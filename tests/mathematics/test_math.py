@@ -904,6 +904,13 @@ def test_top_k(run):
     close(found.indices, order.astype(np.int32))
 
 
+def test_top_k_takes_the_first_of_zeros_of_both_signs(run):
+    x = np.array([-0.0, 0.0, -1.0, -0.0, np.nan, -np.nan], np.float32)
+    values, indices = run(lambda x: tg.math.top_k(x, 5), x)
+    assert indices.numpy().tolist() == [4, 5, 0, 1, 3]
+    assert np.signbit(values.numpy()[2:]).tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_searchsorted(side):
     sequence = np.sort(sample(3, 6), -1)
@@ -921,6 +928,12 @@ def test_in_top_k():
     close(tg.math.in_top_k(targets, predictions, 2), (order == targets[:, None]).any(1))
     rows = [[np.nan, 1.0, 2.0], [1.0, 2.0, np.nan], [np.inf, 1.0, 2.0], [-np.inf, 1.0, 2.0]]
     assert not tg.math.in_top_k([2] * 4, np.float32(rows), 2).numpy().any()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_dynamic_partition_has_more_groups_than_the_dtype_has_numbers(dtype, run):
+    groups = run(lambda i: tg.dynamic_partition([1.0, 2.0], i, 300), np.array([100, 0], dtype))
+    assert [len(groups[k].numpy()) for k in (0, 100, 299)] == [1, 1, 0]
 
 
 def test_segments():
@@ -1536,6 +1549,14 @@ def test_diagonals_that_are_refused():
         tg.linalg.diag_part(tg.ones([3, 3]), k=(-1, 1), align="LEFT")
     with pytest.raises(ValueError, match="no such diagonal"):
         tg.linalg.tensor_diag_part(tg.ones([2, 3]))
+    for k in (3, (1, 5)):
+        with pytest.raises(
+            ValueError, match=r"f32\[2,3\] has no diagonals? .*\n.*\n(.*\n)?.* -1 to 2"
+        ):
+            tg.linalg.diag_part(tg.ones([2, 3]), k=k)
+    with pytest.raises(ValueError, match="has no diagonal -2"):
+        tg.linalg.diag_part(tg.ones([2, 3]), k=-2)
+    assert tg.linalg.diag_part(tg.ones([0, 3])).shape == [0]
 
 
 def test_the_diagonal_of_a_tensor(run):

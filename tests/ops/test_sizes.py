@@ -67,6 +67,18 @@ def test_a_size_that_no_machine_holds_is_refused_and_leaves_nothing_pending(name
     assert (tg.constant(2.0) * 3.0).numpy() == 6.0
 
 
+def test_sizes_beyond_int32_are_int64_or_refused():
+    spec = tg.TensorSpec([2**31], tg.int8)
+    for ask in (tg.size, tg.shape):
+        with pytest.raises(InvalidArgumentError, match="int32 does not hold 2,147,483,648"):
+            tg.function(ask).get_concrete_function(spec)
+        known = tg.function(lambda x: ask(x, tg.int64) + 1)  # noqa: B023
+        assert "2147483648" in str(known.get_concrete_function(spec).graph)
+    found = tg.function(tg.math.segment_sum)
+    with pytest.raises(ValueError, match=r"a size is 2,147,483,648, and sizes .* are int32"):
+        found([1, 2], tg.constant([0, 2**31 - 1]))
+
+
 #: What users called, where the name of the row is another.
 CALLED = {
     "bincount_of_large": "bincount",

@@ -443,3 +443,24 @@ def test_a_value_that_waits_beside_a_derivative_of_a_python_function():
     same = tg.identity(x)
     np.testing.assert_allclose(g, 2 * X)
     np.testing.assert_array_equal(same, X)
+
+
+@pytest.mark.parametrize("wrap", [lambda fn: fn, tg.function], ids=["top level", "function"])
+def test_a_shape_that_is_ensured_is_the_shape_of_the_result(wrap):
+    """Also where nothing is traced again for the rank: in branches and loops at top level, and
+    under a tape."""
+    x = tg.constant(3.0)
+
+    def double(x):
+        return tg.ensure_shape(tg.py_function(lambda x: x * 2.0, [x], tg.float32), [])
+
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        y = wrap(lambda x: tg.cond(x > 0.0, lambda: double(x), lambda: x))(x)
+    assert y.numpy() == 6.0
+    assert tape.gradient(y, x).numpy() == 2.0
+    loop = wrap(
+        lambda x: tg.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, double(x)), (0, x))
+    )
+    assert loop(x)[1].numpy() == 24.0
+    assert wrap(lambda x: tg.map_fn(double, x))(tg.stack([x, x])).numpy().tolist() == [6.0, 6.0]

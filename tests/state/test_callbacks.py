@@ -811,3 +811,25 @@ def test_a_callback_that_uses_a_traced_tensor_is_told_the_argument_to_add(call, 
         return call(lambda q, y: use(q, tg.constant(y)), [x, doubled], declared)
 
     assert repaired(tg.ones([2])).numpy().tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("is_looped", [False, True], ids=["plain", "loop"])
+def test_a_variable_that_a_callback_resizes_is_not_read_with_its_former_size(is_looped):
+    """A mean would be the new sum divided by the former size."""
+    v = tg.Variable([1.0, 2.0], shape=[None])
+
+    @tg.function
+    def mean(x):
+        def call(x):
+            x = tg.py_function(lambda x: (v.assign([1.0, 2.0, 6.0]), x)[1], [x], tg.TensorSpec([]))
+            return x + tg.reduce_mean(v)
+
+        if is_looped:
+            return tg.while_loop(lambda x: x < 1.0, lambda x: (call(x),), (x,))[0]
+        return call(x)
+
+    with pytest.raises(
+        tg.errors.InvalidArgumentError, match=r"shape \[2\] .* given the shape \[3\]"
+    ):
+        mean(tg.constant(0.0))
+    assert mean(tg.constant(0.0)).numpy() == 3.0

@@ -185,6 +185,51 @@ def test_a_handler_that_always_strikes_while_values_are_computed_compiles_few_pr
     assert pending.compiled_count() - before < 20
 
 
+def test_a_handler_may_assign_while_a_run_looks_at_what_was_assigned(monkeypatch):
+    v, w = tg.Variable(1.0), tg.Variable(1.0)
+    values, strikes = pending._Assigned.values, [w]
+
+    def struck(assigned):
+        if strikes:
+            strikes.pop().assign_add(1.0)
+        return values(assigned)
+
+    monkeypatch.setattr(pending._Assigned, "values", struck)
+    v.assign_add(1.0)
+    assert v.numpy() == 2.0 and w.numpy() == 2.0 and not strikes
+
+
+@pytest.mark.parametrize("way", ["plain", "assigning", "calling", "taped"])
+def test_a_handler_may_resize_a_variable_before_a_run_reads_it(way, monkeypatch):
+    """The program was chosen for the former sizes: a mean would be the new sum divided by the old
+    count."""
+    v = tg.Variable([1.0, 1.0], shape=[None])
+
+    @tg.function
+    def mean(x):
+        if way == "assigning":
+            v.assign_add(tg.zeros_like(v))
+        y = tg.reduce_mean(v) * x
+        return tg.py_function(lambda y: y, [y], tg.TensorSpec([])) if way == "calling" else y
+
+    for size in (2, 3):
+        v.assign(np.ones(size, np.float32))
+        assert mean(ONE).numpy() == 1.0
+    module, strikes = sys.modules["tracegraph.execution.execute"], [np.ones(2, np.float32)]
+    owner, name = (module, "specialise") if way == "taped" else (module.Execution, "run")
+    chosen = getattr(owner, name)
+
+    def struck(*args):
+        if strikes:
+            v.assign(strikes.pop())
+        return chosen(*args)
+
+    monkeypatch.setattr(owner, name, struck)
+    with tg.GradientTape() if way == "taped" else contextlib.nullcontext():
+        assert mean(ONE).numpy() == 1.0
+    assert not strikes and v.numpy().tolist() == [1.0, 1.0]
+
+
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_handler_in_a_donated_step_loses_nothing(name, tmp_path):
     strike_steps(name, COUNT // 36, tmp_path)

@@ -501,7 +501,7 @@ def one_hot(
     """
     indices = as_integers("one_hot", "the indices", indices)
     count = as_count("one_hot", "the depth", depth)
-    indices = _reaching(indices, count)
+    indices = reaching(indices, count)
     shape = indices.type.shape
     place = as_axis("one_hot", -1 if axis is None else axis, rank_of("one_hot", indices) + 1)
     long = (*shape[:place], count, *shape[place:])
@@ -511,8 +511,8 @@ def one_hot(
     return _chosen(is_on, on_value, off_value, dtype)
 
 
-def _reaching(numbers: Tensor, size: Any) -> Tensor:
-    """The numbers in a dtype that holds all positions along an axis of `size`."""
+def reaching(numbers: Tensor, size: Any) -> Tensor:
+    """The numbers in a dtype that holds all positions along an axis of `size`, and `size`."""
     if not known_int(size):
         return ops.Cast(int32)(numbers) if numbers.dtype.size < 4 else numbers
     kind = numbers.dtype
@@ -551,7 +551,7 @@ def sequence_mask(
     if maxlen is None:
         maxlen = size_of_value("sequence_mask", largest(lengths, 0))
     size = as_count("sequence_mask", "maxlen", maxlen)
-    lengths = _reaching(lengths, size)
+    lengths = reaching(lengths, size)
     long = (*lengths.type.shape, size)
     rank = len(long) - 1
     positions = BroadcastTo(long, (rank,))(Iota(size, lengths.dtype)())
@@ -655,10 +655,10 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
         )
     if wanted.variable is not None:
         return x
-    if own.variable is not None and all(type(size) is int for size in wanted):
-        return with_sizes(x, tuple(wanted))  # checked by every run
     if own.variable is not None and declare_result(x, wanted):
         return x
+    if own.variable is not None and all(type(size) is int for size in wanted):
+        return with_sizes(x, tuple(wanted))  # checked by every run
     own = shape_of(sizes_of("ensure_shape", x))
     sizes = tuple(a if b is None or isinstance(b, str) else b for a, b in zip(own, wanted))
     return with_sizes(x, sizes)
@@ -667,6 +667,8 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
 def shape(input: TensorLike, out_type: DTypeLike | None = None, name: str | None = None) -> Tensor:
     """The sizes of `input` as a vector of `out_type`, by default int32; known sizes are constants.
 
+    Raises InvalidArgumentError if a known size is too large for `out_type`.
+
     >>> tg.shape(tg.zeros([2, 3])).numpy()
     array([2, 3], dtype=int32)
     """
@@ -674,8 +676,8 @@ def shape(input: TensorLike, out_type: DTypeLike | None = None, name: str | None
     if isinstance(sizes, ShapeVariable):
         return cast_to(Sizes(sizes)(), kind)
     if all(map(known_int, sizes)):
-        return _folded(np.array(sizes, kind.numpy_dtype))
-    rows = [Reshape((1,))(_size_value(one, kind)) for one in sizes]
+        return _known_sizes("shape", sizes, kind)
+    rows = [Reshape((1,))(_size_value("shape", one, kind)) for one in sizes]
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
@@ -683,10 +685,13 @@ def size(input: TensorLike, out_type: DTypeLike | None = None, name: str | None 
     """The number of elements of `input`, as a scalar of `out_type`, by default int32; a constant if
     known.
 
+    Raises InvalidArgumentError if a known number is too large for `out_type`.
+
     >>> tg.size(tg.zeros([2, 3])).numpy()
     np.int32(6)
     """
-    return _size_value(element_count(as_tensor(input).type.shape), as_dtype(out_type or int32))
+    count = element_count(as_tensor(input).type.shape)
+    return _size_value("size", count, as_dtype(out_type or int32))
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
@@ -698,10 +703,15 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
     return _folded(np.asarray(rank_of("rank", as_tensor(input)), np.int32))
 
 
-def _size_value(size: Any, kind: DType) -> Tensor:
-    if isinstance(size, int):
-        return _folded(np.asarray(size, kind.numpy_dtype))
-    return cast_to(DimSize(size)(), kind)
+def _size_value(op: str, size: Any, kind: DType) -> Tensor:
+    return _known_sizes(op, size, kind) if known_int(size) else cast_to(DimSize(size)(), kind)
+
+
+def _known_sizes(op: str, sizes: Any, kind: DType) -> Tensor:
+    if kind.is_integer and np.max(sizes, initial=0) > kind.max:
+        fact = f"{op}: {kind.name} does not hold {np.max(sizes):,}"
+        fail(InvalidArgumentError, fact, fix="use a wider type: out_type=tg.int64")
+    return _folded(np.asarray(sizes, kind.numpy_dtype))
 
 
 def _folded(value: np.ndarray) -> Tensor:

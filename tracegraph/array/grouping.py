@@ -13,6 +13,7 @@ from tracegraph.array.arguments import (
     refuse_kind,
     sizes_of,
 )
+from tracegraph.array.creation import reaching
 from tracegraph.array.indexing.selection import boolean_mask
 from tracegraph.array.shaping import neighbours
 from tracegraph.core.shapes import minimum, same_shape
@@ -160,6 +161,7 @@ def dynamic_partition(
     _check_groups(x, groups, count)
     if rank == 0:  # one slice
         x, groups = Reshape((1, *x.type.shape))(x), Reshape((1,))(groups)
+    groups = reaching(groups, count - 1)
     numbers = (broadcast(as_tensor(k, groups.dtype), groups.type.shape) for k in range(count))
     return [boolean_mask(x, EQUAL(groups, number)) for number in numbers]
 

@@ -347,7 +347,7 @@ class Pending(Builder):
             batch = _Batch(nodes, nodes, trust_counts)
             batch.has_failed = True
         if self._assigned:
-            batch.find_assigned(self._assigned.values())
+            batch.find_assigned([*self._assigned.values()])
         batch.run()
         if batch.has_failed:
             self._prepare_undo(batch)

@@ -324,6 +324,7 @@ class Step:
             materialise_slots(variables)  # pending values cannot move
             self._move_variables(variables, buffers)
             state = gathered(variables)
+        self._check(state)
         given = list(state)
         if self._are_unshared is not None:
             places = {id(variable): i for i, variable in enumerate(variables)}
@@ -341,6 +342,9 @@ class Step:
             new = self._new_values(outputs)
             known, olds = [*variables, *self._members], [*state, *self._rows]
             return outputs if store_together_if_same(assigned, new, known, olds) else None
+
+    def _check(self, state: Sequence[Any]) -> None:
+        """May refuse these values of the Variables."""
 
     def _run_again(
         self,

@@ -4,7 +4,7 @@ and store Variables atomically; and the branches and loops that run from Python.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from tracegraph.core.shapes import substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
+from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
@@ -38,6 +40,18 @@ class Stopped(Exception):
     is inside a branch or a loop."""
 
     error: Exception | None = None
+
+
+class SizesChanged(Exception):
+    """Another thread or an interrupt has resized a Variable before a program read it that is for
+    its former sizes: nothing has happened yet."""
+
+
+def check_sizes(types: Iterable[TensorType], contents: Iterable[Any]) -> None:
+    """Raises SizesChanged if the contents of Variables have other sizes than these types."""
+    for type, content in zip(types, contents):
+        if type.is_static and type.shape != tuple(content.shape):
+            raise SizesChanged
 
 
 class PartProgram:
@@ -132,8 +146,10 @@ class Piece:
     prints, and stores everything atomically. If another thread or a signal handler assigned one of
     them meanwhile, it recomputes everything, and prints nothing twice."""
 
-    def __init__(self, run: ProcedureRun) -> None:
+    def __init__(self, run: ProcedureRun, is_first: bool = False) -> None:
         self._run = run
+        #: Whether no Python function has been called yet.
+        self._is_first = is_first
         #: Parts, and the effects between them.
         self._steps: list[PartProgram | Node] = []
         #: The Variables that were read, and their values at that time.
@@ -212,7 +228,12 @@ class Piece:
         run, reads = self._run, part.reads(self._run)
         known = [slot for _, slot in reads]
         olds = run.values_of(known)
-        run.env.update((x, old) for (x, _), old in zip(reads, olds, strict=True))
+        for (x, _), old in zip(reads, olds, strict=True):
+            if self._is_first:
+                check_sizes((x.type,), (old,))
+            else:
+                _check_shape(x, old)
+            run.env[x] = old
         part.compute(run)
         self._known += known
         self._olds += olds
@@ -221,6 +242,22 @@ class Piece:
         for node in self._prints:
             self._run.call(node)
         self._prints = []
+
+
+def _check_shape(x: Tensor, value: Any) -> None:
+    """Refuses a Variable that has been given another shape since the run called Python: the run has
+    computed with the former sizes."""
+    node = x.node
+    if node is not None and x.type.is_static and x.type.shape != tuple(value.shape):
+        old, new = list(x.type.shape), list(value.shape)
+        fail(
+            InvalidArgumentError,
+            f"a Variable had the shape {old} when this run began, and has been given the shape "
+            f"{new} behind a call of Python",
+            source=node.source,
+            operands=[operand_text(node.inputs[1])],
+            fix="read it in another call, which begins with the new shape, or keep the shape",
+        )
 
 
 def is_print(node: Node) -> bool:

@@ -36,6 +36,7 @@ from tracegraph.effects.pieces import (
     PartProgram,
     Piece,
     Stopped,
+    check_sizes,
     interpret,
     is_print,
     shows_state,
@@ -187,7 +188,7 @@ class Procedure:
     def _run_parts(self, run: ProcedureRun, final_stores: Sequence[tuple[Tensor, Slot]]) -> None:
         """Runs the parts and performs their effects. All reads and stores between two calls that
         may observe Variables form one piece."""
-        piece = Piece(run)
+        piece = Piece(run, is_first=bool(run.variables))
         for part in self._parts:
             piece.take(part)
             for node in part.effects:
@@ -218,6 +219,7 @@ class Procedure:
         run.bucket_of = self._bucket_of
         while True:
             olds = run.values_of(known)
+            check_sizes([x.type for x in handles], olds)
             run.env.update(zip(handles, olds, strict=True))
             try:
                 for part in self._parts:

@@ -21,6 +21,7 @@ from tracegraph.eager import backend
 from tracegraph.eager.pending import COUNTS_ARE_TRUSTED, device_buffer
 from tracegraph.eager.provenance import Callee
 from tracegraph.eager.slots import (
+    Slot,
     Step,
     gathered,
     move_variables,
@@ -28,7 +29,7 @@ from tracegraph.eager.slots import (
     state_lock,
     store_together_if_same,
 )
-from tracegraph.effects.pieces import types_known
+from tracegraph.effects.pieces import check_sizes, types_known
 from tracegraph.effects.procedure import START, Procedure
 from tracegraph.effects.record import Record, current_record, recorded_call
 from tracegraph.errors import TraceError, fail
@@ -197,9 +198,17 @@ class Execution:
     def _step(self) -> Step:
         found = self.rolled
         if found is None or not found.stacks:
-            return Step(self.program, self._stored)
+            types = self._types_of_variables
+            open_ones = (not v.tensor_type.is_static for v in self.variables)
+            sized = SizedStep(self.program, self._stored, types) if any(open_ones) else None
+            return sized or Step(self.program, self._stored)
         stacked_step = opened("tracegraph.execution.rolling").stacked_step
         return stacked_step(found, self.traced, self.program)
+
+    @property
+    def _types_of_variables(self) -> list[TensorType]:
+        count = self.traced.argument_count
+        return [x.type for x in self.graph.inputs[count : count + len(self.variables)]]
 
     def device_costs(self) -> Any:
         """The cost of a run on each of several devices; see `views.devices.DeviceCosts`."""
@@ -297,6 +306,32 @@ class Execution:
         )
 
 
+class SizedStep(Step):
+    """A step whose program is for the current sizes of Variables of open shape. It always computes
+    with a snapshot, whose sizes are compared."""
+
+    __slots__ = ("_types",)
+
+    def __init__(self, program: Any, stored: slice, types: Sequence[TensorType]) -> None:
+        super().__init__(program, stored)
+        self._types = types
+
+    def run(
+        self,
+        buffers: Sequence[Any],
+        variables: Sequence[Slot],
+        rest: Sequence[Any],
+        assigned: Sequence[Slot],
+    ) -> tuple[Any, ...]:
+        while True:
+            outputs = self._run_first(buffers, variables, rest, assigned)
+            if outputs is not None:
+                return outputs
+
+    def _check(self, state: Sequence[Any]) -> None:
+        check_sizes(self._types, state)
+
+
 def bind_stand_ins(traced: Traced, variables: Sequence[Variable]) -> None:
     """Binds a trace's stand-ins, in its Python functions, to the Variables of this call."""
     for own, given in zip(traced.variables, variables, strict=True):
@@ -349,7 +384,9 @@ def run_recorded(
     program = forward.cached("forward_program", lambda: _forward_program(plain, forward))
     given = traced, arguments, variables, record
     seen = None if look is None else functools.partial(look, traced, plain)
-    inputs, outputs, at = run_and_record(program, Call(forward), forward.output_types, *given, seen)
+    sizes = types[traced.argument_count :][: len(variables)]
+    all_types = forward.output_types
+    inputs, outputs, at = run_and_record(program, Call(forward), all_types, *given, seen, sizes)
     report_checks(traced, list(map(get_buffer, outputs)))
     results = list(outputs[: traced.result_count])
     _callee(forward, traced, variables).remember(inputs[: len(arguments)], results, at)
@@ -365,10 +402,12 @@ def run_and_record(
     variables: Sequence[Variable],
     record: Record | None,
     look: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    sizes: Sequence[TensorType] = (),
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Source]:
     """Runs a body at top level by a program or a procedure, and shows it to tapes as a node of `op`
     whose outputs have the `types`. Returns the inputs, the outputs and the user's place. `look`
-    receives the program's inputs and outputs before Variables are assigned."""
+    receives the program's inputs and outputs before Variables are assigned. `sizes` are the types
+    of the Variables for which the program is."""
     builder = current()
     places = range(traced.argument_count, traced.argument_count + len(variables))
     assigned = [variables[i] for i in traced.assigned]
@@ -378,6 +417,7 @@ def run_and_record(
     move_variables(traced.graph, given, by_place)
     while True:
         reads = [variable.read_value() for variable in variables]
+        check_sizes(sizes, [x.type for x in reads])
         inputs = (*arguments, *reads, *traced.captures, *token)
         buffers = (*map(device_buffer, inputs),)
         if isinstance(program, Procedure):

@@ -20,6 +20,7 @@ from tracegraph.core.tensorshape import TensorSpec
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.pending import device_buffer
+from tracegraph.effects.pieces import SizesChanged
 from tracegraph.effects.record import Record
 from tracegraph.errors import DTypeError, Mismatch, ShapeError, TraceError, fact_of, fail, shown
 from tracegraph.execution.execute import Execution, input_types, note_call, run_nested, run_recorded
@@ -448,9 +449,18 @@ class ConcreteFunction:
         `record` holds what was done while the call was traced.
         """
         variables = self.variables if variables is None else variables
-        builder = current()
-        if not builder.is_top_level:
+        if not current().is_top_level:
             return self.results.pack(run_nested(self.traced, arguments, variables))
+        while True:
+            try:
+                return self._run_at_top_level(arguments, variables, record)
+            except SizesChanged:
+                continue
+
+    def _run_at_top_level(
+        self, arguments: Sequence[Tensor], variables: Sequence[Variable], record: Record | None
+    ) -> Any:
+        builder = current()
         if builder.recorders and self._is_watched(builder, arguments, variables):
             if self._recompiling is not None:
                 types = [x.type for x in arguments]

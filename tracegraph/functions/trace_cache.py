@@ -267,8 +267,9 @@ class TraceCache:
     def trace_anew(self, request: Request, concrete: ConcreteFunction) -> ConcreteFunction:
         """A replacement for this request's trace, whose Python functions returned other shapes."""
         with tracing:
-            for key in [key for key, known in self._traces.items() if known is concrete]:
-                del self._traces[key]
+            for key, known in [*self._traces.items()]:
+                if known is concrete:
+                    self._traces.pop(key, None)
             return self.trace(request.with_keys(concrete.request.keys))
 
     def _trace_by_identity(self, request: Request) -> ConcreteFunction:

@@ -21,7 +21,7 @@ from tracegraph.array.arguments import (
 from tracegraph.array.creation import eye
 from tracegraph.array.joining import stack
 from tracegraph.array.shaping import expand_dims, pad, squeeze
-from tracegraph.core.shapes import element_count, minimum, plain, same_shape, same_size
+from tracegraph.core.shapes import element_count, maximum, minimum, plain, same_shape, same_size
 from tracegraph.core.types import bool_, int32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.norms import global_norm, l2_normalize
@@ -254,7 +254,7 @@ def diag_part(
     x = matrices("diag_part", input)
     sides = _sides("diag_part", align)
     padding = _padding(padding_value, x)
-    low, high = _range_of_diagonals("diag_part", k, x)
+    low, high = _diagonals_of("diag_part", x, k)
     if low == high:
         return _diagonal(x, low)
     rows, columns = x.type.shape[-2:]
@@ -272,6 +272,19 @@ def diag_part(
 
 
 _ALIGNMENTS = ("RIGHT_LEFT", "LEFT_RIGHT", "LEFT_LEFT", "RIGHT_RIGHT")
+
+
+def _diagonals_of(op: str, x: Tensor, k: Any, *others: Tensor) -> tuple[Any, Any]:
+    """The lowest and the highest of the diagonals, which the matrices x must have as far as their
+    sizes are known; an empty matrix has a main one."""
+    low, high = _range_of_diagonals(op, k, x, *others)
+    rows, columns = x.type.shape[-2:]
+    is_below = known_int(low) and known_int(rows) and low < min(1 - rows, 0)
+    if is_below or (known_int(high) and known_int(columns) and high > max(columns - 1, 0)):
+        what = f"diagonal {low}" if low == high else f"diagonals from {low} to {high}"
+        fix = f"use a k from {minimum(1 - rows, 0)} to {maximum(columns - 1, 0)}"
+        refuse(op, f"{x.type} has no {what}", x, *others, fix=fix)
+    return low, high
 
 
 def _diagonal(x: Tensor, k: Any) -> Tensor:
@@ -311,16 +324,13 @@ def set_diag(
     x = matrices("set_diag", input)
     new = as_tensor(diagonal, x.dtype)
     sides = _sides("set_diag", align)
-    low, high = _range_of_diagonals("set_diag", k, x, new)
+    low, high = _diagonals_of("set_diag", x, k, new)
     if (low, high) == (0, 0):
         return _with_main_diagonal(x, new)
     rows, columns = x.type.shape[-2:]
     if not all(map(known_int, (low, high, rows, columns))):
         fix = "give the sizes in the TensorSpec, or set the main diagonal, k=0"
         refuse("set_diag", f"the sizes of {x.type} must be known for k={k}", x, fix=fix)
-    if not -rows < low <= high < columns:
-        fix = f"use a k from {1 - rows} to {columns - 1}"
-        refuse("set_diag", f"{x.type} has no diagonals from {low} to {high}", x, fix=fix)
     lines = expand_dims(new, -2) if low == high else new
     longest = min(rows + min(high, 0), columns - max(low, 0))
     if same_shape(lines.type.shape, (*x.type.shape[:-2], high - low + 1, longest)) is None:

@@ -16,7 +16,7 @@ from tracegraph.array.arguments import (
     rank_of,
     refuse,
 )
-from tracegraph.array.creation import one_hot, zeros
+from tracegraph.array.creation import one_hot, reaching, zeros
 from tracegraph.array.runtime_sizes import largest, runtime_size
 from tracegraph.array.shaping import cut, reshape
 from tracegraph.core.shapes import maximum, minimum, same_shape
@@ -197,12 +197,6 @@ def is_counted(numbers: Tensor, length: Any) -> Tensor:
     numbers = reaching(numbers, length)
     limit = like(numbers, length)
     return LogicalAnd()(LESS(numbers, limit), LESS_EQUAL(like(numbers, 0), numbers))
-
-
-def reaching(numbers: Tensor, length: Any) -> Tensor:
-    """The numbers in a dtype that also holds `length`; a size of the run has up to 31 bits."""
-    most = length if known_int(length) else int32.max
-    return cast_to(numbers, int64) if most > numbers.dtype.max else numbers
 
 
 def histogram_fixed_width_bins(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.array.arguments import as_count, as_integers, refuse, sizes_of
-from tracegraph.array.creation import fill
+from tracegraph.array.creation import fill, reaching
 from tracegraph.array.runtime_sizes import is_open
 from tracegraph.array.shaping import cut
 from tracegraph.core.shapes import same_shape
@@ -15,7 +15,7 @@ from tracegraph.core.types import TensorType, bool_, float32, float64, int64
 from tracegraph.errors import InvalidArgumentError, fail
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
-from tracegraph.math.counting import is_counted, like, number_count, reaching
+from tracegraph.math.counting import is_counted, like, number_count
 from tracegraph.math.elementwise.arithmetic import add, divide, floordiv, multiply, subtract
 from tracegraph.math.elementwise.unary import sqrt
 from tracegraph.math.reduction import summable

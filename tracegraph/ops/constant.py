@@ -54,6 +54,7 @@ class DimSize(Nullary):
     size: Dim | int
 
     def infer(self) -> TensorType:
+        _check_sizes(self.size)
         return TensorType(int32, ())
 
     def numpy(self) -> np.ndarray:
@@ -66,10 +67,21 @@ class Sizes(Nullary):
     shape: Shape
 
     def infer(self) -> TensorType:
+        if isinstance(self.shape, tuple):
+            _check_sizes(*self.shape)
         return TensorType(int32, (axis_count(self.shape),))
 
     def numpy(self) -> np.ndarray:
         return np.array(self.shape, np.int32) if is_static(self.shape) else NotImplemented
+
+
+def _check_sizes(*sizes: Size) -> None:
+    for size in sizes:
+        if isinstance(size, int) and size > int32.max:
+            raise Mismatch(
+                f"a size is {size:,}, and sizes that are computed with are int32 numbers",
+                fix=f"use sizes up to {int32.max:,}",
+            )
 
 
 class Iota(Nullary):

@@ -80,7 +80,7 @@ class EnsureShape(Movement):
         if shape is None:
             raise Mismatch(
                 f"{x} does not have the shape {list(self.shape)}, which was assumed of it",
-                fix="call it with sizes that fit",
+                fix="call it with sizes that fit; an index may be too large for it",
             )
         return x.with_shape(shape)
 

@@ -241,7 +241,7 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
             x = _resized(padding, x, axis, maximum(x.type.shape[axis], stop))
         if padding.is_open(start):
             if stride != 1:
-                raise Refusal(f"a slice begins at {start} and takes every {stride}th element")
+                raise Refusal(f"a slice begins at {start} and takes one element in {stride}")
             moving.append(axis)
             padding.growing.update((start, stop - start))
     start = tuple(0 if a in moving else n for a, n in enumerate(op.start))

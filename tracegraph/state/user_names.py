@@ -144,7 +144,7 @@ def _named_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """The names in the code of a frame, with their values; attributes of its `self` appear under
     their own names."""
     if frame.f_locals is not frame.f_globals:
-        for name, value in frame.f_locals.items():
+        for name, value in [*frame.f_locals.items()]:
             yield "" if name == "self" else name, value
     for name in _names_in(frame.f_code):
         if name in frame.f_globals:

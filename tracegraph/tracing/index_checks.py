@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracegraph.core.shapes import Size, element_count, minimum
-from tracegraph.core.types import bool_, int32, int64
+from tracegraph.core.types import bool_, int32, int64, uint32, uint64
 from tracegraph.eager.tensor_methods import host_array
 from tracegraph.errors import DTypeError, InvalidArgumentError, ShapeError, fail
 from tracegraph.ir.builder import current, operand_text
@@ -90,7 +90,7 @@ def check_range(op: str, x: Tensor, at: Tensor, axes: Sequence[int]) -> np.ndarr
     for k, axis in enumerate(axes):
         bound = x.type.shape[axis]
         message = f"{op}: index {{}} is out of range for the size {bound} of {x.type}"
-        fix = f"use indices from 0 to {bound - 1}"
+        fix = _NOT_EMPTY if bound == 0 else f"use indices from 0 to {bound - 1}"
         if value is not None:
             refuse_outside(_along(value, axes, k), 0, bound - 1, message, fix, (x, at))
         elif checks_at_run_time():
@@ -131,7 +131,8 @@ def checks_at_run_time() -> bool:
 def check_at_run_time(numbers: Tensor, low: Size, high: Size, message: str, fix: str) -> None:
     """Like `refuse_outside`, for unknown numbers, if `checks_at_run_time`."""
     dtype = numbers.dtype
-    wide = int64 if dtype.size > 4 or dtype.name == "uint32" else int32
+    wide = dtype if dtype is uint64 else int64 if dtype.size > 4 or dtype is uint32 else int32
+    low = max(low, 0) if dtype is uint64 and type(low) is int else low
     numbers = numbers if dtype is wide else Cast(wide)(numbers)
     smallest, largest = Min(None)(numbers), Max(None)(numbers)
     lowest, highest = size_value(low, wide), size_value(high, wide)
@@ -161,7 +162,7 @@ def check_exponent(x: Tensor, y: Tensor) -> None:
     )
     if value is None:
         if checks_at_run_time():
-            check_at_run_time(y, 0, np.iinfo(np.int32).max, message, fix)
+            check_at_run_time(y, 0, y.dtype.max, message, fix)
     elif (value < 0).any():
         operands = [operand_text(x), operand_text(y)]
         fact = message.replace("{}", str(value[value < 0][0]))
