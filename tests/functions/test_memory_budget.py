@@ -447,6 +447,17 @@ def test_a_budget_that_cannot_be_met_names_the_least():
     close(f(*args), of_jax(X, KERNELS[:3]))
 
 
+def test_sizes_that_are_rounded_to_the_same_are_told_in_bytes():
+    x = tg.eye(16)
+    f = tg.function(lambda x: tg.reduce_sum(tg.linalg.inv(x @ x)))
+    least = f.memory(x).temporaries
+    with pytest.raises(tg.errors.InvalidArgumentError) as caught:
+        tg.function(f.python_function, memory_budget=least - 1)(x)
+    text = str(caught.value)
+    assert f"is {least} B beside" in text and f"memory_budget is {least - 1} B." in text
+    assert f'memory_budget="{least}B" or more' in text
+
+
 def test_a_function_without_gradients_has_nothing_to_compute_again():
     f = tg.function(lambda x: tg.reduce_sum(tg.linalg.inv(x @ x)), memory_budget=8)
     with pytest.raises(tg.errors.InvalidArgumentError, match=r"least found for .* is \d.* beside"):
