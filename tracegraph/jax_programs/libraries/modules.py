@@ -89,11 +89,8 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     if not callable(getattr(module, "apply", None)) or _is_class(module):
         _refuse("from_flax", module, "give a module of flax.linen, and its variables")
     if variables is None:
-        fail(
-            TraceError,
-            f"from_flax: {kind_of(module)} is given without its variables",
-            fix="give what module.init(key, x) returns, too",
-        )
+        fact = f"from_flax: {kind_of(module)} is given without its variables"
+        fail(TraceError, fact, fix="give what module.init(key, x) returns, too")
     leaves, kinds = _by_path(variables)
     structure = jax.tree_util.tree_structure(variables)
     known = {path.split("/")[0] for path in leaves}
