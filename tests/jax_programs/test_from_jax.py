@@ -366,6 +366,17 @@ def test_scopes_of_jax_are_scopes_of_the_graph():
     assert "in encoder" in f.graph.as_text(locations=True)
 
 
+def test_transformations_of_jax_are_no_scopes():
+    def loss(x):
+        with jax.named_scope("encoder"), jax.named_scope("block"):
+            return jnp.sum(jax.nn.relu(x))  # whose rule JAX differentiates
+
+    f = tg.function(tg.from_jax(jax.vmap(jax.grad(loss))))
+    graph = f.get_concrete_function(tg.TensorSpec([2, 3])).graph
+    scopes = {node.source.scope for inner in graph.graphs() for node in inner.nodes}
+    assert scopes == {"", "encoder/block"}
+
+
 def test_loops_and_recomputation_stay_what_they_are():
     def fn(x):
         y, _ = lax.scan(lambda s, r: (jax.checkpoint(jnp.sin)(s) + r, None), x[0], x)

@@ -379,10 +379,12 @@ def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def place_of(eqn: JaxprEqn) -> Source:
-    """The line of the JAX program that created an equation, in the scope it named. Equations that
-    we had JAX create on the way belong to the equation they were for."""
+    """The line of the JAX program that created an equation, in the scope it named, whatever JAX's
+    transformations made of it. Equations that we had JAX create on the way belong to the equation
+    they were for."""
     info, outer = eqn.source_info, place_of_thread()
-    scope = "/".join(filter(None, (outer.scope, str(info.name_stack))))
+    named = [x.name for x in info.name_stack.stack if type(x).__name__ == "Scope"]
+    scope = "/".join(filter(None, (outer.scope, *named)))
     frames = info.traceback.raw_frames() if info.traceback is not None else ((), ())
     for code, offset in zip(*frames, strict=True):
         if code.co_filename.startswith(PACKAGE):
