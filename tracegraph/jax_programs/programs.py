@@ -518,12 +518,8 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
         fix = "name the axis around it: jax.vmap(f, axis_name=...); a graph has no axes of devices"
         _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except jax.errors.TracerArrayConversionError as error:
-        _refuse(
-            TraceError,
-            f"{call.name}: JAX cannot trace it",
-            error,
-            "use jax.numpy in the place of NumPy",
-        )
+        fix = "use jax.numpy in the place of NumPy"
+        _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except Exception as error:
         if isinstance(error, ValueError) and "Non-hashable static arguments" in str(error):
             fail(
