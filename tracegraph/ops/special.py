@@ -443,6 +443,9 @@ class ReducePrecision(Elementwise):
     is_linear = True  # for the rules of derivatives, as in JAX
     jvp = Op.jvp
 
+    def partials(self, y: Tensor, x: Tensor) -> Factors:
+        return (1,)
+
     def is_diagonal_on(self, type: TensorType) -> bool:
         return False  # rounding a tangent multiplies it by no factor known beforehand
 
