@@ -188,6 +188,34 @@ def test_functions_that_it_calls_and_gradients_in_it_are_searched():
     np.testing.assert_allclose(slope(tg.constant([4.0])), [0.25])
 
 
+LOOPS = "the loop", "the loop inside"
+
+
+def roots_backwards(x, count):
+    with tg.GradientTape() as tape:
+        tape.watch(x)
+        outer, total = 0, x
+        while outer < count:  # the loop
+            inner = 0
+            while inner < count:  # the loop inside
+                total = tg.sqrt(total + tg.cast(inner, tg.float32))  # here
+                inner += 1
+            outer += 1
+        y = tg.reduce_sum(total)
+    return tape.gradient(y, x)
+
+
+def test_the_steps_back_of_a_while_tell_the_ranges_of_the_operands():
+    text, line = failure(roots_backwards, [0.0, 16.0], 2)
+    assert line == line_of(roots_backwards, "here")
+    at = [f"test_locate_numerics.py:{line_of(roots_backwards, x)} vjp" for x in LOOPS]
+    assert f"in step 1 of the loop at {at[0]} and step 1 of the loop at {at[1]}, counted" in text
+    # The step that fails is the first, whose results are 0 and 4: a slope is 1 / (2 * result).
+    first, second = [x for x in text.split("\n") if x.startswith("  operand")]
+    assert first.endswith(", numbers from 1 to 1")
+    assert second.endswith(", numbers from 0 to 8")
+
+
 def test_a_call_under_a_tape_is_searched():
     f = located(lambda x: tg.math.log(x))
     x = tg.constant([1.0, 2.0])

@@ -159,6 +159,23 @@ def test_random_numbers_are_drawn_once():
     assert small[2] == plain[2]
 
 
+def test_gradients_that_jax_takes_are_planned_too():
+    def loss(x, kernels):
+        for kernel in kernels:
+            x = x + jnp.tanh(x @ kernel) * jnp.sin(x)
+        return jnp.sum(x * x)
+
+    step = tg.from_jax(jax.grad(loss, 1))
+    kernels = [*KERNELS[:6]]
+    plain = tg.function(step)
+    wanted = plain(X, kernels)
+    table = plain.memory()
+    assert [row for row in table.rows if "tanh" in row.code]
+    half = tg.function(step, memory_budget=table.temporaries * 6 // 10)
+    for x, y in zip(half(X, kernels), wanted, strict=True):
+        np.testing.assert_allclose(x, y, 1e-4, 1e-4)
+
+
 def test_a_custom_gradient_and_a_registered_recomputation_stay():
     calls = []
 
@@ -445,6 +462,17 @@ def test_a_budget_that_cannot_be_met_names_the_least():
     assert least and "its memory_budget is 1.0 KiB" in text and "test_memory_budget.py:" in text
     f = tg.function(gradients, memory_budget=least[1])
     close(f(*args), of_jax(X, KERNELS[:3]))
+
+
+def test_sizes_that_are_rounded_to_the_same_are_told_in_bytes():
+    x = tg.eye(16)
+    f = tg.function(lambda x: tg.reduce_sum(tg.linalg.inv(x @ x)))
+    least = f.memory(x).temporaries
+    with pytest.raises(tg.errors.InvalidArgumentError) as caught:
+        tg.function(f.python_function, memory_budget=least - 1)(x)
+    text = str(caught.value)
+    assert f"is {least} B beside" in text and f"memory_budget is {least - 1} B." in text
+    assert f'memory_budget="{least}B" or more' in text
 
 
 def test_a_function_without_gradients_has_nothing_to_compute_again():

@@ -122,7 +122,8 @@ def test_tracers_of_jax_are_refused(take):
     assert place.startswith(f"  at {__file__}:")
     assert fact == f"{shown[0]} has no value: JAX is tracing a function that computes with it"
     assert fix == (
-        "  fix: call f.as_jax() of a @tg.function f there, or leave jax.jit and its like"
+        "  fix: pass the tensors that it meets to the function of JAX as arguments; or call "
+        "f.as_jax() of a @tg.function f there, or leave jax.jit and its like"
     )
     assert V.numpy().tolist() == [1.0, 2.0]
 

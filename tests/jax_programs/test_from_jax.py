@@ -366,6 +366,17 @@ def test_scopes_of_jax_are_scopes_of_the_graph():
     assert "in encoder" in f.graph.as_text(locations=True)
 
 
+def test_transformations_of_jax_are_no_scopes():
+    def loss(x):
+        with jax.named_scope("encoder"), jax.named_scope("block"):
+            return jnp.sum(jax.nn.relu(x))  # whose rule JAX differentiates
+
+    f = tg.function(tg.from_jax(jax.vmap(jax.grad(loss))))
+    graph = f.get_concrete_function(tg.TensorSpec([2, 3])).graph
+    scopes = {node.source.scope for inner in graph.graphs() for node in inner.nodes}
+    assert scopes == {"", "encoder/block"}
+
+
 def test_loops_and_recomputation_stay_what_they_are():
     def fn(x):
         y, _ = lax.scan(lambda s, r: (jax.checkpoint(jnp.sin)(s) + r, None), x[0], x)
@@ -486,13 +497,15 @@ def test_a_primitive_without_counterpart_is_named_with_its_line():
     assert line_of(fn) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["print", "callback", "sharding"])
+@pytest.mark.parametrize("name", ["print", "scan", "callback", "sharding"])
 def test_what_does_more_than_compute_is_refused(name):
     shape = jax.ShapeDtypeStruct((2,), jnp.float32)
 
     def fn(x):
         if name == "print":
             jax.debug.print("{}", x)
+        if name == "scan":  # JAX leaves it no results, and it prints nevertheless
+            lax.scan(lambda c, a: (c, jax.debug.print("{}", a)), 0.0, x)
         if name == "callback":
             x = jax.pure_callback(np.sin, shape, x)
         if name == "sharding":
@@ -501,7 +514,12 @@ def test_what_does_more_than_compute_is_refused(name):
 
     caught = refusal(fn, tg.ones([2]))
     assert caught.type is tg.errors.TraceError
-    told = {"print": "debug", "callback": "pure_callback", "sharding": "leaves axes to XLA"}
+    told = {
+        "print": "debug",
+        "scan": "debug",
+        "callback": "pure_callback",
+        "sharding": "leaves axes to XLA",
+    }
     assert told[name] in str(caught.value)
     assert re.search(r"test_from_jax.py:\d+", str(caught.value))
 
@@ -611,6 +629,21 @@ def test_a_variable_that_tracing_would_fix_is_refused(fn, what):
     np.testing.assert_array_equal(WEIGHT, [2.0, 3.0])
     passed = tg.from_jax(lambda x, w: x * w)(tg.ones([2]), WEIGHT)  # as the fix says
     np.testing.assert_array_equal(passed, [2.0, 3.0])
+
+
+@pytest.mark.parametrize("combine", [lambda x, y: x * y, lambda x, y: y * x, jnp.dot])
+def test_a_tensor_from_outside_is_an_argument(combine):
+    @tg.function
+    def captured(y):
+        return tg.from_jax(lambda x: combine(x, y))(tg.ones([2]))
+
+    fix = "\n  fix: pass the tensor to the function of JAX as an argument"
+    with pytest.raises((tg.errors.TraceError, tg.errors.SignatureError)) as caught:
+        captured(tg.ones([2]))
+    text = str(caught.value)
+    assert text.endswith(fix) and "  at " + __file__ in text
+    f = tg.function(lambda y: tg.from_jax(combine)(tg.ones([2]), y))  # as the fix says
+    np.testing.assert_array_equal(f(tg.ones([2])), combine(np.ones(2), np.ones(2)))
 
 
 def test_a_signal_handler_uses_variables_while_jax_traces():

@@ -257,12 +257,17 @@ def test_cube_roots_and_powers_of_2_have_the_bits_of_jax(function):
     np.testing.assert_array_equal(tg.from_jax(function)(x), jax.jit(function)(x))
 
 
-def test_rounding_has_the_slope_of_what_it_rounds():
+def test_tangents_and_cotangents_of_what_is_rounded_are_rounded_likewise():
     def rounded(x):
-        return jnp.sum(jax.lax.reduce_precision(x, 5, 10))
+        return jax.lax.reduce_precision(x, 5, 2)
 
-    x = np.array([0.1, -2.3, 1e-9], np.float32)
-    np.testing.assert_array_equal(tg.grad(tg.from_jax(rounded))(x).numpy(), jax.grad(rounded)(x))
+    x, direction = np.float32([0.1, -2.3, 1e-9]), np.float32([0.3, 1.7, -5.1])
+    ours = tg.from_jax(rounded)
+    for wrap in (lambda f: f, jax.jit):
+        wanted = jax.jvp(wrap(rounded), (x,), (direction,))[1]
+        np.testing.assert_array_equal(tg.jvp(ours, (x,), (direction,))[1].numpy(), wanted)
+    pulled = tg.vjp(ours, x)[1](direction)
+    np.testing.assert_array_equal(*map(np.ravel, (pulled, jax.vjp(rounded, x)[1](direction)[0])))
 
 
 def test_rounding_of_what_is_not_finite_has_the_slope_0():

@@ -5,7 +5,8 @@ since its derivative depends on it: its computation is duplicated beside it to b
 compiler merges the two.
 
 The regions of a branch or a loop hand on which of their nodes failed first; in a loop with the
-number of the step. A while ends there. Its reverse mode counts from the last step back.
+number of the step. A while ends there. Its reverse mode counts from the last step back. Of one node
+they may hand on the bounds of its operands too, where no part can run again to ask for them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tracegraph.ops.broadcast import BroadcastTo, full
 from tracegraph.ops.constant import Constant, constant
 from tracegraph.ops.effect import Check, HostCall
 from tracegraph.ops.movement import Movement
-from tracegraph.ops.reduce import All, Min
+from tracegraph.ops.reduce import All, Max, Min
 from tracegraph.ops.shape import Concatenate, Reshape
 from tracegraph.passes.specialise import specialise
 
@@ -50,24 +51,31 @@ class Site:
 _NONE = 2**31 - 1
 #: The type of the number of a site, and of a step.
 _NUMBER = TensorType(int32)
+#: How many bounds of operands a report has place for: two for each operand.
+_MOST_BOUNDS = 12
 
 
-def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, tuple[Site, ...]]:
+def watched(
+    graph: Graph, assigned: Sequence[tuple[int, int]], measured: int = _NONE
+) -> tuple[Graph, tuple[Site, ...]]:
     """`graph` with more outputs: whether all is well, the number of the first site that is not, and
     the step of each loop around it; and the sites. If there are no sites there is nothing to watch,
     and no outputs are added.
 
     `assigned` are pairs of an output, the new value of a Variable, and the input that holds its
-    current value, which is kept if something is wrong.
+    current value, which is kept if something is wrong. If the site that fails first is number
+    `measured`, the bits of the least and the greatest number of each of its operands follow its
+    steps, as float32.
     """
     with Builder(graph.name) as builder:
         env = copy_inputs(graph, builder)
-        watch = _NumericsWatch(builder, [])
+        watch = _NumericsWatch(builder, [], measured=measured)
         watch.walk(graph, env)
         outputs = [env[y] for y in graph.outputs]
         if not watch.sites:
             return graph, ()
-        number, *steps = watch.first(max(len(site.loops) for site in watch.sites))
+        depth = max(len(site.loops) for site in watch.sites)
+        number, *steps = watch.first(depth + watch.room)
         holds = _is_well(number)
         for place, given in assigned:
             new, old = outputs[place], env[graph.inputs[given]]
@@ -81,11 +89,20 @@ def watched(graph: Graph, assigned: Sequence[tuple[int, int]]) -> tuple[Graph, t
 
 class _NumericsWatch:
     """The sites so far, and for each one in a graph whether it made nan or infinity from finite
-    numbers; `loops` are those around the graph."""
+    numbers; `loops` are those around the graph, and `measured` is the number of a site of whose
+    operands the bounds are wanted."""
 
-    def __init__(self, builder: Builder, sites: list[Site], loops: tuple[Source, ...] = ()) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        sites: list[Site],
+        loops: tuple[Source, ...] = (),
+        measured: int = _NONE,
+    ) -> None:
         self.sites = sites
-        self._builder, self._loops = builder, loops
+        self._builder, self._loops, self._measured = builder, loops, measured
+        #: The bounds of the operands of the measured site, if it is in this graph.
+        self._bounds: list[Tensor] = []
         #: The sites in this graph, and whether each failed.
         self._numbers: list[int] = []
         self._failures: list[Tensor] = []
@@ -93,6 +110,11 @@ class _NumericsWatch:
         self._inside: list[Sequence[Tensor]] = []
         #: Whether all elements of a tensor are finite; None for one that always is.
         self._finite: dict[Tensor, Tensor | None] = {}
+
+    @property
+    def room(self) -> int:
+        """How many numbers a report has place for beside those of the site and the steps."""
+        return 0 if self._measured == _NONE else _MOST_BOUNDS
 
     def walk(self, graph: Graph, env: dict[Tensor, Tensor]) -> None:
         """Appends the nodes of `graph` and watches them; `env` maps its tensors to new ones."""
@@ -106,11 +128,11 @@ class _NumericsWatch:
                 with sourced(node.source), headroom():
                     outputs = self._entered(node, inputs)
                     if node.op.adds_up:
-                        self._look_at(node, inputs, outputs, is_masked)
+                        self._look_at(node, env, outputs, is_masked)
             else:
                 outputs = self._builder.add(node.op, inputs, node.source)
                 with sourced(node.source):
-                    self._look_at(node, inputs, outputs, is_masked)
+                    self._look_at(node, env, outputs, is_masked)
             env.update(zip(node.outputs, outputs, strict=True))
 
     def _opened(self, body: Graph, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -129,7 +151,7 @@ class _NumericsWatch:
         for region in op.regions:
             if region.is_condition:  # it is computed before the first step, too
                 self._ask(region, dict(enumerate(inputs)))
-        depth = _depth_inside(op)
+        depth = _depth_inside(op) + self.room
         graphs = [self._region(node, region, at, depth) for region in op.regions]
         start = _start(depth, op.is_loop)
         given = (*inputs[: at.carried], *start, *inputs[at.carried :])
@@ -158,7 +180,7 @@ class _NumericsWatch:
                 (goes_on,) = inline(graph, inputs)
                 return builder.finish([elementwise.AND(goes_on, _is_well(held[op.is_loop]))])
             loops = (*self._loops, node.source) if op.is_loop else self._loops
-            watch = _NumericsWatch(builder, self.sites, loops)
+            watch = _NumericsWatch(builder, self.sites, loops, self._measured)
             env = dict(zip(graph.inputs, inputs, strict=True))
             watch.walk(graph, env)
             outputs = [env[y] for y in graph.outputs]
@@ -175,10 +197,11 @@ class _NumericsWatch:
     def _look_at(
         self,
         node: Node,
-        inputs: tuple[Tensor, ...],
+        env: Mapping[Tensor, Tensor],
         outputs: tuple[Tensor, ...],
         is_masked: Callable[[Tensor], bool],
     ) -> None:
+        inputs = tuple([env[x] for x in node.inputs])
         body = node.op.inlined
         if body is not None and not _calls_python(body):
             self._opened(body, inputs)
@@ -196,10 +219,14 @@ class _NumericsWatch:
         before = self._all_finite(inputs)
         failed = elementwise.LogicalNot()(after)
         self._failures.append(failed if before is None else elementwise.AND(before, failed))
-        self._numbers.append(len(self.sites))
         # For a selection, blame the values it selected from.
         masked = [x.node for x in node.inputs if x.node is not None and is_masked(x)]
-        self.sites.append(_site(masked[0] if masked else node, self._loops))
+        blamed = masked[0] if masked else node
+        if len(self.sites) == self._measured:
+            operands = [env[x] for x in blamed.inputs if x.type is not TOKEN]
+            self._bounds = [y for x in operands for y in _bounds(x)][:_MOST_BOUNDS]
+        self._numbers.append(len(self.sites))
+        self.sites.append(_site(blamed, self._loops))
 
     def _all_finite(self, tensors: tuple[Tensor, ...]) -> Tensor | None:
         found: Tensor | None = None
@@ -218,7 +245,8 @@ class _NumericsWatch:
 
     def first(self, depth: int) -> list[Tensor]:
         """The number of the first site that failed, `_NONE` if none did, and the step of each of
-        the loops inside this graph, nested `depth` deep."""
+        the loops inside this graph, nested `depth` deep; or the bounds of its operands, behind the
+        steps."""
         found = _nothing(depth)
         count = len(self._failures)
         if count:
@@ -226,6 +254,7 @@ class _NumericsWatch:
             numbers = Constant(np.array(self._numbers, np.int32))()
             none = full(_NONE, TensorType(int32, (count,)))
             found[0] = Min(None)(elementwise.SELECT(failed, numbers, none))
+            found[1 : 1 + len(self._bounds)] = self._bounds
         for inside in self._inside:
             is_earlier = elementwise.LESS(inside[0], found[0])
             rest = _nothing(depth)[len(inside) :]
@@ -319,6 +348,13 @@ def _numbers(value: np.ndarray) -> np.ndarray:
     """A constant in a dtype that NumPy can inspect: it does not know all the small types."""
     is_known = np.issubdtype(value.dtype, np.number) or value.dtype == bool
     return value if is_known else value.astype(np.float32)
+
+
+def _bounds(x: Tensor) -> list[Tensor]:
+    """The bits of the least and the greatest number of a tensor, or absolute value, as float32."""
+    y = elementwise.ABS(x) if x.type.dtype.is_complex else x
+    numbers = y if y.type.dtype is float32 else elementwise.Cast(float32)(y)
+    return [elementwise.Bitcast(int32)(bound(None)(numbers)) for bound in (Min, Max)]
 
 
 def _site(node: Node, loops: tuple[Source, ...]) -> Site:

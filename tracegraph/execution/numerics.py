@@ -179,15 +179,24 @@ class _NodeSearch:
 
     def _in_a_step_back(self, node: Node, operands: Sequence[Any]) -> _Blame:
         """What is to blame in the reverse mode of a while, which goes back as it did, with few
-        states in memory, and watches each node: values of operands are not known then."""
+        states in memory, and watches each node. Once more for the bounds of that one's operands."""
         with Builder(node.op.name) as builder:
             xs = [builder.input_like(x) for x in node.inputs]
             graph = builder.finish(builder.add(node.op, tuple(xs), node.source))
         watched, sites = check_numerics.watched(graph, ())
-        _, number, *steps = self._run(watched, operands)[len(graph.outputs) :]
-        failed = sites[min(int(np.asarray(number)), len(sites) - 1)]
-        at = zip(map(backend.on_host, steps), failed.loops, strict=False)
-        return _Blame(failed if failed.loops else node, tuple(operands), tuple(at))
+        number = int(np.asarray(self._run(watched, operands)[len(graph.outputs) + 1]))
+        failed = sites[min(number, len(sites) - 1)]
+        if not failed.loops:
+            return _Blame(node, tuple(operands))
+        watched, sites = check_numerics.watched(graph, (), measured=number)
+        _, _, *numbers = self._run(watched, operands)[len(graph.outputs) :]
+        numbers = [backend.on_host(x) for x in numbers]
+        at = zip(numbers, failed.loops, strict=False)
+        bounds = [x.view(np.float32) for x in numbers[len(failed.loops) :]]
+        pairs = zip(failed.operands, bounds[::2], bounds[1::2], strict=False)
+        texts = [f"{x}, {_bounds_text(least, most)}" for x, least, most in pairs]
+        failed = dataclasses.replace(failed, operands=(*texts, *failed.operands[len(texts) :]))
+        return _Blame(failed, tuple(operands), tuple(at))
 
     def _run(self, graph: Graph, values: Sequence[Any]) -> Sequence[Any]:
         program = self._programs.get(graph)
@@ -245,5 +254,9 @@ def _range(value: Any) -> str:
     ]
     finite = array[np.isfinite(array)]
     if finite.size:
-        texts.append(f"numbers from {finite.min():g} to {finite.max():g}")
+        texts.append(_bounds_text(finite.min(), finite.max()))
     return ", ".join(texts) or "no elements"
+
+
+def _bounds_text(least: Any, most: Any) -> str:
+    return f"numbers from {least:g} to {most:g}" if least <= most else "no elements"

@@ -420,6 +420,8 @@ def refuse_leaked(tensor: Tensor) -> NoReturn:
                 "watch before it and ask behind it: one from outside follows what the statement "
                 "returns"
             )
+    for recorder in current().recorders:
+        fix = getattr(recorder, "fix_of_captures", fix)
     fact = f"a tensor {tensor.type} is out of scope: it belongs to {where}, and it was used outside"
     _refuse(SignatureError, fact, tensor, fix)
 

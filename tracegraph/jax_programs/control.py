@@ -81,11 +81,11 @@ def _checkpoint(eqn: Equation, *xs: Tensor) -> Any:
 @converts("scan")
 def _scan(eqn: Equation, *xs: Tensor) -> Any:
     params = eqn.params
-    if not eqn.eqn.outvars:
-        return ()
     constants, states = loop_counts(eqn.eqn)
     active = eqn.reader.activity.in_loop(params["jaxpr"], eqn.active, constants, states)
-    body = eqn.reader.graph("scan_body", params["jaxpr"], active)
+    body = eqn.reader.graph("scan_body", params["jaxpr"], active)  # refuses what has effects
+    if not eqn.eqn.outvars:
+        return ()
     (body,), sizes = with_sizes_given([body])
     xs = *sizes, *xs
     return Scan(

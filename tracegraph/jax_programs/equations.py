@@ -379,14 +379,17 @@ def whole_numbers(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def place_of(eqn: JaxprEqn) -> Source:
-    """The line of the JAX program that created an equation, in the scope it named. Equations that
-    we had JAX create on the way belong to the equation they were for."""
+    """The line of the JAX program that created an equation, in the scope it named, and whether
+    JAX's reverse mode did. What we had JAX create on the way belongs to the equation it was for."""
     info, outer = eqn.source_info, place_of_thread()
-    scope = "/".join(filter(None, (outer.scope, str(info.name_stack))))
+    stack = [(type(x).__name__, x.name) for x in info.name_stack.stack]
+    named = [name for kind, name in stack if kind == "Scope"]
+    scope = "/".join(filter(None, (outer.scope, *named)))
+    roles = ("vjp",) if ("Transform", "transpose") in stack else ()
     frames = info.traceback.raw_frames() if info.traceback is not None else ((), ())
     for code, offset in zip(*frames, strict=True):
         if code.co_filename.startswith(PACKAGE):
             break
         if not is_ours(code.co_filename):
-            return Source(code, instruction_of(code, offset), (), scope)
+            return Source(code, instruction_of(code, offset), roles, scope)
     return here()

@@ -443,6 +443,8 @@ class _StateGuard:
 
     #: Whether numbers that come from Python are of interest.
     has_left = False
+    #: What to do about a tensor from outside.
+    fix_of_captures = "pass the tensor to the function of JAX as an argument"
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -516,12 +518,8 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
         fix = "name the axis around it: jax.vmap(f, axis_name=...); a graph has no axes of devices"
         _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except jax.errors.TracerArrayConversionError as error:
-        _refuse(
-            TraceError,
-            f"{call.name}: JAX cannot trace it",
-            error,
-            "use jax.numpy in the place of NumPy",
-        )
+        fix = "use jax.numpy in the place of NumPy"
+        _refuse(TraceError, f"{call.name}: JAX cannot trace it", error, fix)
     except Exception as error:
         if isinstance(error, ValueError) and "Non-hashable static arguments" in str(error):
             fail(
@@ -531,6 +529,9 @@ def _jaxpr(flat: Callable[..., Any], call: _ProgramArguments) -> tuple[Any, Any]
                 fix="name static arguments in from_jax too, by static_argnums or static_argnames",
                 cause=error,
             )
+        if isinstance(error, TypeError) and any(str(x) in str(error) for x in (Tensor, Variable)):
+            fact = f"{call.name}: a function of JAX takes no tensor from outside"
+            _refuse(TraceError, fact, error, _StateGuard.fix_of_captures)
         types = ", ".join(str(x.type) for x in call.stand_ins)
         note = f"in {call.name}({types}), a function of JAX traced by from_jax"
         error.add_note(f"{note}\n  at {_line_of(error)}")

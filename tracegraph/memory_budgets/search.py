@@ -123,13 +123,16 @@ class _ProgramSearch:
     def refuse(self) -> NoReturn:
         """Raises the error for a budget that no program fits."""
         place = min(self._needs, key=self._needs.__getitem__)
-        needed, largest = size_text(self._needs[place]), self._schedules[place].largest
+        needed, given = size_text(self._needs[place]), size_text(self._budget)
+        if needed == given:  # as rounded
+            needed, given = f"{self._needs[place]} B", f"{self._budget} B"
+        largest = self._schedules[place].largest
         loops = "".join(f" ({note})" for note in self._schedules[place].timeline.notes)
         fail(
             InvalidArgumentError,
             f"the least found for {self.graph.name} is {needed} beside its arguments and results, "
-            f"and its memory_budget is {size_text(self._budget)}. The largest value when it holds "
-            f"most is {largest.type}{loops}",
+            f"and its memory_budget is {given}. The largest value when it holds most is "
+            f"{largest.type}{loops}",
             source=largest.source,
             fix=f'give memory_budget="{needed.replace(" ", "")}" or more, or compute with smaller '
             "tensors, such as smaller batches",

@@ -229,7 +229,8 @@ def _own_array(value: Any) -> np.ndarray:
     fail(
         TraceError,
         f"{shown(value)} has no value: JAX is tracing a function that computes with it",
-        fix="call f.as_jax() of a @tg.function f there, or leave jax.jit and its like",
+        fix="pass the tensors that it meets to the function of JAX as arguments; or call "
+        "f.as_jax() of a @tg.function f there, or leave jax.jit and its like",
     )
 
 

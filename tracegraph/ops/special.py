@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracegraph.ir.op import Op
+from tracegraph.core.types import TensorType
+from tracegraph.ir.op import Derivative, Op, rule
 from tracegraph.ir.tensor import Tensor
 from tracegraph.ops.broadcast import full_like, zeros_of
 from tracegraph.ops.elementwise import (
@@ -433,14 +434,24 @@ class LeadingZeros(Discrete):
 
 
 class ReducePrecision(Elementwise):
-    """x rounded to numbers of so many bits of exponent and mantissa; the derivative is 1"""
+    """x rounded to numbers of so many bits of exponent and mantissa; tangents and cotangents are
+    rounded likewise"""
 
     exponent_bits: int
     mantissa_bits: int
     kinds = frozenset(["floating"])
+    is_linear = True  # for the rules of derivatives, as in JAX
+    jvp = Op.jvp
 
     def partials(self, y: Tensor, x: Tensor) -> Factors:
         return (1,)
+
+    def is_diagonal_on(self, type: TensorType) -> bool:
+        return False  # rounding a tangent multiplies it by no factor known beforehand
+
+    @rule
+    def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
+        return (self(g),)
 
 
 def _unsigned(dtype: np.dtype) -> Any:

@@ -86,8 +86,11 @@ def from_flax(module: Any, variables: Any = None) -> JaxModule:
     """
     if _is_nnx(module) and variables is None and not _is_class(module):
         return _from_nnx(module)
-    if variables is None or not callable(getattr(module, "apply", None)) or _is_class(module):
+    if not callable(getattr(module, "apply", None)) or _is_class(module):
         _refuse("from_flax", module, "give a module of flax.linen, and its variables")
+    if variables is None:
+        fact = f"from_flax: {kind_of(module)} is given without its variables"
+        fail(TraceError, fact, fix="give what module.init(key, x) returns, too")
     leaves, kinds = _by_path(variables)
     structure = jax.tree_util.tree_structure(variables)
     known = {path.split("/")[0] for path in leaves}
