@@ -105,6 +105,7 @@ class Layer(Module):
     _computes_in_full = False
     #: Whether the mask of the inputs is that of the outputs too, as where steps stay apart.
     supports_masking = False
+    _is_named_as_in_keras = True
     #: Whether the `mask` of a call, if there is one, is about steps.
     _masks_steps = True
 
