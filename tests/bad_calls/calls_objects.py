@@ -74,6 +74,7 @@ def _layers() -> dict[str, Call]:
         **made("layers.RNN", tg.layers.GRUCell(2), on_call=(I1,)),
         **made("layers.RepeatVector", 2, on_call=(X,)),
         **made("layers.Masking", 0.5, on_call=(I1,)),
+        **made("layers.Normalization", on_call=(X,)),
         **made("layers.Rescaling", 0.5, 0.5, on_call=(X,)),
         **made("layers.Reshape", [3, 1], on_call=(X,)),
         **made("layers.Sequential", [tg.layers.Dense(2)], on_call=(X,)),

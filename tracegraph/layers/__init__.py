@@ -69,6 +69,7 @@ from tracegraph.layers.noise import (
     SpatialDropout2D as SpatialDropout2D,
     SpatialDropout3D as SpatialDropout3D,
 )
+from tracegraph.layers.normalisation.adapted import Normalization as Normalization
 from tracegraph.layers.normalisation.batch import BatchNormalization as BatchNormalization
 from tracegraph.layers.normalisation.examples import (
     GroupNormalization as GroupNormalization,
