@@ -258,7 +258,7 @@ _RULES: list[tuple[str, str, str]] = [
         "write a subclass of tg.layers.Layer",
     ),
     (
-        r"layers\.Random\w+|layers\.(CenterCrop|Resizing|Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
+        r"layers\.Random\w+|layers\.(Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
         "pictures are changed by functions",
         "use tg.image, in the function that reads the batch",
     ),

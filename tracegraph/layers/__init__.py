@@ -11,6 +11,7 @@ from tracegraph.layers import (
     merging,
     noise,
     normalisation,
+    pictures,
     recurrent,
     sequential,
     shaping,
@@ -78,6 +79,13 @@ from tracegraph.layers.normalisation.examples import (
     UnitNormalization as UnitNormalization,
 )
 from tracegraph.layers.normalisation.spectral import SpectralNormalization as SpectralNormalization
+from tracegraph.layers.pictures.moving import (
+    RandomFlip as RandomFlip,
+    RandomRotation as RandomRotation,
+    RandomTranslation as RandomTranslation,
+    RandomZoom as RandomZoom,
+)
+from tracegraph.layers.pictures.sizes import CenterCrop as CenterCrop, Resizing as Resizing
 from tracegraph.layers.recurrent.bidirectional import Bidirectional as Bidirectional
 from tracegraph.layers.recurrent.cells import (
     GRUCell as GRUCell,
@@ -158,7 +166,7 @@ from tracegraph.layers.windows.pooling import (
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
 # Submodules are not public names.
-del activations, attention, base, core, merging, noise, normalisation
+del activations, attention, base, core, merging, noise, normalisation, pictures
 del recurrent, sequential, shaping, windows, wrappers
 
 if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public
