@@ -354,13 +354,14 @@ def test_lists_of_arrays_are_structures_as_in_keras():
     assert more.shape == (3, 1)
 
 
-def test_a_sequential_gives_layers_by_name_and_its_output_shape():
+def test_a_sequential_gives_layers_by_name_and_its_shapes():
     first, second = tg.layers.Dense(4, name="first"), tg.layers.Dense(2)
     model = tg.layers.Sequential([first, second])
-    with pytest.raises(AttributeError, match="no output_shape before it is called"):
-        _ = model.output_shape
+    for name in ("input_shape", "output_shape"):
+        with pytest.raises(AttributeError, match=f"no {name} before it is called"):
+            getattr(model, name)
     model.build([None, 3])
-    assert model.output_shape == (None, 2)
+    assert (model.input_shape, model.output_shape) == ((None, 3), (None, 2))
     assert model.get_layer("first") is first and model.get_layer(index=-1) is second
     for arguments, words in (
         ({"name": "third"}, "no layers have the name 'third'"),

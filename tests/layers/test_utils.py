@@ -104,7 +104,9 @@ def test_averages_follow_the_formula(dtype, is_traced):
 def test_averages_are_saved_with_what_holds_them(tmp_path):
     v = tg.Variable([2.0], name="v")
     ema = tg.train.ExponentialMovingAverage(0.5)
+    name = ema.average_name(v)
     ema.apply([v])
+    assert ema.average(v).name == f"{name}:0" == "v/ExponentialMovingAverage:0"
     v.assign([4.0])
     ema.apply([v])
     path = tg.train.Checkpoint(v=v, average=ema.average(v)).save(tmp_path / "ckpt")

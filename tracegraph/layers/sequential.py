@@ -44,6 +44,8 @@ class Sequential(Layer):
         self._input: TensorSpec | None = None
         #: The shape of each layer's output at the first call.
         self._shapes: list[Any] = []
+        #: The shape of the inputs then.
+        self._shape_of_inputs: Any = None
         if not isinstance(layers, Iterable):
             refuse_kind("Sequential", "layers is a list", layers, fix=_LAYERS)
         for layer in layers:
@@ -115,6 +117,14 @@ class Sequential(Layer):
             fact = "a Sequential has no output_shape before it is called"
             fail_absent("output_shape", fact, "begin it with tg.layers.Input, or call it first")
         return _plain_shape(self._shapes[-1])
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...] | list[tuple[int | None, ...]]:
+        """The shape of the inputs at the first call, as a tuple with None for open sizes."""
+        if not self._shapes:
+            fact = "a Sequential has no input_shape before it is called"
+            fail_absent("input_shape", fact, "begin it with tg.layers.Input, or call it first")
+        return _plain_shape(self._shape_of_inputs)
 
     def _build_known(self) -> None:
         if self._input is not None and self.layers:
@@ -189,7 +199,8 @@ class Sequential(Layer):
             x = layer(x, training=training) if is_function else layer(x)
             if not self._shapes:
                 shapes.append(nest.map_structure(tree_shape, x))
-        self._shapes = self._shapes or shapes
+        if shapes:
+            self._shapes, self._shape_of_inputs = shapes, tree_shape(inputs)
         return x
 
     def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:

@@ -90,6 +90,14 @@ class ExponentialMovingAverage:
         """
         return self._averages.get(_checked(var).ref())
 
+    def average_name(self, var: Variable) -> str:
+        """The name that the average of a variable has, or will have, without `:0`.
+
+        >>> tg.train.ExponentialMovingAverage(0.9).average_name(tg.Variable(1.0, name="v"))
+        'v/ExponentialMovingAverage'
+        """
+        return f"{_checked(var).base_name}/{self.name}"
+
     def _average_of(self, variable: Variable) -> Variable:
         found = self._averages.get(variable.ref())
         if found is None:
@@ -103,7 +111,7 @@ class ExponentialMovingAverage:
         average = Variable(
             variable.read_value(),
             trainable=False,
-            name=f"{variable.base_name}/{self.name}",
+            name=self.average_name(variable),
             layout=variable.declared_layout,
             shape=None if variable.tensor_type.is_static else variable.shape,
         )
