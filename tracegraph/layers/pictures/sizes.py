@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tracegraph import image
 from tracegraph.array.arguments import as_choice, as_flag, as_number, rank_of, refuse
 from tracegraph.array.creation import saturate_cast
@@ -14,7 +12,7 @@ from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first, known, positive
 from tracegraph.math.elementwise.unary import round as rounded
 from tracegraph.operands.conversion import as_tensor, cast_to
-from tracegraph.typing import DTypeLike
+from tracegraph.typing import DTypeLike, TensorLike
 
 _METHODS = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5", "gaussian")
 
@@ -28,7 +26,7 @@ class OfImages(Layer):
         is_channels_first(type(self).__name__, data_format)
         self.data_format = data_format
 
-    def batch_of(self, inputs: Any) -> Tensor:
+    def batch_of(self, inputs: TensorLike) -> Tensor:
         """The images as a batch with the channels last, and of known heights and widths."""
         x, name = as_tensor(inputs), type(self).__name__
         if rank_of(name, x) not in (3, 4):
@@ -43,7 +41,7 @@ class OfImages(Layer):
         """The height and the width of a batch with the channels last, which must be known."""
         return known(self, x.shape, 1), known(self, x.shape, 2)
 
-    def _as_given(self, x: Tensor, inputs: Any) -> Tensor:
+    def _as_given(self, x: Tensor, inputs: TensorLike) -> Tensor:
         """A batch of results as the inputs are: one or a batch, with the channels where they are
         there."""
         x = transpose(x, [0, 3, 1, 2]) if self.data_format == "channels_first" else x
