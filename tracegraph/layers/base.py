@@ -185,6 +185,10 @@ class Layer(Module):
         """
         return mask if self.supports_masking else None
 
+    def _mask_of_call(self, inputs: Nest, mask: TensorLike | None) -> TensorLike | None:
+        """The mask of what a call returned, which has none."""
+        return self.compute_mask(inputs, mask)
+
     @overload
     def __call__(self: _OpenLayer, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...
     @overload
@@ -253,7 +257,7 @@ class Layer(Module):
             if self.activity_regularizer is not None:
                 self._regularize(result)
         if mask_of(result) is None:
-            masks = self.compute_mask(x, mask)
+            masks = self._mask_of_call(x, mask)
             if masks is not None:
                 result = identity(result) if result is x else result  # x may be the caller's
                 give_masks(result, masks)

@@ -207,6 +207,12 @@ class Sequential(Layer):
         """The mask of the outputs, given the inputs and their mask; it calls the layers."""
         return mask_of(self.call(inputs, mask=mask))  # type: ignore[no-any-return]
 
+    def _mask_of_call(self, inputs: Nest, mask: TensorLike | None) -> TensorLike | None:
+        """None: the last layer gave its result a mask, or not. To ask `compute_mask` would call all
+        layers again, and what they change would change twice."""
+        is_own = type(self).compute_mask is Sequential.compute_mask
+        return None if is_own else self.compute_mask(inputs, mask)
+
 
 def Input(
     shape: ShapeLike | None = None,
