@@ -70,6 +70,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "layers:Layer.build input_shape",
         "layers:LayerNormalization.build input_shape",
         "layers:MultiHeadAttention.build key_shape query_shape value_shape",
+        "layers:Normalization.build input_shape",
         "layers:PReLU.build input_shape",
         "layers:RMSNormalization.build input_shape",
         "layers:RNN.build input_shape",

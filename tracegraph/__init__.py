@@ -165,6 +165,7 @@ if TYPE_CHECKING:  # imported on first use
         signal as signal,
         testing as testing,
         train as train,
+        utils as utils,
     )
     from tracegraph.eager.devices import device as device
     from tracegraph.jax_programs import from_jax as from_jax

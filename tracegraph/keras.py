@@ -20,6 +20,7 @@ from tracegraph import (
     metrics as metrics,
     optimizers as optimizers,
     regularizers as regularizers,
+    utils as utils,
 )
 from tracegraph.api.absent import publish
 from tracegraph.initializers import Initializer as Initializer
@@ -48,6 +49,7 @@ __all__ = [
     "metrics",
     "optimizers",
     "regularizers",
+    "utils",
 ]
 
 # Makes `from tracegraph.keras.layers import Dense` find the module itself, not a copy.

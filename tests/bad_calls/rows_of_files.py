@@ -1,8 +1,13 @@
 """Calls that are wrong in a way of their own: files, models and what layers are derived from."""
 
-import tracegraph as tg
-from tests.bad_calls.row import DTYPE, TRACE, VALUE, Row, rows
+import numpy as np
 
+import tracegraph as tg
+from tests.bad_calls.row import DTYPE, FAILED, SHAPE, TRACE, VALUE, Row, rows
+
+AVERAGE = tg.train.ExponentialMovingAverage(0.9)
+VARIABLE, COUNT = tg.Variable(1.0), tg.Variable(1)
+ONES = np.ones([2, 3])
 NOWHERE = "/no/such/folder"
 LOAD = tg.errors.LoadError
 
@@ -16,7 +21,7 @@ ROWS: list[Row] = [
     *rows(
         "keras.Layer",
         (lambda: tg.layers.Layer(name=5), (DTYPE, VALUE), "5"),
-        (lambda: tg.layers.Layer(name="1 a"), VALUE, "1 a"),
+        (lambda: tg.layers.Layer(name="1/a"), VALUE, "1/a"),
         (lambda: tg.layers.Layer(dtype="no"), DTYPE, "no"),
     ),
     *rows(
@@ -83,6 +88,64 @@ ROWS: list[Row] = [
             "-7",
         ),
         (lambda: tg.train.CheckpointManager(tg.train.Checkpoint(), 5, 3), VALUE, "5"),
+    ),
+    *rows(
+        "train.ExponentialMovingAverage",
+        (lambda: tg.train.ExponentialMovingAverage("no"), DTYPE, "no"),
+        (lambda: tg.train.ExponentialMovingAverage([0.5, 0.9]), DTYPE, "[0.5, 0.9]"),
+        (lambda: tg.train.ExponentialMovingAverage(0.9, num_updates=1j), DTYPE, "1j"),
+        (lambda: tg.train.ExponentialMovingAverage(0.9, zero_debias="no"), DTYPE, "no"),
+        (lambda: tg.train.ExponentialMovingAverage(0.9, name=5), DTYPE, "5"),
+    ),
+    *rows(
+        "train.ExponentialMovingAverage().apply",
+        (lambda: AVERAGE.apply(VARIABLE), (DTYPE, VALUE), "Variable"),
+        (lambda x: AVERAGE.apply([x]), DTYPE, "f32[2,3]"),
+        (lambda: AVERAGE.apply([COUNT]), DTYPE, "int32"),
+        (lambda x: AVERAGE.average(x), DTYPE, "f32[2,3]"),
+    ),
+    *rows(
+        "utils.set_random_seed",
+        (lambda: tg.utils.set_random_seed("no"), DTYPE, "no"),
+        (lambda: tg.utils.set_random_seed(-1), VALUE, "-1"),
+        (lambda: tg.utils.set_random_seed(2**32), VALUE, "4294967296"),
+        (lambda: tg.utils.set_random_seed(True), DTYPE, "True"),
+    ),
+    *rows(
+        "utils.to_categorical",
+        (lambda: tg.utils.to_categorical([0, -1]), FAILED, "-1"),
+        (lambda: tg.utils.to_categorical([0, 3], 3), FAILED, "3", "3 classes"),
+        (lambda: tg.utils.to_categorical([0.5]), DTYPE, "0.5"),
+        (lambda: tg.utils.to_categorical(["no"]), DTYPE, "no"),
+        (lambda: tg.utils.to_categorical([0], -2), SHAPE, "-2"),
+        (lambda i: tg.utils.to_categorical(i), SHAPE, "i32[3]"),
+    ),
+    *rows(
+        "utils.normalize",
+        (lambda: tg.utils.normalize("no"), DTYPE, "no"),
+        (lambda: tg.utils.normalize([1.0], axis=3), SHAPE, "3"),
+        (lambda: tg.utils.normalize([1.0], order="no"), DTYPE, "no"),
+        (lambda x: tg.utils.normalize(x, axis=3), SHAPE, "3"),
+    ),
+    *rows(
+        "utils.pad_sequences",
+        (lambda: tg.utils.pad_sequences(5), DTYPE, "5"),
+        (lambda: tg.utils.pad_sequences([[1], 5]), DTYPE, "5"),
+        (lambda: tg.utils.pad_sequences([[0.5]]), DTYPE, "0.5", "int32"),
+        (lambda: tg.utils.pad_sequences([[1]], maxlen=-2), SHAPE, "-2"),
+        (lambda: tg.utils.pad_sequences([[1]], padding="no"), VALUE, "no"),
+        (lambda: tg.utils.pad_sequences([[[1, 2]], [[1]]]), SHAPE, "(2,)", "(1,)"),
+    ),
+    *rows(
+        "layers.Normalization().adapt",
+        (lambda: tg.layers.Normalization().adapt(5), DTYPE, "5"),
+        (lambda: tg.layers.Normalization().adapt([[1.0]]), DTYPE, "[1.0]"),
+        (lambda: tg.layers.Normalization().adapt([]), VALUE),
+        (lambda: tg.layers.Normalization().adapt(ONES[:0]), VALUE),
+        (lambda: tg.layers.Normalization().adapt([ONES, ONES[:, :2]]), SHAPE, "(2, 2)", "3"),
+        (lambda: tg.layers.Normalization(mean=0.0, variance=1.0).adapt(ONES), VALUE),
+        (lambda: tg.layers.Normalization(mean=0.0), VALUE, "0.0", "None"),
+        (lambda: tg.layers.Normalization(mean=[0.0], variance=1.0), SHAPE, "(1,)", "()"),
     ),
     *rows(
         "train.latest_checkpoint",

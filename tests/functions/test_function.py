@@ -990,6 +990,20 @@ def test_arrays_are_returned_as_tensors():
     assert isinstance(result, tg.Tensor) and result.dtype == tg.float64
 
 
+def test_a_shape_is_returned_as_a_tensor():
+    @tg.function(input_signature=[tg.TensorSpec([None, 3])])
+    def f(x):
+        return x.shape, {"rest": x.shape[1:]}
+
+    shape, parts = f(tg.ones([5, 3]))
+    assert shape.dtype is tg.int32 and shape.numpy().tolist() == [5, 3]
+    assert parts["rest"].numpy().tolist() == [3]
+    chosen = tg.cond(tg.constant(True), lambda: tg.ones([2]).shape, lambda: tg.ones([4]).shape)
+    assert chosen.numpy().tolist() == [2]
+    with pytest.raises(tg.errors.ShapeError, match="the rank is unknown"):
+        tg.function(lambda: tg.TensorShape(None))()
+
+
 def test_none_is_returned_as_none():
     assert tg.function(lambda: None)() is None
 

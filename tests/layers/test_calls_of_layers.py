@@ -244,3 +244,35 @@ def test_training_does_not_reach_into_a_function_that_other_calls_use():
     step = tg.function(lambda x: model(x, training=True))
     step(X), model(X)
     assert set(seen) == {None} and inside[0] is True and inside[-1] is None
+
+
+def test_a_sequential_calls_each_layer_once():
+    """What layers change, and the random numbers that they draw, changed twice in each call."""
+
+    class Counts(tg.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.count = tg.Variable(0, trainable=False)
+
+        def call(self, inputs):
+            self.count.assign_add(1)
+            return inputs
+
+    layer = Counts()
+    model = tg.layers.Sequential([tg.layers.Sequential([layer])])
+    model(tg.ones([1, 2]))
+    assert layer.count.numpy() == 1
+    tg.function(model)(tg.ones([1, 2]))
+    assert layer.count.numpy() == 2
+    assert model.compute_mask(tg.ones([1, 2])) is None
+
+    class Masked(tg.layers.Sequential):
+        def compute_mask(self, inputs, mask=None):
+            return tg.constant([[True, False]])
+
+    inside = tg.layers.Masking()
+    assert Masked([tg.layers.Dense(1)])(tg.ones([1, 2, 1]))._keras_mask.numpy().tolist() == [
+        [True, False]
+    ]
+    masked = tg.layers.Sequential([inside])(tg.constant([[[1.0], [0.0]]]))
+    assert masked._keras_mask.numpy().tolist() == [[True, False]]

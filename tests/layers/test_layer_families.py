@@ -1,5 +1,7 @@
 """Every layer of a family: values against NumPy and JAX, weights, gradients, open sizes, saving."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -926,3 +928,55 @@ def test_masking():
     near(layer(x), [[[1.0, 2.0], [0.0, 0.0], [-1.0, 0.0]]])
     assert layer.compute_mask(x).numpy().tolist() == [[True, False, True]]
     near(L.Sequential([layer, pool])(x), [[0.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("axis", "shape"),
+    [(-1, (6, 3)), (None, (5,)), ((1, 3), (4, 2, 5, 3)), (0, (2, 7)), (2, (8, 2, 3))],
+)
+@pytest.mark.parametrize("kind", ["array", "tensor", "batches", "tuples"])
+def test_normalization_adapts_to_data(axis, shape, kind):
+    x = 100 + 3 * sample(*shape)
+    kept = () if axis is None else tuple(k % len(shape) for k in np.atleast_1d(axis))
+    others = tuple(k for k in range(len(shape)) if k not in kept)
+    parts = [x] if 0 in kept else [x[:1], x[1:1], x[1:]]
+    data = {"array": x, "tensor": tg.constant(x), "batches": parts}
+    data["tuples"] = ((part, "label") for part in parts)
+    layer, back = L.Normalization(axis), L.Normalization(axis, invert=True)
+    layer.adapt(data[kind])
+    wanted = (x - x.mean(others, keepdims=True)) / x.std(others, keepdims=True)
+    y = tg.function(layer)(tg.constant(x, tg.float32))
+    assert np.allclose(y.numpy(), wanted, atol=1e-3)
+    assert np.allclose(layer.mean.numpy(), x.mean(others, keepdims=True), 1e-6)
+    assert np.allclose(layer.variance.numpy(), x.var(others, keepdims=True), 1e-5)
+    back.adapt(x)
+    assert np.allclose(back(y).numpy(), x, 1e-5)
+    assert [v.name for v in layer.variables] == ["mean", "variance", "count"]
+    assert layer.trainable_variables == []
+
+
+def test_normalization_adapts_in_parts(monkeypatch):
+    """Large arrays, of integers too, are averaged in float64, some rows at a time."""
+    module = importlib.import_module("tracegraph.layers.normalisation.adapted")
+    monkeypatch.setattr(module, "_CHUNK", 10)
+    x = np.arange(10**6, 10**6 + 24, dtype=np.int32).reshape(8, 3)
+    layer = L.Normalization()
+    before = layer(np.float32([[1, 2, 3]])).numpy()
+    assert before.tolist() == [[1, 2, 3]]  # mean 0, variance 1
+    layer.adapt(x)
+    assert np.allclose(layer.variance.numpy(), x.var(0), 1e-6)
+    assert np.allclose(layer(x[:2]).numpy(), (x[:2] - x.mean(0)) / x.std(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_normalization_with_a_given_mean(dtype):
+    layer = L.Normalization((1, 2), mean=[1.0, 2.0], variance=[0.0, 4.0], dtype=dtype)
+    x = sample(3, 4, 2)
+    y = layer(x)
+    wanted = (x - [1, 2]) / [1e-7, 2]
+    assert y.dtype is layer.compute_dtype
+    assert np.allclose(y.numpy().astype(float), wanted, 1e-2 if "mixed" in dtype else 1e-5)
+    model = tg.layers.Sequential([L.Normalization(mean=3.0, variance=2.0), L.Dense(1)])
+    assert model(tg.constant([[1], [2], [3]])).shape == (3, 1)
+    with pytest.raises(tg.errors.ShapeError, match="the mean has 2 elements along axis 2"):
+        layer.build([3, 4, 5])

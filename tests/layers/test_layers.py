@@ -126,7 +126,7 @@ def test_activations_by_name_or_function(activation):
         (lambda: tg.layers.Conv2D(2, 3, data_format="NCHW"), "channels_first"),
         (lambda: tg.layers.MaxPool2D((2, 2, 2)), "pool_size"),
         (lambda: tg.layers.Dropout(1.0), "rate"),
-        (lambda: tg.layers.Dense(2, name="not a name"), "name"),
+        (lambda: tg.layers.Dense(2, name="not/a name"), "name"),
     ],
 )
 def test_bad_arguments_are_errors(make, words):
@@ -354,13 +354,14 @@ def test_lists_of_arrays_are_structures_as_in_keras():
     assert more.shape == (3, 1)
 
 
-def test_a_sequential_gives_layers_by_name_and_its_output_shape():
+def test_a_sequential_gives_layers_by_name_and_its_shapes():
     first, second = tg.layers.Dense(4, name="first"), tg.layers.Dense(2)
     model = tg.layers.Sequential([first, second])
-    with pytest.raises(AttributeError, match="no output_shape before it is called"):
-        _ = model.output_shape
+    for name in ("input_shape", "output_shape"):
+        with pytest.raises(AttributeError, match=f"no {name} before it is called"):
+            getattr(model, name)
     model.build([None, 3])
-    assert model.output_shape == (None, 2)
+    assert (model.input_shape, model.output_shape) == ((None, 3), (None, 2))
     assert model.get_layer("first") is first and model.get_layer(index=-1) is second
     for arguments, words in (
         ({"name": "third"}, "no layers have the name 'third'"),
@@ -700,3 +701,25 @@ def test_the_seed_of_an_initializer_is_an_int_of_any_size():
         with pytest.raises(tg.errors.DTypeError, match="a seed is an int, not") as error:
             tg.initializers.RandomNormal(seed=seed)([3])
         assert "test_layers.py" in str(error.value) and "fix: use an int" in str(error.value)
+
+
+def test_names_that_are_not_identifiers(tmp_path):
+    """Keras' names are texts without a slash: they go through graphs, their text, and files."""
+    model = tg.layers.Sequential([tg.layers.Dense(2, name="top-2 of 3")], name="1st model")
+    top = tg.metrics.SparseTopKCategoricalAccuracy(2, name="top-2-accuracy")
+    assert (top.name, tg.optimizers.SGD(name="the best").name) == ("top-2-accuracy", "the best")
+    f = tg.function(model)
+    before = f(tg.ones([1, 3])).numpy()
+    graph = f.graph(tg.ones([1, 3]))
+    assert any("top-2 of 3" in node.source.scope for node in graph.nodes)
+    assert tg.Graph.from_text(graph.as_text()).as_text() == graph.as_text()
+    model.serve = f
+    tg.saved_model.save(model, tmp_path / "m")
+    loaded = tg.saved_model.load(tmp_path / "m")
+    assert loaded.name == "1st model" and loaded.layers[0].name == "top-2 of 3"
+    assert np.array_equal(before, loaded.serve(tg.ones([1, 3])).numpy())
+    for name in ("a/b", "", 5):
+        with pytest.raises(ValueError, match="not a valid module name"):
+            tg.layers.Dense(2, name=name)
+    with pytest.raises(ValueError, match="use letters, digits and underscores"):
+        tg.Module(name="top-2")

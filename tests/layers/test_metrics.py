@@ -532,7 +532,7 @@ def test_dtypes_and_names():
     ("call", "kind", "words"),
     [
         (lambda: metrics.Mean(dtype=tg.bool), TypeError, "Mean: dtype is bool"),
-        (lambda: metrics.Mean("a name"), ValueError, "not a valid module name"),
+        (lambda: metrics.Mean(name="a/name"), ValueError, "not a valid module name"),
         (lambda: metrics.Mean()(["a"]), TypeError, "cannot be a tensor"),
         (lambda: metrics.Mean()([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, "Mean: the shapes"),
         (lambda: metrics.Accuracy()([1, 2], [1, 2, 3]), ValueError, "Accuracy: the shapes"),

@@ -358,7 +358,7 @@ def test_completion_shows_what_a_module_is_for():
         ),
         *("layers", "linalg", "losses", "math", "metrics", "nest", "nn", "numpy", "optimizers"),
         *("quantization", "random", "raw_ops", "saved_model", "signal", "testing", "train"),
-        *("activations", "constraints", "keras", "regularizers"),
+        *("activations", "constraints", "keras", "regularizers", "utils"),
     }
     for name in modules:
         module = getattr(tg, name)

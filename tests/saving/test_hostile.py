@@ -351,8 +351,8 @@ def test_what_is_called_is_a_function(model):
 
 
 def test_the_name_of_a_module(model):
-    text = changed(model, lambda m: attribute(m, "_name").__setitem__(1, "a b"))
-    assert text.endswith("the name of a module is a string, and an identifier")
+    text = changed(model, lambda m: attribute(m, "_name").__setitem__(1, "a/b"))
+    assert text.endswith("the name of a module is a text without a slash")
 
 
 def test_names_that_are_twins(model):

@@ -169,7 +169,6 @@ ABSENT = {
         _APART,
         "use tg.image for its layers of pictures, NumPy for others",
     ),
-    "keras.utils": ("data are prepared by NumPy", "use NumPy, tg.one_hot, tg.random.set_seed"),
     "keras.datasets": ("there are no datasets", "use those of a package such as scikit-learn"),
     "keras.callbacks": (
         "training is a loop of your own",
@@ -266,7 +265,7 @@ LATER = frozenset(
     [
         *("activations", "constraints", "distribute", "export", "image", "initializers", "keras"),
         *("layers", "losses", "metrics", "numpy", "optimizers", "quantization", "raw_ops"),
-        *("regularizers", "saved_model", "signal", "testing", "train"),
+        *("regularizers", "saved_model", "signal", "testing", "train", "utils"),
     ]
 )
 

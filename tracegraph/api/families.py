@@ -83,11 +83,6 @@ _RULES: list[tuple[str, str, str]] = [
         "processes are joined by a call",
         "use tg.distribute.initialize",
     ),
-    (
-        r"train\.ExponentialMovingAverage",
-        "optimizers keep averages",
-        "use tg.optimizers.Adam(use_ema=True)",
-    ),
     (r"fingerprint", "bytes are hashed by Python", "use hashlib, outside of functions"),
     # Devices and TensorFlow's machinery.
     (
@@ -253,7 +248,7 @@ _RULES: list[tuple[str, str, str]] = [
         "use tg.TensorSpec, tg.layers.Layer and tg.Variable",
     ),
     (
-        r"keras\.(quantizers|Quantizer|legacy|version|visualization|distillation|utils|Function|Model)",
+        r"keras\.(quantizers|Quantizer|legacy|version|visualization|distillation|Function|Model)",
         "there is no such part of Keras",
         "use tg.layers, tg.optimizers, tg.losses and tg.metrics",
     ),
@@ -263,7 +258,7 @@ _RULES: list[tuple[str, str, str]] = [
         "write a subclass of tg.layers.Layer",
     ),
     (
-        r"layers\.Random\w+|layers\.(CenterCrop|Resizing|Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
+        r"layers\.Random\w+|layers\.(Pipeline|AutoContrast|MixUp|CutMix|Equalization)\w*",
         "pictures are changed by functions",
         "use tg.image, in the function that reads the batch",
     ),
@@ -273,7 +268,7 @@ _RULES: list[tuple[str, str, str]] = [
         "use tg.layers.ReLU(threshold=1.0)",
     ),
     (
-        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|Discretization|CategoryEncoding|Normalization|FeatureSpace)",
+        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|Discretization|CategoryEncoding|FeatureSpace)",
         "data are prepared before they are tensors",
         "use NumPy, tg.one_hot, or tg.raw_ops.Bucketize",
     ),
@@ -334,6 +329,7 @@ _REST: list[tuple[str, str, str]] = [
         "write a subclass of tg.initializers.Initializer",
     ),
     (r"config\.\w+(\.\w+)*", "devices are JAX's", "use JAX's settings, or leave it out"),
+    (r"(keras\.)?utils\.\w+(\.\w+)*", "data are prepared by NumPy", "use NumPy"),
 ]
 _FIRST, _LAST = (
     [(re.compile(pattern), reason, fix) for pattern, reason, fix in rules]

@@ -8,6 +8,7 @@ from tracegraph.layers import (
     attention,
     base,
     core,
+    images,
     merging,
     noise,
     normalisation,
@@ -41,6 +42,13 @@ from tracegraph.layers.core import (
     Masking as Masking,
     Rescaling as Rescaling,
 )
+from tracegraph.layers.images.moving import (
+    RandomFlip as RandomFlip,
+    RandomRotation as RandomRotation,
+    RandomTranslation as RandomTranslation,
+    RandomZoom as RandomZoom,
+)
+from tracegraph.layers.images.sizes import CenterCrop as CenterCrop, Resizing as Resizing
 from tracegraph.layers.merging import (
     Add as Add,
     Average as Average,
@@ -69,6 +77,7 @@ from tracegraph.layers.noise import (
     SpatialDropout2D as SpatialDropout2D,
     SpatialDropout3D as SpatialDropout3D,
 )
+from tracegraph.layers.normalisation.adapted import Normalization as Normalization
 from tracegraph.layers.normalisation.batch import BatchNormalization as BatchNormalization
 from tracegraph.layers.normalisation.examples import (
     GroupNormalization as GroupNormalization,
@@ -157,7 +166,7 @@ from tracegraph.layers.windows.pooling import (
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
 # Submodules are not public names.
-del activations, attention, base, core, merging, noise, normalisation
+del activations, attention, base, core, merging, noise, normalisation, images
 del recurrent, sequential, shaping, windows, wrappers
 
 if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public

@@ -105,6 +105,7 @@ class Layer(Module):
     _computes_in_full = False
     #: Whether the mask of the inputs is that of the outputs too, as where steps stay apart.
     supports_masking = False
+    _is_named_as_in_keras = True
     #: Whether the `mask` of a call, if there is one, is about steps.
     _masks_steps = True
 
@@ -184,6 +185,10 @@ class Layer(Module):
         """
         return mask if self.supports_masking else None
 
+    def _mask_of_call(self, inputs: Nest, mask: TensorLike | None) -> TensorLike | None:
+        """The mask of what a call returned, which has none."""
+        return self.compute_mask(inputs, mask)
+
     @overload
     def __call__(self: _OpenLayer, inputs: Nest, *more: Any, **arguments: Any) -> Tensor: ...
     @overload
@@ -252,7 +257,7 @@ class Layer(Module):
             if self.activity_regularizer is not None:
                 self._regularize(result)
         if mask_of(result) is None:
-            masks = self.compute_mask(x, mask)
+            masks = self._mask_of_call(x, mask)
             if masks is not None:
                 result = identity(result) if result is x else result  # x may be the caller's
                 give_masks(result, masks)

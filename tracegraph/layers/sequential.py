@@ -44,6 +44,8 @@ class Sequential(Layer):
         self._input: TensorSpec | None = None
         #: The shape of each layer's output at the first call.
         self._shapes: list[Any] = []
+        #: The shape of the inputs then.
+        self._shape_of_inputs: Any = None
         if not isinstance(layers, Iterable):
             refuse_kind("Sequential", "layers is a list", layers, fix=_LAYERS)
         for layer in layers:
@@ -115,6 +117,14 @@ class Sequential(Layer):
             fact = "a Sequential has no output_shape before it is called"
             fail_absent("output_shape", fact, "begin it with tg.layers.Input, or call it first")
         return _plain_shape(self._shapes[-1])
+
+    @property
+    def input_shape(self) -> tuple[int | None, ...] | list[tuple[int | None, ...]]:
+        """The shape of the inputs at the first call, as a tuple with None for open sizes."""
+        if not self._shapes:
+            fact = "a Sequential has no input_shape before it is called"
+            fail_absent("input_shape", fact, "begin it with tg.layers.Input, or call it first")
+        return _plain_shape(self._shape_of_inputs)
 
     def _build_known(self) -> None:
         if self._input is not None and self.layers:
@@ -189,12 +199,19 @@ class Sequential(Layer):
             x = layer(x, training=training) if is_function else layer(x)
             if not self._shapes:
                 shapes.append(nest.map_structure(tree_shape, x))
-        self._shapes = self._shapes or shapes
+        if shapes:
+            self._shapes, self._shape_of_inputs = shapes, tree_shape(inputs)
         return x
 
     def compute_mask(self, inputs: Nest, mask: TensorLike | None = None) -> TensorLike | None:
         """The mask of the outputs, given the inputs and their mask; it calls the layers."""
         return mask_of(self.call(inputs, mask=mask))  # type: ignore[no-any-return]
+
+    def _mask_of_call(self, inputs: Nest, mask: TensorLike | None) -> TensorLike | None:
+        """None: the last layer gave its result a mask, or not. To ask `compute_mask` would call all
+        layers again, and what they change would change twice."""
+        is_own = type(self).compute_mask is Sequential.compute_mask
+        return None if is_own else self.compute_mask(inputs, mask)
 
 
 def Input(

@@ -67,7 +67,7 @@ class Metric(Module):
     (3.0, 3.0)
     """
 
-    _holds_weights = False
+    _holds_weights, _is_named_as_in_keras = False, True
 
     def __init__(self, dtype: DTypeLike | None = None, name: str | None = None) -> None:
         super().__init__(name)

@@ -84,7 +84,7 @@ class Optimizer(Module):
     ValueError) for one that is out of range: below zero, or a `beta` of 1 or more.
     """
 
-    _holds_weights = False
+    _holds_weights, _is_named_as_in_keras = False, True
 
     #: The names of the slots, the variables that each variable has beside it.
     slot_names: tuple[str, ...] = ()

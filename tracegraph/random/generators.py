@@ -297,7 +297,8 @@ def set_global_generator(generator: Generator) -> None:
 
 def set_seed(seed: int | None) -> None:
     """Restarts all random numbers of this program: the same seed gives the same sequence, and None
-    one that differs in each run, as before any seed was set.
+    one that differs in each run, as before any seed was set. A loaded model goes on from the state
+    that was saved with it, whatever the seed.
 
     >>> tg.random.set_seed(1)
     >>> first = tg.random.uniform([2]).numpy()

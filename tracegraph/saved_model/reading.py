@@ -43,6 +43,7 @@ from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReade
 from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
 from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
+from tracegraph.state.module import is_name
 from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.trace import Traced
 
@@ -289,10 +290,8 @@ class Loader:
         for row in entry.pairs()["attributes"].items():
             name, given = row.two()
             value = self._decoder.read(given)
-            if name.text() == "_name" and not (
-                value is None or (isinstance(value, str) and value.isidentifier())
-            ):
-                given.fail("the name of a module is a string, and an identifier")
+            if name.text() == "_name" and not (value is None or is_name(value)):
+                given.fail("the name of a module is a text without a slash")
             is_function = isinstance(value, (Function, ConcreteFunction))
             if name.text() == "__call__" and not is_function:
                 given.fail("what is called is a function")

@@ -10,6 +10,7 @@ import numpy as np
 from tracegraph import nest
 from tracegraph.core.shapes import Dim
 from tracegraph.core.source import Source
+from tracegraph.core.tensorshape import TensorShape
 from tracegraph.errors import DTypeError, Mismatch, TraceError, fact_of, fail, kind_of, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
@@ -78,7 +79,7 @@ def _keys(structure: nest.Structure) -> Iterator[Any]:
 def _result_leaf(leaf: Any, name: str, place: Source) -> Tensor | None:
     if leaf is None:
         return None
-    is_value = isinstance(leaf, (Tensor, Variable, bool, int, float, complex, Dim))
+    is_value = isinstance(leaf, (Tensor, Variable, TensorShape, bool, int, float, complex, Dim))
     if not is_value and not isinstance(leaf, np.ndarray | np.generic):
         fail(
             TraceError,

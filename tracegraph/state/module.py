@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 added_losses: WeakKeyDictionary[Module, list[Any]] = WeakKeyDictionary()
 
 
+def is_name(name: Any) -> bool:
+    """Whether a Module may have this name, if it is named as in Keras: a slash separates scopes."""
+    return isinstance(name, str) and name != "" and "/" not in name
+
+
 class _Losses:
     """The attribute `losses`. It has no setter: a Module may have an attribute of that name."""
 
@@ -57,15 +62,18 @@ class Module:
     finds Variables and Modules, and lists, tuples, sets and dicts of them, ordered by attribute
     name, the module's own before those of nested modules. Each is listed once.
 
-    - `name`: an identifier; by default the class name in snake case.
+    - `name`: an identifier; by default the class name in snake case. That of a layer, an optimizer
+      or a metric may be any text without a slash, as in Keras: "top-5".
 
-    Raises ValueError for a name that is not an identifier.
+    Raises ValueError for another name.
     """
 
     #: Attributes that the walk skips.
     _hidden: frozenset[str] = frozenset()
     #: Whether its variables are weights of a layer that holds it: not those of optimizers, metrics.
     _holds_weights = True
+    #: Whether its name is any text without a slash, as Keras' names are, and not an identifier.
+    _is_named_as_in_keras = False
     #: A Module that is also a Mapping is not taken apart where structures are.
     __tracegraph_leaf__ = True
 
@@ -74,16 +82,22 @@ class Module:
     losses: Any = _Losses()
 
     def __init__(self, name: str | None = None) -> None:
-        if name is not None and not (isinstance(name, str) and name.isidentifier()):
-            fail(
-                SignatureError,
-                f"{shown(name)} is not a valid module name",
-                fix="use letters, digits and underscores, not beginning with a digit",
-            )
+        if name is not None:
+            self._check_name(name)
         self._name = name or _snake_case(type(self).__name__)
         scope = scope_inside(self._name)
         if scope is not None:
             self._scope = scope
+
+    def _check_name(self, name: Any) -> None:
+        is_free = self._is_named_as_in_keras
+        if not (is_name(name) if is_free else isinstance(name, str) and name.isidentifier()):
+            letters = "use letters, digits and underscores, not beginning with a digit"
+            fail(
+                SignatureError,
+                f"{shown(name)} is not a valid module name",
+                fix='use a text without a slash, such as "top-5"' if is_free else letters,
+            )
 
     if TYPE_CHECKING:
 

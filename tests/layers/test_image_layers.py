@@ -1,0 +1,131 @@
+"""Layers of images, against NumPy and SciPy's transformations."""
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+import tracegraph as tg
+
+L = tg.layers
+X = np.random.default_rng(0).uniform(size=(2, 6, 8, 3)).astype(np.float32)
+#: SciPy's names of what is outside of an image.
+OUTSIDE = {"reflect": "reflect", "nearest": "nearest", "constant": "grid-constant"}
+
+
+def moved(x, matrix, offset, fill, order):
+    """Each channel of each image by SciPy: the pixel at p is that at matrix @ p + offset."""
+    options = {"order": order, "mode": OUTSIDE[fill], "cval": 0.5, "prefilter": False}
+    y = [
+        [ndimage.affine_transform(one[..., c], matrix, offset, **options) for c in range(3)]
+        for one in x
+    ]
+    return np.moveaxis(np.array(y), 1, -1)
+
+
+def about_middle(matrix, x=X):
+    middle = (np.array(x.shape[1:3]) - 1) / 2
+    return matrix, middle - matrix @ middle
+
+
+def turn(part):
+    a = 2 * np.pi * part
+    return about_middle(np.array([[np.cos(a), np.sin(a)], [-np.sin(a), np.cos(a)]]))
+
+
+@pytest.mark.parametrize("fill", OUTSIDE)
+@pytest.mark.parametrize(
+    ("make", "matrix", "offset"),
+    [
+        (lambda **kw: L.RandomRotation([0.13, 0.13], **kw), *turn(0.13)),
+        (lambda **kw: L.RandomRotation((-0.4, -0.4), **kw), *turn(-0.4)),
+        (lambda **kw: L.RandomTranslation([0.3, 0.3], [-0.9, -0.9], **kw), np.eye(2), [-1.8, 7.2]),
+        (lambda **kw: L.RandomZoom([0.3, 0.3], **kw), *about_middle(np.eye(2) * 1.3)),
+        (
+            lambda **kw: L.RandomZoom([-0.6, -0.6], [0.7, 0.7], **kw),
+            *about_middle(np.diag([0.4, 1.7])),
+        ),
+    ],
+)
+def test_images_are_moved(make, matrix, offset, fill):
+    for order, interpolation in enumerate(["nearest", "bilinear"]):
+        layer = make(fill_mode=fill, interpolation=interpolation, fill_value=0.5)
+        wanted = moved(X, matrix, offset, fill, order)
+        assert np.allclose(layer(X).numpy(), wanted, atol=1e-4)
+        assert np.array_equal(layer(X, training=False).numpy(), X)
+
+
+def test_what_is_outside_may_be_the_other_side():
+    layer = L.RandomTranslation([0.5, 0.5], [0.0, 0.0], fill_mode="wrap")
+    assert np.allclose(layer(X).numpy(), np.roll(X, 3, axis=1))
+
+
+def test_each_image_is_changed_in_its_own_way():
+    """In functions too, with an open number of images, and with a gradient."""
+    x = np.broadcast_to(X[:1], (20, 6, 8, 3))
+    for layer in (L.RandomRotation(0.2), L.RandomZoom(0.3, 0.3), L.RandomTranslation(0.2, 0.2)):
+        signature = [tg.TensorSpec([None, 6, 8, 3])]
+        y = tg.function(lambda x, layer=layer: layer(x), input_signature=signature)(x).numpy()
+        assert len({one.tobytes() for one in y}) == 20
+        assert y.min() >= 0 and y.max() <= 1
+    with tg.GradientTape() as tape:
+        v = tg.Variable(X)
+        total = tg.reduce_sum(L.RandomRotation([0.25, 0.25])(v))
+    assert tape.gradient(total, v).shape == X.shape
+
+
+@pytest.mark.parametrize(
+    ("mode", "axes"), [("horizontal", [(), (2,)]), ("vertical", [(), (1,)]), (None, [(), (1, 2)])]
+)
+def test_images_are_flipped_or_not(mode, axes):
+    x = np.broadcast_to(X[:1], (40, 6, 8, 3))
+    y = (L.RandomFlip(mode) if mode else L.RandomFlip())(x).numpy()
+    known = [np.flip(x, axis)[0].tobytes() for axis in axes]
+    counts = [sum(one.tobytes() == other for one in y) for other in known]
+    assert sum(counts) == 40 and min(counts) > 5
+
+
+def test_training_is_that_of_the_layer_around():
+    model = L.Sequential([L.RandomRotation([0.5, 0.5]), L.Rescaling(1.0)])
+    turned = X[:, ::-1, ::-1]
+    assert np.allclose(model(X, training=True).numpy(), turned, atol=1e-5)
+    assert np.array_equal(model(X, training=False).numpy(), X)
+    assert np.allclose(model(X).numpy(), turned, atol=1e-5)
+
+
+@pytest.mark.parametrize("height", [3, 6, 9])
+@pytest.mark.parametrize("width", [4, 5, 12])
+def test_images_are_resized(height, width):
+    """By tg.image.resize, of what is left or filled."""
+    size = (height, width)
+    rows, columns = min(6, 8 * height // width), min(8, 6 * width // height)
+    tall, wide = max(6, 8 * height // width), max(8, 6 * width // height)
+    top, left = (6 - rows) // 2, (8 - columns) // 2
+    cut = X[:, top : top + rows, left : left + columns]
+    above, before = (tall - 6) // 2, (wide - 8) // 2
+    filled = np.pad(
+        X, [(0, 0), (above, above), (before, before), (0, 0)], constant_values=np.float32(0.25)
+    )
+    cases = [
+        ({}, X),
+        ({"crop_to_aspect_ratio": True}, cut),
+        ({"pad_to_aspect_ratio": True, "fill_value": 0.25}, filled),
+    ]
+    for options, whole in cases:
+        wanted = tg.image.resize(whole, size).numpy()
+        assert np.allclose(L.Resizing(*size, **options)(X).numpy(), wanted, atol=1e-6)
+        first = L.Resizing(*size, data_format="channels_first", **options)
+        assert np.allclose(first(X[0].transpose(2, 0, 1)).numpy().transpose(1, 2, 0), wanted[0])
+    middle = L.CenterCrop(*size)(X).numpy()
+    if height <= 6 and width <= 8:
+        top, left = (6 - height) // 2, (8 - width) // 2
+        assert np.array_equal(middle, X[:, top : top + height, left : left + width])
+    else:
+        assert np.allclose(middle, tg.image.resize(cut, size).numpy(), atol=1e-6)
+
+
+def test_integers_stay_integers_where_images_are_resized():
+    x = (X * 255).astype(np.uint8)
+    y = L.Resizing(3, 4)(x)
+    assert y.dtype is tg.uint8
+    assert np.abs(y.numpy() - tg.image.resize(x, (3, 4)).numpy()).max() <= 0.5
+    assert L.CenterCrop(2, 2)(x).dtype is tg.float32

@@ -1,0 +1,1 @@
+"""Layers of images: of another size, cropped, flipped, turned, moved, zoomed."""

@@ -1,0 +1,311 @@
+"""Layers that flip, turn, move and zoom images at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph import random
+from tracegraph.array.arguments import as_choice, as_flag, as_number, sizes_of
+from tracegraph.array.creation import range as numbers
+from tracegraph.array.indexing.selection import gather, where
+from tracegraph.array.shaping import broadcast_to, expand_dims, reshape, reverse
+from tracegraph.core.types import float32, int32
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.images.sizes import OfImages
+from tracegraph.math.elementwise.arithmetic import (
+    add,
+    clip_by_value,
+    divide,
+    floormod,
+    multiply,
+    subtract,
+)
+from tracegraph.math.elementwise.logic import greater, greater_equal, less, less_equal, logical_and
+from tracegraph.math.elementwise.unary import cos, floor, negative, sin
+from tracegraph.operands.conversion import as_tensor, cast_to
+from tracegraph.typing import DTypeLike
+
+
+class _AtRandom(OfImages):
+    """A layer that changes each image at random, unless a call has `training=False`."""
+
+    seed: int | None = None
+
+    def call(self, inputs: Tensor, training: bool | None = True) -> Tensor:
+        x = cast_to(self.batch_of(inputs), self.compute_dtype)
+        is_training = training is None or as_flag(type(self).__name__, "training", training)
+        return self._as_given(self._changed(x) if is_training else x, inputs)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _draw(self, x: Tensor, low: float, high: float) -> Tensor:
+        """One number for each image, [examples, 1, 1]."""
+        count = sizes_of(type(self).__name__, x)[0]
+        if low == high:
+            return as_tensor(low, float32)
+        return random.uniform([count, 1, 1], low, high, seed=self.seed)
+
+
+class RandomFlip(_AtRandom):
+    """Each image flipped or not, with probability 1/2, in training; see `tg.image`.
+
+    - `mode`: "horizontal", "vertical", or "horizontal_and_vertical" for both or neither.
+    - `seed`: as in `tg.random.uniform`.
+    - `data_format`: "channels_last" or "channels_first".
+
+    A call that is not told otherwise, by its `training` or by a layer around, is in training.
+
+    >>> x = tg.constant([[[1.0], [2.0]]])
+    >>> y = tg.layers.RandomFlip("horizontal")(x).numpy().ravel().tolist()
+    >>> y in ([1.0, 2.0], [2.0, 1.0])
+    True
+    """
+
+    def __init__(
+        self,
+        mode: str = "horizontal_and_vertical",
+        seed: int | None = None,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        choices = ("horizontal", "vertical", "horizontal_and_vertical")
+        self.mode = as_choice("RandomFlip", "mode", mode, choices)
+        self.seed = seed
+        self._set_format(data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        axes = [axis for axis, word in ((1, "vertical"), (2, "horizontal")) if word in self.mode]
+        is_flipped = expand_dims(less_equal(self._draw(x, 0.0, 1.0), 0.5), -1)
+        return where(is_flipped, reverse(x, axes), x)
+
+
+_FILLS = ("reflect", "wrap", "constant", "nearest")
+
+
+class _Moving(_AtRandom):
+    """A layer that takes each pixel from another place of the same image."""
+
+    def _set_filling(
+        self, fill_mode: str, interpolation: str, seed: int | None, fill_value: float
+    ) -> None:
+        name = type(self).__name__
+        self.fill_mode = as_choice(name, "fill_mode", fill_mode, _FILLS)
+        self.interpolation = as_choice(
+            name, "interpolation", interpolation, ("bilinear", "nearest")
+        )
+        self.fill_value = as_number(name, "fill_value", fill_value)
+        self.seed = seed
+
+    def _range(
+        self, what: str, factor: Any, low: float = -math.inf, high: float = math.inf
+    ) -> tuple[float, float]:
+        """The least and the largest of a factor: two numbers, or one for both signs of it."""
+        name = type(self).__name__
+        if not isinstance(factor, (list, tuple)):
+            size = abs(as_number(name, what, factor, low=low, high=high))
+            return -size, size
+        if len(factor) != 2:
+            fact = f"{name}: {what} is {shown(factor)}"
+            fail(SignatureError, fact, fix="give one number, or the least and the largest")
+        first, last = (as_number(name, what, part, low=low, high=high) for part in factor)
+        return min(first, last), max(first, last)
+
+    def _taken(self, x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """The pixels at these places, [examples, height, width], which need not be whole."""
+        wide = float32 if x.dtype.size < 4 else x.dtype
+        values = cast_to(x, wide)
+        height, width = self.sides(x)
+        row, column = _inside(row, height, self.fill_mode), _inside(column, width, self.fill_mode)
+        if self.interpolation == "nearest":
+            at = [floor(add(place, 0.5)) for place in (row, column)]
+            return cast_to(self._pixels(values, *at), x.dtype)
+        top, left = floor(row), floor(column)
+        down, right = (expand_dims(subtract(a, b), -1) for a, b in ((row, top), (column, left)))
+        down, right = cast_to(down, wide), cast_to(right, wide)
+        above, below = (
+            _between(self._pixels(values, y, left), self._pixels(values, y, add(left, 1.0)), right)
+            for y in (top, add(top, 1.0))
+        )
+        return cast_to(_between(above, below, down), x.dtype)
+
+    def _pixels(self, x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """The pixels at whole places; outside, the fill value or the nearest pixel."""
+        count, *_, channels = sizes_of(type(self).__name__, x)
+        height, width = self.sides(x)
+        rows, columns = clip_by_value(row, 0, height - 1), clip_by_value(column, 0, width - 1)
+        # Places are exact in float32 only up to 2 ** 24, and rows and columns always.
+        at = add(multiply(cast_to(rows, int32), width), cast_to(columns, int32))
+        at = broadcast_to(at, [count, height, width])
+        shape = [count, height * width]
+        found = gather(reshape(x, [*shape, channels]), reshape(at, shape), batch_dims=1)
+        y = reshape(found, [count, height, width, channels])
+        if self.fill_mode != "constant":
+            return y
+        is_inside = logical_and(_is_at(row, height), _is_at(column, width))
+        return where(expand_dims(is_inside, -1), y, as_tensor(self.fill_value, x.dtype))
+
+    def _places(self, x: Tensor) -> tuple[Tensor, Tensor, float, float]:
+        """The rows [1, height, 1] and the columns [1, 1, width], counted from the middle, and the
+        middle itself."""
+        height, width = self.sides(x)
+        middle = (height - 1) / 2, (width - 1) / 2
+        rows, columns = (
+            subtract(numbers(n, dtype=float32), m) for n, m in zip((height, width), middle)
+        )
+        return reshape(rows, [1, -1, 1]), reshape(columns, [1, 1, -1]), *middle
+
+
+def _between(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    return add(x, multiply(subtract(y, x), share))
+
+
+def _is_at(place: Tensor, count: int) -> Tensor:
+    return logical_and(greater_equal(place, 0.0), less(place, float(count)))
+
+
+def _inside(place: Tensor, count: int, mode: str) -> Tensor:
+    """Where a place of a line of pixels is found, if it is outside: as in TensorFlow's
+    ImageProjectiveTransformV3."""
+    if mode == "constant":
+        return place
+    if mode == "reflect":  # dcba|abcd|dcba
+        turn = floormod(place, 2.0 * count)
+        place = where(greater_equal(turn, float(count)), subtract(2.0 * count - 1, turn), turn)
+    elif mode == "wrap" and count > 1:  # abcd|abcd|abcd
+        last = count - 1.0
+        before = add(place, multiply(add(floor(divide(negative(place), last)), 1.0), float(count)))
+        after = subtract(place, multiply(floor(divide(place, last)), float(count)))
+        place = where(less(place, 0.0), before, where(greater(place, last), after, place))
+    return clip_by_value(place, 0.0, count - 1.0)
+
+
+class RandomRotation(_Moving):
+    """Each image turned around its middle by a random angle, in training.
+
+    - `factor`: the largest part of a full turn, in both directions; or two numbers, the least and
+      the largest part, counter-clockwise.
+    - `fill_mode`: what is outside of an image: "reflect" for dcba|abcd|dcba, "wrap" for
+      abcd|abcd|abcd, "nearest" for aaaa|abcd|dddd, or "constant" for `fill_value`.
+    - `interpolation`: "bilinear" or "nearest".
+    - `seed`: as in `tg.random.uniform`.
+    - `data_format`: "channels_last" or "channels_first".
+
+    >>> x = tg.constant([[[1.0], [2.0]], [[3.0], [4.0]]])
+    >>> tg.layers.RandomRotation([0.25, 0.25])(x).numpy()[..., 0].round(3)
+    array([[2., 4.],
+           [1., 3.]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.factor = self._range("factor", factor)
+        self._set_filling(fill_mode, interpolation, seed, fill_value)
+        self._set_format(data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        angle = self._draw(x, *(2 * math.pi * part for part in self.factor))
+        across, along = cos(angle), sin(angle)
+        rows, columns, y, z = self._places(x)
+        row = add(add(multiply(columns, along), multiply(rows, across)), y)
+        column = add(subtract(multiply(columns, across), multiply(rows, along)), z)
+        return self._taken(x, row, column)
+
+
+class RandomTranslation(_Moving):
+    """Each image moved by a random part of its height and of its width, in training.
+
+    - `height_factor`, `width_factor`: the largest part, in both directions; or two numbers, the
+      least and the largest part, down and to the right.
+    - `fill_mode`, `interpolation`, `seed`, `fill_value`, `data_format`: as in `RandomRotation`.
+
+    >>> x = tg.constant([[[1.0], [2.0], [3.0]]])
+    >>> move = tg.layers.RandomTranslation(0.0, [1 / 3, 1 / 3], fill_mode="constant")
+    >>> move(x).numpy().ravel()
+    array([0., 1., 2.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float],
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.height_factor = self._range("height_factor", height_factor, -1, 1)
+        self.width_factor = self._range("width_factor", width_factor, -1, 1)
+        self._set_filling(fill_mode, interpolation, seed, fill_value)
+        self._set_format(data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        height, width = self.sides(x)
+        rows, columns, y, z = self._places(x)
+        down = multiply(self._draw(x, *self.height_factor), float(height))
+        right = multiply(self._draw(x, *self.width_factor), float(width))
+        return self._taken(x, subtract(add(rows, y), down), subtract(add(columns, z), right))
+
+
+class RandomZoom(_Moving):
+    """Each image made larger or smaller around its middle, at random, in training.
+
+    - `height_factor`: how much more of the height is seen, at most: 0.2 for 0.8 to 1.2 times the
+      height; or two numbers, the least and the largest. Negative numbers zoom in.
+    - `width_factor`: the same for the width; by default each image keeps its ratio of sides.
+    - `fill_mode`, `interpolation`, `seed`, `fill_value`, `data_format`: as in `RandomRotation`.
+
+    >>> x = tg.reshape(tg.range(16.0), [4, 4, 1])
+    >>> tg.layers.RandomZoom([-0.5, -0.5])(x).numpy()[0, :, 0]
+    array([3.75, 4.25, 4.75, 5.25], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        height_factor: float | Sequence[float],
+        width_factor: float | Sequence[float] | None = None,
+        fill_mode: str = "reflect",
+        interpolation: str = "bilinear",
+        seed: int | None = None,
+        fill_value: float = 0.0,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.height_factor = self._range("height_factor", height_factor, -1, 1)
+        is_one = width_factor is None
+        self.width_factor = None if is_one else self._range("width_factor", width_factor, -1, 1)
+        self._set_filling(fill_mode, interpolation, seed, fill_value)
+        self._set_format(data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        rows, columns, y, z = self._places(x)
+        tall = add(self._draw(x, *self.height_factor), 1.0)
+        wide = tall
+        if self.width_factor is not None:
+            wide = add(self._draw(x, *self.width_factor), 1.0)
+        return self._taken(x, add(multiply(rows, tall), y), add(multiply(columns, wide), z))
