@@ -106,7 +106,8 @@ class _StepsBack:
         place, numbers, slots, states = self._descend(front, place, numbers, slots)
         front = front - 1
         steps = jnp.minimum(self.count - front * self.length, self.length)
-        slots, _ = jax.lax.fori_loop(0, steps, self._keep, (slots, states))
+        slots = _stored(slots, self.of_block, states)
+        slots = jax.lax.fori_loop(0, steps - 1, self._keep, slots)
 
         def step_back(i: Any, results: Any) -> Any:
             return self._step_back(slots, steps - 1 - i, results)
@@ -128,7 +129,7 @@ class _StepsBack:
             number = number + blocks
             is_kept = (number < front - 1) & (place + 1 < self.of_block)
             into = place + 1
-            slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
+            slots = _stored(slots, into, states)
             numbers = numbers.at[into].set(number)
             return number, jnp.where(is_kept, into, place), numbers, slots, states
 
@@ -142,11 +143,12 @@ class _StepsBack:
 
         return jax.lax.fori_loop(0, steps, step, states)
 
-    def _keep(self, step: Any, carry: Any) -> Any:
-        slots, states = carry
-        into = self.of_block + step
-        slots = [slot.at[into].set(x) for slot, x in zip(slots, states, strict=True)]
-        return slots, self.body(*self.constants, *states)
+    def _keep(self, step: Any, slots: Any) -> Any:
+        """Stores the state behind a step, which is read from where it was stored: XLA would copy a
+        state that is both stored and carried."""
+        place = self.of_block + step
+        states = self.body(*self.constants, *(slot[place] for slot in slots))
+        return _stored(slots, place + 1, states)
 
     def _step_back(self, slots: Any, step: Any, results: Any) -> Any:
         states = [slot[self.of_block + step] for slot in slots]
@@ -154,6 +156,10 @@ class _StepsBack:
         found = self.backward(*self.constants, *states, *seeds)
         rows = zip(results, found, self.is_sum, strict=True)
         return [old + new if sums else new for old, new, sums in rows]
+
+
+def _stored(slots: Sequence[Any], place: Any, states: Sequence[Any]) -> list[Any]:
+    return [slot.at[place].set(x) for slot, x in zip(slots, states, strict=True)]
 
 
 #: From so many checkpoints on half of them are for the steps of one block, which then go back

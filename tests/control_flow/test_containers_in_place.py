@@ -559,6 +559,24 @@ def by_array(n):
     return numbers[0]
 
 
+class Holder:
+    def __init__(self, counter):
+        self.counter = counter
+
+
+TABLE = {"all": 0}
+COUNTER = Counter()
+
+
+def count_in_a_table():
+    TABLE["all"] += 1
+    return TABLE["all"]
+
+
+def count_in_an_object():
+    return COUNTER.step()
+
+
 def step_in_a_loop(n, make):
     step, m = make(), n
     for _ in range(n):
@@ -577,6 +595,7 @@ def step_in_a_branch(n, make):
     "function, make, names",
     [
         (step_in_a_loop, lambda: count_globally, {"total"}),
+        (step_in_a_branch, lambda: count_in_an_object, {"COUNTER.count"}),
         (step_in_a_loop, lambda: Counter().step, {"self.count"}),
         (step_in_a_branch, lambda: functools.partial(Counter().step), {"self.count"}),
         (step_in_a_loop, lambda: Counter.made_one, {"Counter.made"}),
@@ -584,7 +603,16 @@ def step_in_a_branch(n, make):
         (step_in_a_branch, counter, {"count"}),
         (step_in_a_branch, lambda: Switch().step, {"self.is_on", "self.mode"}),
     ],
-    ids=["global", "slots", "partial", "class", "flags", "closure", "flags in a branch"],
+    ids=[
+        "global",
+        "object",
+        "slots",
+        "partial",
+        "class",
+        "flags",
+        "closure",
+        "flags in a branch",
+    ],
 )
 def test_what_functions_from_elsewhere_set_is_told(function, make, names):
     with pytest.warns(UserWarning, match="while (the body of a loop|a branch) was traced") as told:
@@ -592,11 +620,26 @@ def test_what_functions_from_elsewhere_set_is_told(function, make, names):
     assert {str(x.message).partition(" changed")[0] for x in told} == names
 
 
+def stepped_by_a_name_of_the_module(n):
+    for _ in range(n):
+        n = n + COUNTER.step() + count_in_a_table()
+    return n
+
+
+def test_names_of_the_module_are_looked_at():
+    with pytest.warns(UserWarning, match="while the body of a loop was traced") as told:
+        tg.function(stepped_by_a_name_of_the_module)(tg.constant(3))
+    names = {str(x.message).partition(" changed")[0] for x in told}
+    assert names == {"COUNTER.count", "TABLE['all']"}
+
+
 def stepped_in_a_list(n):
     counters = [Counter(), Counter()]
+    inside = {"one": Holder(Counter())}
     for _ in range(n):
         for counter in counters:
             counter.step()
+        inside["one"].counter.step()
     return n
 
 
@@ -604,7 +647,7 @@ def test_objects_in_a_list_are_looked_at():
     with pytest.warns(UserWarning, match="while the body of a loop was traced") as told:
         tg.function(stepped_in_a_list)(tg.constant(3))
     names = {str(x.message).partition(" changed")[0] for x in told}
-    assert names == {"counters[0].count", "counters[1].count"}
+    assert names == {"counters[0].count", "counters[1].count", "inside['one'].counter.count"}
 
 
 def by_bytes(n):

@@ -1,4 +1,4 @@
-"""Reverse mode through branches and loops that call Python functions: what they made is kept."""
+"""Derivatives through branches and loops that call Python functions: what they made is kept."""
 
 import functools
 
@@ -126,14 +126,19 @@ def test_reverse_mode_reads_variables_that_python_assigns_in_a_while(call):
     np.testing.assert_allclose(slope, by_w, rtol=1e-12)
 
 
-def test_a_while_with_python_in_a_branch_runs_and_its_derivative_is_refused():
+def test_a_while_with_python_in_a_branch_has_derivatives_and_one_in_a_loop_only_runs():
     def chosen(x, steps):
         return tg.cond(x > 0.0, lambda: episode([], x, steps), lambda: x)
 
-    x = tg.constant(1.3, tg.float64)
-    found = tg.function(chosen)(x, tg.constant(2))
-    np.testing.assert_allclose(found, in_jax(1.3, 2)[0], rtol=1e-12)
-    derived = lambda: of_both_orders(chosen)(x, tg.constant(2))  # noqa: E731
+    def repeated(x, steps):
+        return tg.foldl(lambda y, _: y + chosen(x, steps), tg.range(2), 0.0 * x)
+
+    x, steps = tg.constant(1.3, tg.float64), tg.constant(2)
+    np.testing.assert_allclose(of_both_orders(chosen)(x, steps), in_jax(1.3, 2), rtol=1e-10)
+    np.testing.assert_allclose(of_both_orders(chosen)(-x, steps), [-1.3, 1.0, 0.0])
+    found = tg.function(repeated)(x, steps)
+    np.testing.assert_allclose(found, 2.0 * in_jax(1.3, 2)[0], rtol=1e-12)
+    derived = lambda: of_both_orders(repeated)(x, steps)  # noqa: E731
     raises(MissingRuleError, "calls a Python function, which it would have to call again", derived)
 
 
@@ -212,7 +217,29 @@ def in_a_branch_in_scans(f, x, k):
     return tg.foldl(lambda y, r: tg.foldl(row, ROWS, y * r), ROWS, x)
 
 
-NESTS = [in_a_scan, in_a_while, in_no_step, in_a_branch, in_a_branch_in_scans]
+def in_a_branch_that_drops_it(f, x, k):
+    """Inside a scan, which hands on what the call in the branch returned."""
+    branch = lambda y: tg.cond(y > 0.5, lambda: (f(y, k), y * k)[1], lambda: y * 1.4)  # noqa: E731
+    return tg.foldl(lambda y, row: branch(y * row), ROWS, x)
+
+
+def in_whiles_in_branches(f, x, k):
+    """Each branch has a loop of its own length, and one is inside another branch."""
+    many = lambda y, n: tg.while_loop(lambda i, _: i < n, lambda i, y: (i + 1, f(y, k)), (0, y))[1]  # noqa: E731
+    less = lambda y: tg.cond(k > 2.0, lambda: y, lambda: many(y * k, tg.cast(k * 2.0, tg.int32)))  # noqa: E731
+    one = lambda y: tg.cond(y > 0.5, lambda: many(y, tg.cast(k * 3.0, tg.int32)), lambda: less(y))  # noqa: E731
+    return one(x) * k + one(-x)
+
+
+NESTS = [
+    in_a_scan,
+    in_a_while,
+    in_no_step,
+    in_a_branch,
+    in_a_branch_in_scans,
+    in_a_branch_that_drops_it,
+    in_whiles_in_branches,
+]
 
 
 @pytest.mark.parametrize("nest", NESTS, ids=lambda f: f.__name__)
@@ -244,6 +271,57 @@ def test_each_call_of_a_py_function_is_differentiated_and_made_once(nest):
     function = tg.function(nest)
     np.testing.assert_allclose(of(by_python, calls)(x, k), wanted, rtol=1e-12)
     assert len(calls) == 2 * count
+
+
+@pytest.mark.filterwarnings("ignore:.*the function was decorated again")
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("nest", NESTS, ids=lambda f: f.__name__)
+def test_forward_mode_makes_each_call_of_a_py_function_once(nest):
+    """At top level around a function, and around reverse mode in one."""
+
+    def of(make, calls):
+        f = make(calls)
+        inner = tg.function(lambda x, k: nest(f, x, k))
+
+        def pushed(x, k):
+            directions = [tg.constant(1.0, tg.float64), tg.constant(-0.5, tg.float64)]
+            with tg.autodiff.ForwardAccumulator([x, k], directions) as accumulator:
+                y = inner(x, k)
+            return y, accumulator.jvp(y, unconnected_gradients="zero")
+
+        @tg.function
+        def both(x, k):
+            directions = [tg.constant(1.0, tg.float64), tg.constant(-0.5, tg.float64)]
+            with tg.autodiff.ForwardAccumulator([x, k], directions) as accumulator:
+                with tg.GradientTape() as tape:
+                    tape.watch([x, k])
+                    y = nest(f, x, k)
+                slopes = tape.gradient(y, [x, k], unconnected_gradients="zero")
+            return [accumulator.jvp(z, unconnected_gradients="zero") for z in (y, *slopes)]
+
+        return pushed, both
+
+    calls, x, k = [], tg.constant(0.7, tg.float64), tg.constant(1.3, tg.float64)
+    nest(by_python(calls), x, k)
+    count = len(calls)
+    for compute, known in zip(of(by_python, calls), of(by_graph, []), strict=True):
+        calls.clear()
+        np.testing.assert_allclose(compute(x, k), known(x, k), rtol=1e-12)
+        assert len(calls) == count
+
+
+def test_forward_mode_through_an_episode_takes_what_python_returned():
+    called = []
+
+    @tg.function
+    def values(x, steps):
+        with tg.autodiff.ForwardAccumulator(x, tg.ones_like(x)) as accumulator:
+            y = episode(called, x, steps)
+        return y, accumulator.jvp(y)
+
+    found = values(tg.constant(1.3, tg.float64), tg.constant(5))
+    np.testing.assert_allclose(found, in_jax(1.3, 5)[:2], rtol=1e-10)
+    assert 1 <= len(called) <= 5
 
 
 def test_rows_of_a_parallel_loop_with_a_py_function_in_a_scan():

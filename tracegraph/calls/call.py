@@ -274,11 +274,8 @@ def _planned(body: Graph) -> ResidualPlan:
             place = ("output", len(prepared.outputs) + len(extra))
             extra.append(x)
         places.append(place)
-    cuts = [node for node in prepared.nodes if node.op.cuts_runs]
-    # A node that returns only a token, such as a print, is of no use to a derivative.
-    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
-    effects = [y for node in cuts for y in _kept(node)]
-    extra += [y for y in dict.fromkeys(effects) if y not in outputs and y not in {*extra}]
+    effects = results_of_effects(prepared)
+    extra += [y for y in effects if y not in outputs and y not in {*extra}]
     if prepared is body and not extra:
         forward = body
     else:
@@ -295,7 +292,9 @@ def _all_residuals(body: Graph) -> tuple[list[Tensor], frozenset[Tensor]]:
     values that its backward graph recomputes from them."""
     reads_off_path = _may_read_off_path(body)
     made = [y for node in body.nodes for y in node.outputs if not y.type.is_static]
-    found = _residuals(body, body.outputs)
+    # What effects returned is handed on, so it may have cotangents too.
+    outputs = [*body.outputs, *results_of_effects(body)]
+    found = _residuals(body, outputs)
     while True:
         residuals, again = made_again(body, found)
         # The values that only give their sizes need not lie on a path to an output.
@@ -303,7 +302,7 @@ def _all_residuals(body: Graph) -> tuple[list[Tensor], frozenset[Tensor]]:
         computed = [x for x in sizes if x.node is not None and x.type.dtype.is_differentiable]
         off_path = [*found, *computed] if reads_off_path else computed
         # Only higher orders differentiate these reads, and their rules read more.
-        more = _residuals(body, (*body.outputs, *off_path)) if off_path else []
+        more = _residuals(body, (*outputs, *off_path)) if off_path else []
         if {*more} <= {*found, *sizes}:
             return [*residuals, *sizes], again
         found = list(dict.fromkeys((*found, *more)))
@@ -463,19 +462,29 @@ def _make_tangent_graph(
         found = jvp(builder.nodes, [env[y] for y in body.outputs], xs, ts)
         kept = [(i, t) for i, t in enumerate(found) if t is not None]
         graph = builder.finish([t for _, t in kept])
-    known = {env[y]: i for y, i in _places_of_effects(body).items()}
-    graph = dead_code(_with_known(graph, known) if known else graph)
+    known = {env[y]: i for y, i in places_of_effects(body).items()}
+    graph = dead_code(with_known(graph, known) if known else graph)
     passed("tangents", graph)
     return graph, tuple(i for i, _ in kept), tuple(known.values())
 
 
-def _places_of_effects(body: Graph) -> dict[Tensor, int]:
-    """Maps outputs of nodes where runs are cut to their output positions: a derivative must not
-    repeat effects."""
-    places = {y: i for i, y in reversed([*enumerate(body.outputs)])}
+def places_of_effects(body: Graph, first: int = 0) -> dict[Tensor, int]:
+    """Maps outputs of nodes where runs are cut to their output positions, from `first` on: a
+    derivative must not repeat effects."""
+    places = {y: i for i, y in reversed([*enumerate(body.outputs)]) if i >= first}
     cuts = [node for node in body.nodes if node.op.cuts_runs]
-    needed = [y for node in cuts if {*_kept(node)} <= places.keys() for y in _kept(node)]
-    return {y: places[y] for y in needed}
+    found = [node for node in cuts if {*_kept(node)} <= places.keys()]
+    # The token of a branch or a loop carries what is recorded of the calls in it.
+    needed = [y for node in found for y in (node.outputs if node.op.regions else _kept(node))]
+    return {y: places[y] for y in needed if y in places}
+
+
+def results_of_effects(body: Graph) -> list[Tensor]:
+    """What derivatives take from the nodes of a body that cut runs."""
+    cuts = [node for node in body.nodes if node.op.cuts_runs]
+    # A node that returns only a token, such as a print, is of no use to a derivative.
+    cuts = [node for node in cuts if any(y.type is not TOKEN for y in node.outputs)]
+    return [*dict.fromkeys(y for node in cuts for y in _kept(node))]
 
 
 def _kept(node: Node) -> Sequence[Tensor]:
@@ -487,7 +496,7 @@ def _kept(node: Node) -> Sequence[Tensor]:
     return node.outputs
 
 
-def _with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
+def with_known(graph: Graph, known: Iterable[Tensor]) -> Graph:
     """The graph with further inputs in place of nodes whose outputs are all known."""
     known = [*known]
     with Builder(graph.name) as builder:

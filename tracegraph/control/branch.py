@@ -25,10 +25,16 @@ from tracegraph.calls.call import (
     depending_through,
     naming,
     own_size,
+    places_of_effects,
     residual_plan,
     tangent_graph,
 )
-from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.control.without_prints import (
+    calls_python,
+    keeps_no_results,
+    without_prints,
+    without_tokens,
+)
 from tracegraph.core.shapes import Dim, Shape, ShapeVariable, Size, same_shape
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32, int64
@@ -164,19 +170,18 @@ class Branch(Op, abstract=True):
     # Derivatives.
 
     def recorded(self) -> Branch:
-        if any(map(keeps_no_results, self.branches)):
-            return self
         plans = [residual_plan(branch) for branch in self.branches]
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
             return self
-        return self.with_branches(_with_shared_residuals(self.branches, plans))
+        graphs = _with_shared_residuals(self.branches, plans)
+        return self.with_branches(graphs, alone=any(map(keeps_no_results, self.branches)))
 
     def vjp(self, *values: Any) -> Derivative:
         count = len(self.branches[0].outputs)
         gs, ys = values[:count], values[count : 2 * count]
         decider, *xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or any(map(keeps_no_results, self.branches)):
+        if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self._without_prints().recorded()
             ys = as_tuple(recorded(decider, *xs))
@@ -226,8 +231,7 @@ class Branch(Op, abstract=True):
         count = len(self.branches[0].outputs)
         decider, *xs = without_tokens(values[count:])
         given = tuple(t is not None for t in tangents[1:])
-        printless = self._without_prints().branches
-        found = [tangent_graph(branch, given) for branch in printless]
+        found = [_tangents(branch, given) for branch in self.branches]
         places = sorted({place for _, of_one, _ in found for place in of_one})
         # What the branches have found already; each of them takes what is its own. The others may
         # need the sizes.
@@ -445,6 +449,17 @@ def _with_shared_residuals(branches: Sequence[Graph], plans: Sequence[ResidualPl
             mine.append(place)
         chosen.append(mine)
     return [_with_slots(plan, count, slots, mine) for plan, mine in zip(plans, chosen, strict=True)]
+
+
+def _tangents(
+    branch: Graph, given: tuple[bool, ...]
+) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
+    """The tangents of a branch, which take what its Python functions returned from its outputs."""
+    is_known = calls_python(branch) and places_of_effects(branch)
+    found = tangent_graph(branch if is_known else without_prints(branch), given)
+    if found[0].has_effects:
+        without_prints(branch)  # raises the error that says what is wrong
+    return found
 
 
 def _nothing(type: TensorType) -> Tensor:

@@ -7,18 +7,19 @@ on its reverse mode is that of a scan of this length.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import applied, own_size, residual_plan
+from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.scan import Loop, Scan, stacked_steps, swapped
-from tracegraph.control.without_prints import without_prints, without_tokens
+from tracegraph.control.scan import Flags, Loop, Scan, stacked_steps, swapped
+from tracegraph.control.without_prints import without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TensorType, int32
+from tracegraph.core.types import TOKEN, TensorType, int32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import (
     Batched,
@@ -32,6 +33,7 @@ from tracegraph.ir.op import (
 )
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
+from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.vectorise import vectorise
 
 
@@ -47,6 +49,7 @@ class RecordedWhile(Loop):
     length: Size
 
     takes_zero_cotangents = True
+    can_prune = True
     can_interpret = True
     leaves_out_regions = True
     repetitions = None
@@ -115,8 +118,23 @@ class RecordedWhile(Loop):
         return (*values[: self.states], *values[self.states + 1 :])
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
-        without_prints(self.body)  # raises the error that says what is wrong
-        raise MissingRule(self, "forward")
+        count = len(self.body.outputs) + 1
+        ys = self._without_steps(values[:count])
+        found = self._as_scan().jvp(tangents, *ys, *values[count:])
+        return (*found[: self.states], None, *found[self.states :])
+
+    def pruned(self, used: Flags) -> tuple[RecordedWhile, Flags, Flags]:
+        """The loop without what is stacked for tangents that are not taken. What rules of reverse
+        mode read stays: they find it among the outputs."""
+        read = {*residual_plan(self.body).residuals} if has_plan(self.body) else set[Tensor]()
+        stacked = zip(self.body.outputs[self.states :], used[self.states + 1 :], strict=True)
+        kept = ((True,) * self.states, tuple(is_used or y in read for y, is_used in stacked))
+        takes, has = (True,) * len(self.body.inputs), (*kept[0], True, *kept[1])
+        if all(has):
+            return self, takes, has
+        outputs = itertools.compress(self.body.outputs, self._without_steps(has))
+        body = dead_code(self.body.with_outputs(tuple(outputs)))
+        return RecordedWhile(body, self.constants, self.condition, self.length), takes, has
 
     def batch(self, n: Size, batched: tuple[bool, ...], *xs: Tensor) -> Batched:
         size = own_size(self.body, n)
@@ -165,11 +183,13 @@ def recorded_while(body: Graph, constants: int, condition: Graph, length: Size) 
 
 
 def _recording(body: Graph, constants: int) -> Graph:
-    """The body that also returns, for stacking, what its rules read. Other results of Python
-    functions are not stacked: their shapes may differ from step to step."""
+    """The body that also returns, for stacking, what its rules read, and what its Python functions
+    returned. Results of open sizes are stacked only for rules: these may differ from step to
+    step."""
     plan = residual_plan(body)
     outputs = plan.forward.outputs[: len(body.outputs)]
     known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}
-    missing = [x for x in plan.residuals if x not in known]
+    kept = [y for y in results_of_effects(plan.forward) if y.type.is_static or y.type is TOKEN]
+    missing = [x for x in dict.fromkeys((*plan.residuals, *kept)) if x not in known]
     is_same = all(x is y for x, y in zip(plan.forward.inputs, body.inputs, strict=True))
     return body if is_same and not missing else plan.forward.with_outputs((*outputs, *missing))

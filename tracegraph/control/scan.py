@@ -23,10 +23,18 @@ from tracegraph.calls.call import (
     depending_through,
     derived_name,
     own_size,
+    places_of_effects,
     residual_plan,
+    results_of_effects,
+    with_known,
 )
 from tracegraph.control.branch import narrowed, spread, stacked_outputs
-from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.control.without_prints import (
+    calls_python,
+    keeps_no_results,
+    without_prints,
+    without_tokens,
+)
 from tracegraph.core.shapes import (
     ShapeVariable,
     Size,
@@ -275,7 +283,8 @@ class Scan(Loop):
         plan = residual_plan(self.body)
         known = {*plan.forward.inputs[: self.constants], *plan.forward.inputs[self.rows :]}
         known.update(plan.forward.outputs[self.states :])
-        missing = [x for x in plan.residuals if x not in known]
+        needed = dict.fromkeys((*plan.residuals, *results_of_effects(plan.forward)))
+        missing = [x for x in needed if x not in known]
         if plan.forward is self.body and not missing:
             return self.body
         return plan.forward.with_outputs((*plan.forward.outputs, *missing))
@@ -344,15 +353,15 @@ class Scan(Loop):
                 return present
             present = more
 
-    def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
+    def jvp(self, tangents: Tangents, *values: Tensor) -> tuple[Tensor | None, ...]:
         xs = without_tokens(values[len(self.body.outputs) :])
         given = self.with_states(
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        body, places = pushed_body(self.silent().body, self.constants, self.states, given)
+        body, places, known = pushed_body(self.body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
-        inputs = interleaved(ends, given, xs, tangents)
+        inputs = [*interleaved(ends, given, xs, tangents), *(values[i] for i in known)]
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])
         op = self.with_body(body, self.constants + first, self.states + states)
         found = applied(op, inputs)[self.states :]
@@ -616,10 +625,12 @@ def _joined(x: Tensor, axis: int, stacked: Mapping[Tensor, Tensor]) -> Tensor:
 
 def pushed_body(
     body: Graph, constants: int, states: int, given: Flags
-) -> tuple[Graph, tuple[int, ...]]:
-    """The body of a loop that carries tangents beside the states, and the outputs of `body` that
-    have one, states first. Its inputs are the constants and their tangents, the states and theirs,
-    the rows and theirs, where they exist."""
+) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
+    """The body of a loop that carries tangents beside the states; the outputs of `body` that have
+    one, states first; and the outputs that are known, since Python functions returned them.
+
+    Its inputs are the constants and their tangents, the states and theirs, the rows and theirs,
+    where they exist, and of each known output a row."""
     return body.cached(
         ("pushed", constants, states, given), lambda: _pushed(body, constants, states, given)
     )
@@ -627,30 +638,35 @@ def pushed_body(
 
 def _pushed(
     body: Graph, constants: int, states: int, given: Flags
-) -> tuple[Graph, tuple[int, ...]]:
-    ends = (0, constants, constants + states, len(body.inputs))
+) -> tuple[Graph, tuple[int, ...], tuple[int, ...]]:
+    rows = constants + states
+    effects = places_of_effects(body, states) if calls_python(body) else {}
+    silent = body if effects else without_prints(body)
     with Builder(derived_name(body, "jvp")) as builder:
         env: dict[Tensor, Tensor] = {}
         tangents: dict[int, Tensor] = {}
-        for start, end in itertools.pairwise(ends):
-            env.update((x, builder.input_like(x)) for x in body.inputs[start:end])
+        for start, end in itertools.pairwise((0, constants, rows, len(body.inputs))):
+            env.update((x, builder.input_like(x)) for x in silent.inputs[start:end])
             for i in range(start, end):
                 if given[i]:
                     tangents[i] = builder.input(body.inputs[i].type, f"t{i}")
-        replay(body.nodes, env)
-        ys = [env[y] for y in body.outputs]
-        found = jvp(
-            builder.nodes, ys, [env[body.inputs[i]] for i in tangents], [*tangents.values()]
-        )
+        replay(silent.nodes, env)
+        ys = [env[y] for y in silent.outputs]
+        xs = [env[silent.inputs[i]] for i in tangents]
+        found = jvp(builder.nodes, ys, xs, [*tangents.values()])
         kept = [
             (i, full(0, ys[i].type) if t is None else t)
             for i, t in enumerate(found)
             if (given[constants + i] if i < states else t is not None)
         ]
         graph = builder.finish([*ys[:states], *(t for _, t in kept)])
+    if effects:
+        graph = with_known(graph, {env[y]: i for y, i in effects.items()})
     graph = simplify(graph)
+    if graph.has_effects:
+        without_prints(body)  # raises the error that says what is wrong
     passed("tangents", graph)
-    return graph, tuple(i for i, _ in kept)
+    return graph, tuple(i for i, _ in kept), tuple(effects.values())
 
 
 #: The largest product that is hoisted out of a loop, in bytes.

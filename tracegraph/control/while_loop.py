@@ -522,7 +522,7 @@ def pushed_loop(
 ) -> tuple[While, list[Tensor], tuple[int, ...]]:
     """The loop that carries tangents beside the states, its inputs, and the states that have
     tangents, which come after the states."""
-    body, places = pushed_body(loop.body, loop.constants, loop.states, given)
+    body, places, _ = pushed_body(loop.body, loop.constants, loop.states, given)
     constants = loop.constants + sum(given[: loop.constants])
     with Builder(loop.condition.name) as builder:
         inputs = [builder.input_like(x) for x in body.inputs]
@@ -629,7 +629,7 @@ class WhileGradient(Loop):
             tuple(t is not None for t in tangents),
             lambda flags: depending_through(self.body, flags),
         )
-        pushed, places = pushed_body(self.body, self.constants, self.states, given)
+        pushed, places, _ = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, tangents)
         constants = self.constants + sum(given[: self.constants])
         # The transpose by the cotangents: the tangents of the loop, with the same number of steps.
@@ -666,7 +666,7 @@ class WhileGradient(Loop):
             return applied(op, (trips, *xs, *seeds))
         if any(True for _ in user_rules(self.body.nodes)):
             return NotImplemented
-        pushed, places = pushed_body(self.body, self.constants, self.states, given)
+        pushed, places, _ = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, dxs)
         constants = self.constants + sum(given[: self.constants])
         by_state = dict(zip(states, gs, strict=True))

@@ -23,8 +23,8 @@ def calls_python(graph: Graph) -> bool:
 
 
 def keeps_no_results(graph: Graph) -> bool:
-    """Whether reverse mode, through an enclosing branch or loop, cannot keep the results of its
-    Python functions: a loop of unknown length calls them."""
+    """Whether an enclosing loop cannot keep the results of its Python functions for derivatives: a
+    loop of unknown length calls them, and in each step they are of another number."""
     return graph.cuts_runs and any(
         _keeps_none(node.op) for inner in graph.graphs() for node in inner.nodes
     )
@@ -55,8 +55,8 @@ def _without_prints(graph: Graph) -> Graph:
             "which it would have to call again",
             fix="call the Python function outside of the loop or branch; or let a "
             "tg.numpy_function return the slope too, for a tg.custom_gradient to multiply; or stop "
-            "the gradient: tg.stop_gradient; reverse mode goes through branches and loops that "
-            "call Python functions, but not through a while that is inside of one",
+            "the gradient: tg.stop_gradient; derivatives go through branches and loops that call "
+            "Python functions, but not through a while that is inside another loop",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

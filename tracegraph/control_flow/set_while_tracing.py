@@ -253,9 +253,13 @@ _CODE = (type, FunctionType, MethodType, ModuleType)
 
 def _attributes_reached(body: Any) -> Iterator[_Setting]:
     """The numbers, flags and tensors in the objects that the body of a statement has from
-    outside, and in their classes."""
-    for name, value in _held_by(body):
-        yield from _attributes_in(name, value, 2)
+    outside, or by names of its module, and in their classes."""
+    code, known = getattr(body, "__code__", None), getattr(body, "__globals__", {})
+    names = () if code is None else dict.fromkeys(_names_in(code))
+    of_module = ((name, known[name]) for name in names if name in known)
+    for name, value in (*_held_by(body), *of_module):
+        if not name.startswith(HOOKS):
+            yield from _attributes_in(name, value, 2)
 
 
 def _held_by(body: Any) -> Iterator[tuple[str, Any]]:
@@ -281,7 +285,7 @@ def _attributes_in(path: str, value: Any, depth: int) -> Iterator[_Setting]:
     if isinstance(value, _TABLES) and not _is_object(value):
         for inner, _, _, x in _parts(path, value):
             if not isinstance(x, (*_TABLES, *_ATTRIBUTES, Tensor)):
-                yield from _attributes_in(inner, x, depth - 1)
+                yield from _attributes_in(inner, x, depth)
         return
     own = type(value)
     if own.__module__ != "builtins" and not is_of_us(own):
@@ -305,8 +309,8 @@ def _numbers_of_class(own: type) -> Iterator[_Setting]:
 
 
 def _set_by_functions(body: Any) -> Iterator[_Setting]:
-    """The names that functions from elsewhere set around them, and numbers of classes, which a body
-    can reach."""
+    """The names that functions from elsewhere set around them, the numbers and tensors in what
+    they have by names of their module, and numbers of classes, which a body can reach."""
     code, seen = getattr(body, "__code__", None), set[int]()
     if code is None:
         return
@@ -332,8 +336,11 @@ def _set_by_function(function: FunctionType, seen: set[int]) -> Iterator[_Settin
     for name, holder, value in held:
         if isinstance(value, FunctionType):
             yield from _set_by_function(value, seen)
-        elif name in stored and not name.startswith(HOOKS) and not isinstance(value, _CODE):
-            yield _Setting(name, holder, name, value)
+        elif not name.startswith(HOOKS) and not isinstance(value, _CODE):
+            if name in stored:
+                yield _Setting(name, holder, name, value)
+            if holder is known:
+                yield from _settings_in(name, value, 2, seen)
 
 
 @functools.lru_cache(maxsize=1024)
