@@ -15,7 +15,7 @@ from gc import disable, enable, isenabled
 from types import CodeType, FrameType
 from typing import Any, TypeVar, TypeVarTuple
 
-from tracegraph.core.source import is_ours
+from tracegraph.core.source import is_ours, ours_by_file
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
@@ -86,7 +86,9 @@ class Stack:
         base, known = self._base, self._known
         innermost: FrameType | None = None
         while frame is not None and frame is not known and frame is not base:
-            if not is_ours(frame.f_code.co_filename):
+            file = frame.f_code.co_filename
+            ours = ours_by_file.get(file)  # hot path: every node comes through here
+            if not (is_ours(file) if ours is None else ours):
                 if is_interrupt(frame):
                     return True
                 innermost = innermost or frame
