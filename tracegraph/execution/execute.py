@@ -163,8 +163,13 @@ class Execution:
         # A run that may never end can be abandoned, so it gets none.
         if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
             return []
-        places = (self.traced if self.rolled is None else self.rolled).assigned
-        return [self.traced.argument_count + i for i in places]
+        traced = self.traced if self.rolled is None else self.rolled
+        places = [self.traced.argument_count + i for i in traced.assigned]
+        if self.rolled is not None:
+            return places
+        new = zip(places, self.graph.outputs[self._stored], strict=True)
+        # A Variable that is resized needs a buffer of another size.
+        return [place for place, y in new if y.type == self.graph.inputs[place].type]
 
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
         """The program of a graph, within the memory budget."""
