@@ -108,7 +108,8 @@ def _size(op: str, what: str, value: Any) -> int:
 
 def _as_integers(x: Any) -> NDArray[np.int64]:
     array = np.asarray(x)
-    whole = array.astype(np.int64) if array.dtype.kind in "biuf" else None
+    with np.errstate(invalid="ignore"):
+        whole = array.astype(np.int64) if array.dtype.kind in "biuf" else None
     if whole is None or not np.array_equal(whole, array):
         fact = f"to_categorical: classes are integers, and {shown(x)} is {kind_of(x)}"
         fail(DTypeError, fact, fix="number the classes: np.unique(x, return_inverse=True)[1]")

@@ -182,3 +182,23 @@ def test_random_numbers_of_64_bits_keep_them_when_a_call_is_warm():
     expected = [again.uniform([4], maxval=2**40, dtype=tg.int64).numpy() for _ in range(8)]
     np.testing.assert_array_equal(found, np.concatenate(expected))
     assert found.max() > 2**33
+
+
+def test_a_warm_step_overwrites_a_variable_of_open_shape(monkeypatch):
+    """A first run copies what it would overwrite, and so did each run of a Variable that may be
+    resized: its sizes are compared without a copy."""
+    v = tg.Variable(np.zeros(3, np.float32), shape=[None])
+
+    @tg.function
+    def step(x):
+        v.assign(v + x)
+        return tg.reduce_sum(v)
+
+    x, firsts = tg.constant(1.0), []
+    for _ in range(3):
+        step(x)
+    first = state.Step._run_first
+    monkeypatch.setattr(state.Step, "_run_first", lambda *args: firsts.append(args) or first(*args))
+    assert step(x).numpy() == 12.0 and not firsts
+    v.assign(np.zeros(2, np.float32))
+    assert step(x).numpy() == 2.0 and len(firsts) == 1

@@ -59,6 +59,15 @@ def test_what_is_outside_may_be_the_other_side():
     assert np.allclose(layer(X).numpy(), np.roll(X, 3, axis=1))
 
 
+def test_a_place_in_the_middle_between_two_is_rounded_away_from_the_first():
+    """As in TensorFlow, so that an image moved by half a pixel loses one at both sides."""
+    x = np.arange(1.0, 5.0, dtype=np.float32).reshape(1, 1, 4, 1)
+    for part, wanted in ((1 / 8, [9, 2, 3, 4]), (-1 / 8, [2, 3, 4, 9])):
+        filled = {"fill_mode": "constant", "fill_value": 9.0, "interpolation": "nearest"}
+        layer = L.RandomTranslation(0.0, [part, part], **filled)
+        assert layer(x).numpy().ravel().tolist() == wanted
+
+
 def test_each_image_is_changed_in_its_own_way():
     """In functions too, with an open number of images, and with a gradient."""
     x = np.broadcast_to(X[:1], (20, 6, 8, 3))

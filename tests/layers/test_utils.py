@@ -17,6 +17,8 @@ def test_a_seed_is_that_of_python_numpy_and_tracegraph():
 
     assert draw() == draw()
     assert random.random() != draw()[0]
+    with pytest.raises(ValueError, match=r"from 0 to 4294967295$"):
+        utils.set_random_seed(-1)
 
 
 @pytest.mark.parametrize(

@@ -1350,3 +1350,29 @@ def test_nothing_is_given_away_where_reference_counts_cannot_be_trusted(monkeypa
     (concrete,) = step.traces
     (execution,) = concrete._executions.values()
     assert execution.program.donated == ()
+
+
+@pytest.mark.parametrize(
+    "resized",
+    [
+        lambda x: tg.concat([x, [5.0]], 0),
+        lambda x: tg.concat([x, x * 2.0], 0),
+        lambda x: x[1:],
+    ],
+)
+def test_a_function_gives_a_variable_of_open_shape_another_size(resized):
+    """Its size was held to be the one that it had before, and the assignment was refused."""
+    v = tg.Variable([1.0, 2.0, 3.0], shape=[None])
+
+    @tg.function
+    def resize():
+        v.assign(resized(v))
+        return tg.reduce_sum(v) * tg.cast(tg.size(v), tg.float32)
+
+    wanted = v.numpy()
+    for _ in range(3):
+        wanted = resized(tg.constant(wanted)).numpy()
+        assert resize().numpy() == wanted.sum() * wanted.size
+        np.testing.assert_array_equal(v.numpy(), wanted)
+    with pytest.raises(tg.errors.ShapeError, match=r"\[1,2\]|\(1, 2\)"):
+        tg.function(lambda: v.assign([[1.0, 2.0]]))()

@@ -219,10 +219,14 @@ def as_number(
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, _REAL):
         refuse_kind(op, f"{what} is a number", value, fix="use a Python float")
     if not (low <= value <= high and value < below):
-        upper = f" to below {below:g}" if below < math.inf else f" to {high:g}"
-        bounds = f"from {low:g}" + (upper if min(high, below) < math.inf else " on")
+        upper = f" to below {_bound(below)}" if below < math.inf else f" to {_bound(high)}"
+        bounds = f"from {_bound(low)}" + (upper if min(high, below) < math.inf else " on")
         fail(SignatureError, f"{op}: {what} is {value}", fix=f"use a number {bounds}")
     return value
+
+
+def _bound(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 _REAL = (int, float, np.integer, np.floating)

@@ -206,6 +206,8 @@ class Step:
         *("_are_unshared", "_known", "_looked_at", "_members", "_new_values", "_rows"),
         "program",
     )
+    #: Whether each run makes sure that the Variables are as the program takes them.
+    _is_tested = False
 
     def __init__(self, program: Any, stored: slice) -> None:
         self.program = program
@@ -256,15 +258,14 @@ class Step:
                     if not program.has_run:
                         return self.run(buffers, variables, rest, assigned)
                 # Exhausting `stores` runs the program, stores its results, and puts the outputs in
-                # `found`, unless a buffer to overwrite is shared, or a Variable has left its stack.
+                # `found`, unless a buffer to overwrite is shared, or a Variable does not fit.
                 found: dict[int, tuple[Any, ...]] = {}
                 arguments: Any = map(tuple, (chain(buffers, map(get_buffer, variables), rest),))
                 if self._are_unshared is not None:
                     counts = map(sum, (map(getrefcount, map(get_buffer, assigned)),))
                     arguments = compress(arguments, map(self._are_unshared, counts))
-                if self._members:
-                    is_row = map(is_, map(get_buffer, self._members), self._rows)
-                    arguments = compress(arguments, map(all, (is_row,)))
+                if self._is_tested:
+                    arguments = compress(arguments, self._test(variables))
                 run = program.jitted if assigned else program.run
                 if run is None:  # an interrupt has reset the program
                     return self.run(buffers, variables, rest, assigned)
@@ -285,6 +286,10 @@ class Step:
                     return found[0]
                 self._look_at(variables)
                 _unshare(assigned)
+
+    def _test(self, variables: Sequence[Slot]) -> Iterable[bool]:
+        """Tests, once it is asked, whether the Variables are still in their stacks."""
+        return map(all, (map(is_, map(get_buffer, self._members), self._rows),))
 
     def _brought(self, buffers: Sequence[Any], variables: Sequence[Slot]) -> Sequence[Any]:
         """The buffers on the program's mesh, to which the Variables move too, or where they are if

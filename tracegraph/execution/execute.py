@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,8 +163,13 @@ class Execution:
         # A run that may never end can be abandoned, so it gets none.
         if not (self.may_overwrite and COUNTS_ARE_TRUSTED) or self.graph.may_never_end:
             return []
-        places = (self.traced if self.rolled is None else self.rolled).assigned
-        return [self.traced.argument_count + i for i in places]
+        traced = self.traced if self.rolled is None else self.rolled
+        places = [self.traced.argument_count + i for i in traced.assigned]
+        if self.rolled is not None:
+            return places
+        new = zip(places, self.graph.outputs[self._stored], strict=True)
+        # A Variable that is resized needs a buffer of another size.
+        return [place for place, y in new if y.type == self.graph.inputs[place].type]
 
     def _made(self, graph: Graph, donated: Sequence[int] = ()) -> Any:
         """The program of a graph, within the memory budget."""
@@ -306,27 +312,29 @@ class Execution:
         )
 
 
-class SizedStep(Step):
-    """A step whose program is for the current sizes of Variables of open shape. It always computes
-    with a snapshot, whose sizes are compared."""
+_get_shape = operator.attrgetter("shape")
 
-    __slots__ = ("_types",)
+
+class SizedStep(Step):
+    """A step whose program is for the current sizes of Variables of open shape, which it compares
+    in each run."""
+
+    __slots__ = ("_fits", "_types")
+    _is_tested = True
 
     def __init__(self, program: Any, stored: slice, types: Sequence[TensorType]) -> None:
         super().__init__(program, stored)
         self._types = types
+        self._fits = tuple(x.shape for x in types).__eq__
 
-    def run(
-        self,
-        buffers: Sequence[Any],
-        variables: Sequence[Slot],
-        rest: Sequence[Any],
-        assigned: Sequence[Slot],
-    ) -> tuple[Any, ...]:
-        while True:
-            outputs = self._run_first(buffers, variables, rest, assigned)
-            if outputs is not None:
-                return outputs
+    def _look_at(self, variables: Sequence[Slot]) -> None:
+        super()._look_at(variables)
+        self._check(gathered(variables))
+
+    def _test(self, variables: Sequence[Slot]) -> Iterable[bool]:
+        """Tests, once it is asked, whether the Variables have the sizes of the program."""
+        shapes = map(_get_shape, map(get_buffer, variables))
+        return map(self._fits, map(tuple, (shapes,)))
 
     def _check(self, state: Sequence[Any]) -> None:
         check_sizes(self._types, state)

@@ -26,6 +26,7 @@ class StackedStep(Step):
     """A step that takes some Variables individually, followed by groups of them in stacks."""
 
     __slots__ = ("_assigned", "_groups", "_places", "_slots")
+    _is_tested = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from tracegraph.core.settings import device_scope
-from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape
+from tracegraph.core.shapes import Dim, Shape, ShapeVariable, same_shape, same_size
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import TensorShape
 from tracegraph.core.types import DType, TensorType, as_dtype
@@ -861,7 +861,12 @@ def _shape_text(type: TensorType) -> str:
 
 def _fits(declared: Shape, shape: Shape) -> bool:
     """Whether a value of `shape` may be assigned to the shape `declared`, which may be open."""
-    return isinstance(declared, ShapeVariable) or same_shape(declared, shape) is not None
+    if isinstance(declared, ShapeVariable):
+        return True
+    if isinstance(shape, ShapeVariable) or len(declared) != len(shape):
+        return False
+    pairs = zip(declared, shape, strict=True)
+    return all(same_size(a, b) is not None for a, b in pairs if isinstance(a, int))
 
 
 def _sized(value: Tensor, declared: Shape) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph.array.arguments import as_flag, as_list, refuse_kind
+from tracegraph.array.arguments import as_flag, as_list, as_number, refuse_kind
 from tracegraph.core.types import DType, bfloat16, float16, float32
 from tracegraph.errors import DTypeError, counted, fail, shown
 from tracegraph.ir.tensor import Tensor
@@ -31,7 +31,8 @@ class ExponentialMovingAverage:
     layout of the variable. Give it to a `tg.train.Checkpoint`, or keep it in a Module, to save it:
     the object itself is not saved.
 
-    Raises DTypeError (a TypeError) for a decay or a count that is not one real number.
+    Raises DTypeError (a TypeError) for a decay or a count that is not one real number, ValueError
+    for a decay, given as a number, that is not from 0 to 1.
 
     >>> v = tg.Variable([0.0, 4.0])
     >>> ema = tg.train.ExponentialMovingAverage(0.75)
@@ -51,6 +52,8 @@ class ExponentialMovingAverage:
     ) -> None:
         as_flag("ExponentialMovingAverage", "zero_debias", zero_debias)
         self._decay, self._num_updates = decay, num_updates
+        if isinstance(decay, (int, float)):
+            as_number("ExponentialMovingAverage", "decay", decay, low=0, high=1)
         _real_number("decay", decay)
         if num_updates is not None:
             _real_number("num_updates", num_updates)

@@ -24,7 +24,7 @@ from tracegraph.math.elementwise.arithmetic import (
     subtract,
 )
 from tracegraph.math.elementwise.logic import greater, greater_equal, less, less_equal, logical_and
-from tracegraph.math.elementwise.unary import cos, floor, negative, sin
+from tracegraph.math.elementwise.unary import abs as absolute, cos, floor, negative, sign, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import DTypeLike
 
@@ -124,7 +124,7 @@ class _Moving(_AtRandom):
         height, width = self.sides(x)
         row, column = _inside(row, height, self.fill_mode), _inside(column, width, self.fill_mode)
         if self.interpolation == "nearest":
-            at = [floor(add(place, 0.5)) for place in (row, column)]
+            at = [_rounded(place) for place in (row, column)]
             return cast_to(self._pixels(values, *at), x.dtype)
         top, left = floor(row), floor(column)
         down, right = (expand_dims(subtract(a, b), -1) for a, b in ((row, top), (column, left)))
@@ -160,6 +160,11 @@ class _Moving(_AtRandom):
             subtract(numbers(n, dtype=float32), m) for n, m in zip((height, width), middle)
         )
         return reshape(rows, [1, -1, 1]), reshape(columns, [1, 1, -1]), *middle
+
+
+def _rounded(place: Tensor) -> Tensor:
+    """The nearest whole number; of a half, the one that is further from 0."""
+    return multiply(sign(place), floor(add(absolute(place), 0.5)))
 
 
 def _between(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
