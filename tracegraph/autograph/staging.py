@@ -101,6 +101,7 @@ class LoopOptions:
 
 def predicate(value: Any) -> Tensor:
     """A value as a boolean condition. Raises ShapeError for a tensor with axes."""
+    value = value.size() if isinstance(value, TensorList) else value
     tensor = as_tensor(value)
     declare_result(tensor, TensorShape([]))
     tensor = one_element(tensor)
@@ -1035,7 +1036,7 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     kind = "a loop" if flags is None else "" if is_guard else "a branch"
     held = [*_held_by(body)]
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
-    kept = {id(x): x for x in held if type(x) is list}
+    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
     kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
     thread.entered.append(_Entered(kept, kind))
     try:
