@@ -74,6 +74,19 @@ def other_names(n):
     return tg.stack(xs + table[0])
 
 
+def asking_in_the_loop(n):
+    xs, pairs, total = [], [], 0
+    for i in tg.range(n):
+        if xs:
+            total += xs[-1]
+        if len(pairs) > 1:
+            total += 100 * pairs[-2][0]
+        for j in tg.range(2):
+            pairs += [tg.stack([i, j])]
+        xs += [i]
+    return total
+
+
 def asking(n):
     xs = []
     for i in tg.range(n):
@@ -106,6 +119,7 @@ def asking(n):
         (popping_behind, (4, 2)),
         (popping_in_a_step, (4, 0)),
         (other_names, (3,)),
+        (asking_in_the_loop, (4, 0)),
         (asking, (4, 1, 0)),
     ],
     ids=lambda x: getattr(x, "__name__", ""),

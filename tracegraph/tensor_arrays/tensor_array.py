@@ -632,9 +632,11 @@ class TensorList(TensorArray):
     __slots__ = ()
 
     @staticmethod
-    def of(items: Sequence[Any], dtype: DType) -> TensorList:
-        """The list of these elements."""
-        made = TensorList(dtype, size=0, dynamic_size=True)
+    def of(items: Sequence[Any], dtype: DType, shape: TensorShape) -> TensorList:
+        """The list of these elements. If there are none, it is one of elements of this shape."""
+        is_known = not items and shape.is_fully_defined()
+        known = shape if is_known else None
+        made = TensorList(dtype, size=0, dynamic_size=True, element_shape=known)
         for item in items:
             made = made.appended(item)
         return made
@@ -685,7 +687,7 @@ class TensorList(TensorArray):
     def __radd__(self, values: Any) -> Any:
         if not isinstance(values, list):
             return NotImplemented
-        return TensorList.of(values, self._dtype).extended(self)
+        return TensorList.of(values, self._dtype, self.element_shape).extended(self)
 
     def copy(self) -> TensorList:
         """Another list of the same elements."""
