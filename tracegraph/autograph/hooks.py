@@ -85,7 +85,7 @@ def if_stmt(
 ) -> None:
     """The code under `if not flag`, where malt says by a `flag` that it is to be left out, or an
     `if` of the user's. `shared` names are also read by other functions."""
-    if in_graph(cond):
+    if _is_counted_by_graph(cond):
         flags, unread = [flag] if flag else [], symbol_names[nouts:]
         state = get_state, set_state, symbol_names
         run_choice(predicate(cond), body, orelse, *state, flags, shared, unread=unread)
@@ -107,7 +107,7 @@ def while_stmt(
     before = effects_so_far()
     decides = test()
     for _ in _told(itertools.count(), WHILE):
-        if in_graph(decides):
+        if _is_counted_by_graph(decides):
             break
         if not decides:
             return
@@ -292,23 +292,30 @@ def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
 
 def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    return _operand(value, right, is_or=False) if in_graph(value) else value and right()
+    is_in_graph = _is_counted_by_graph(value)
+    return _operand(value, right, is_or=False) if is_in_graph else value and right()
 
 
 def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    return _operand(value, right, is_or=True) if in_graph(value) else value or right()
+    is_in_graph = _is_counted_by_graph(value)
+    return _operand(value, right, is_or=True) if is_in_graph else value or right()
 
 
 def _operand(value: Any, right: Callable[[], Any], is_or: bool) -> Any:
     """What Python gives for `value or right()`, or `and`: the operand that decides. A bool beside a
     number is 0 or 1, which Python's equals. Operands of other types are whether they hold."""
+    is_list = isinstance(value, TensorList)
+    value = predicate(value) if is_list else value
     is_bool = as_tensor(value).dtype.is_bool
     #: Gives the left operand in a type that the right one has, too.
     lefts: list[Callable[[], Any]] = []
 
     def other() -> Any:
         found = right()
+        is_truth = type(found) is bool or (has_dtype(found) and as_tensor(found).dtype.is_bool)
+        if is_list and not is_truth:
+            _lists().refuse_operand("or" if is_or else "and")
         if not is_bool and has_type_of(value, found):
             lefts.append(lambda: value)
         elif (is_bool or not is_or) and _is_one_number(found):  # known where it decides
@@ -337,11 +344,11 @@ def _is_one_number(value: Any) -> bool:
 
 
 def _truth(value: Any) -> Any:
-    return predicate(value) if in_graph(value) else bool(value)
+    return predicate(value) if _is_counted_by_graph(value) else bool(value)
 
 
 def not_(value: Any) -> Any:
-    return negated(predicate(value)) if in_graph(value) else not value
+    return negated(predicate(value)) if _is_counted_by_graph(value) else not value
 
 
 def is_(value: Any, other: Any) -> Any:
@@ -373,6 +380,8 @@ def _matcher(pattern: str, names: tuple[str, ...]) -> Callable[[Any, Any], tuple
 def in_(value: Any, items: Any) -> Any:
     """`value in items`. Values of a graph are compared with each item, also with those of a set or
     the keys of a dict: Python would look up the tensor itself there."""
+    if isinstance(items, TensorList):
+        return in_(value, [*items]) if items.has_known_length else items.contains(value)
     if not isinstance(items, (list, tuple, set, frozenset, dict)):
         return value in items
     compared = [x for x in items if is_carried(x)]
@@ -406,7 +415,7 @@ def all_(values: Iterable[Any]) -> Any:
 def if_exp(
     cond: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], expr_repr: str
 ) -> Any:
-    if in_graph(cond):
+    if _is_counted_by_graph(cond):
         return _chosen(cond, if_true, if_false, f"the value of `… if {expr_repr} else …`")
     return if_true() if cond else if_false()
 
@@ -432,6 +441,10 @@ def called(f: Any) -> Any:
     if isinstance(f, type):
         # Types of other metaclasses need not be hashable.
         return _OF_TENSORS.get(f, f) if type(f) is type else f
+    if type(f) is MethodType and type(f.__self__) is TensorList:
+        if f.__name__ in ("append", "extend", "pop"):
+            _lists().refuse_change(f)
+        return f
     inner = converted(f)
     if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
         return _with_converted_arguments(f)
@@ -518,12 +531,19 @@ def _is_counted_by_graph(value: Any) -> bool:
     return in_graph(value) or (isinstance(value, TensorList) and not value.has_known_length)
 
 
+def _as_python(value: Any) -> Any:
+    """A list in place of one that a loop has made grow."""
+    return [] if isinstance(value, TensorList) else value
+
+
 #: Replacements for Python's functions in converted code.
 _OF_TENSORS: dict[Any, Callable[..., Any]] = {
     all: all_,
     any: any_,
+    isinstance: lambda x, kinds: isinstance(x, kinds) or isinstance(_as_python(x), kinds),
     next: _next,
     print: _print,
+    type: lambda x, *more, **options: type(_as_python(x), *more, **options),
     **{f: _by_graph(f) for f in (bool, float, int, len)},
     **{f: _by_graph(f, of_items=True) for f in (max, min, sum)},
 }
@@ -597,9 +617,10 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     assert_stmt=assert_stmt,
     attribute_state=lambda owner, name: names_and_attributes().state_of(owner, name),
     autograph_artifact=autograph_artifact,
-    list_append=lambda items, value: _lists().list_append(items, value),
-    list_extend=lambda items, values: _lists().list_extend(items, values),
-    list_insert=lambda items, place, value: _lists().list_insert(items, place, value),
+    list_add=lambda *args, **options: _lists().list_add(*args, **options),
+    list_append=lambda *args, **options: _lists().list_append(*args, **options),
+    list_extend=lambda *args, **options: _lists().list_extend(*args, **options),
+    list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
     called=called,
     check_left_out=check_left_out,
     finally_=finally_,

@@ -101,6 +101,7 @@ class LoopOptions:
 
 def predicate(value: Any) -> Tensor:
     """A value as a boolean condition. Raises ShapeError for a tensor with axes."""
+    value = value.size() if isinstance(value, TensorList) else value
     tensor = as_tensor(value)
     declare_result(tensor, TensorShape([]))
     tensor = one_element(tensor)
@@ -441,7 +442,7 @@ class ListGrows(Exception):
     """Code appends to a list that a loop carries."""
 
     def __init__(self, items: list[Any], value: Any) -> None:
-        self.items, self.dtype, self._source = items, as_tensor(value).dtype, here()
+        self.items, self.type, self._source = items, as_tensor(value).type, here()
 
     def refuse(self) -> None:
         """Raises SignatureError."""
@@ -536,8 +537,8 @@ class _StagedLoop:
         self._before = before_statement(names, get_state())
         #: What each name has flags by, before the loop or after an iteration.
         self._conditional = [x if flags_of(x) else None for x in self._before]
-        #: The dtypes of the lists that grow, by the indices of their names.
-        self._growing: dict[int, DType] = {}
+        #: The dtypes and shapes of what the lists that grow hold, by the indices of their names.
+        self._growing: dict[int, tuple[DType, TensorShape]] = {}
         self.own = [_LoopName.before(value) for value in self._before]
         #: The containers whose items iterations change.
         self._carried_items: list[Any] = []
@@ -685,7 +686,7 @@ class _StagedLoop:
                     if is_in_loop(before):  # the outermost loop carries it
                         growth.items = before
                         raise
-                    self._growing[number] = growth.dtype
+                    self._growing[number] = growth.type.dtype, shape_of(growth.type.shape)
                     raise _Again from None
             if not is_in_loop(growth.items):
                 growth.refuse()
@@ -724,11 +725,11 @@ class _StagedLoop:
 
     def _carry_lists(self) -> None:
         """Turns the lists that grow into arrays."""
-        for number, dtype in self._growing.items():
+        for number, kind in self._growing.items():
             own, items = self.own[number], self._before[number]
             is_list = own.structure is not None and own.structure.container is not None
             if is_list and isinstance(items, list):
-                self.own[number] = _LoopName.before(TensorList.of(items, dtype))
+                self.own[number] = _LoopName.before(TensorList.of(items, *kind))
 
     def check_entered(self, entered: Tensor | None) -> None:
         """Makes a run of 0 iterations fail if a name that only the loop sets may be read."""
@@ -821,7 +822,8 @@ class _StagedLoop:
                 place.refuse(SignatureError, own.value(rest), value, "set it in every iteration")
             leaves, structure = _with_whole_arrays(value)
             if isinstance(value, TensorList) and own.structure.container is not None:
-                self._growing[number] = value.dtype  # an inner loop makes it grow
+                # An inner loop makes it grow.
+                self._growing[number] = value.dtype, value.element_shape
                 raise _Again
             if not structure.matches(own.structure):
                 before = own.structure.pack([x.initial for x in own.leaves])
@@ -1035,7 +1037,7 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     kind = "a loop" if flags is None else "" if is_guard else "a branch"
     held = [*_held_by(body)]
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
-    kept = {id(x): x for x in held if type(x) is list}
+    kept = {id(x): x for x in held if type(x) in (list, TensorList)}
     kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
     thread.entered.append(_Entered(kept, kind))
     try:

@@ -14,7 +14,7 @@ import dis
 import functools
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import (
     CellType,
     CodeType,
@@ -61,9 +61,8 @@ def telling(form: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         before = [*_settings_of(function, set())]
         result = function(*args, **kwargs)
-        for setting in before:
-            if setting.is_changed:
-                _tell(form, setting.path)
+        for setting in _changed(before):
+            _tell(form, setting.path)
         return result
 
     return called
@@ -90,13 +89,12 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
     arrays = [(path, x, copy.copy(x)) for path, x in _arrays_reached(body)]
     lists = [(path, x, len(x)) for path, x in _reached(body) if type(x) is list]
     yield
-    for setting in before.values():
-        if setting.path not in names and setting.is_changed:
-            old, new = setting.old, setting.value
-            is_plain = type(new) in _PLAIN
-            change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
-            what = "what a method or a function from elsewhere sets outside of itself, it sets"
-            _tell_of_change(setting.path, change, what, is_loop)
+    for setting in _changed(x for x in before.values() if x.path not in names):
+        old, new = setting.old, setting.value
+        is_plain = type(new) in _PLAIN
+        change = f"changed from {old!r} to {new!r}" if is_plain else "became another tensor"
+        what = "what a method or a function from elsewhere sets outside of itself, it sets"
+        _tell_of_change(setting.path, change, what, is_loop)
     for path, numbers, old in arrays:
         if path not in names and _bytes_of(numbers) != _bytes_of(old):
             what = "what is put into an array is put there"
@@ -151,6 +149,18 @@ class _Setting(NamedTuple):
         kinds = _PLAIN if is_name or self.is_attribute else _NUMBERS
         alike = type(new) is type(old) or is_name
         return type(new) in kinds and type(old) in kinds and alike and new != old
+
+
+def _changed(settings: Iterable[_Setting]) -> Iterator[_Setting]:
+    """Those that were changed, each item once: the end of a list is also one of its places."""
+    places: set[tuple[int, Any]] = set()
+    for x in settings:
+        if x.is_changed:
+            is_end = x.key == -1 and isinstance(x.holder, (list, deque))
+            place = id(x.holder), len(x.holder) - 1 if is_end else x.key
+            if place not in places:
+                places.add(place)
+                yield x
 
 
 _NUMBERS = (int, float)

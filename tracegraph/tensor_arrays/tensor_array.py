@@ -48,9 +48,9 @@ from tracegraph.operands.conversion import (
     to_int32,
 )
 from tracegraph.ops.broadcast import full
-from tracegraph.ops.elementwise import ADD, MAXIMUM, Less, LessEqual
+from tracegraph.ops.elementwise import ADD, MAXIMUM, Equal, Less, LessEqual, LogicalNot
 from tracegraph.ops.index import Gather, ScatterUpdate, size_value
-from tracegraph.ops.reduce import All, Max
+from tracegraph.ops.reduce import All, Any as AnyOf, Max
 from tracegraph.ops.shape import Concatenate, Reshape, slice_axis, with_size, with_sizes
 from tracegraph.tracing.index_checks import (
     check_at_run_time,
@@ -632,9 +632,11 @@ class TensorList(TensorArray):
     __slots__ = ()
 
     @staticmethod
-    def of(items: Sequence[Any], dtype: DType) -> TensorList:
-        """The list of these elements."""
-        made = TensorList(dtype, size=0, dynamic_size=True)
+    def of(items: Sequence[Any], dtype: DType, shape: TensorShape) -> TensorList:
+        """The list of these elements. If there are none, it is one of elements of this shape."""
+        is_known = not items and shape.is_fully_defined()
+        known = shape if is_known else None
+        made = TensorList(dtype, size=0, dynamic_size=True, element_shape=known)
         for item in items:
             made = made.appended(item)
         return made
@@ -645,9 +647,109 @@ class TensorList(TensorArray):
 
     def append(self, value: Any) -> None:
         """Appends an element."""
-        array = self.appended(value)
+        self._become(self.appended(value))
+
+    def extended(self, values: Iterable[Any]) -> TensorList:
+        """The list with further elements."""
+        if isinstance(values, TensorList) and not values.has_known_length:
+            return self._followed_by(values)
+        made = self
+        for value in [*values]:
+            made = made.appended(value)
+        return made
+
+    def _followed_by(self, values: TensorList) -> TensorList:
+        """The list and the elements of another one, of which only the run knows how many it has."""
+        if self._known_length() == 0:
+            return values._copy()  # type: ignore[return-value]
+        made = self._copy()
+        made._buffer = Concatenate(0)(self.stack(), values.stack())
+        made._written = full(1, TensorType(bool_, made._buffer.type.shape[:1]))
+        made._own_size, made._rows = ADD(self.size(), values.size()), {}
+        return made  # type: ignore[return-value]
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Appends further elements."""
+        self._become(self.extended(values))
+
+    def _become(self, array: TensorArray) -> None:
         for name in TensorArray.__slots__:
             setattr(self, name, getattr(array, name))
+
+    def __iadd__(self, values: Any) -> TensorList:
+        self.extend(values)
+        return self
+
+    def __add__(self, values: Any) -> Any:
+        is_list = isinstance(values, (list, TensorList))
+        return self.extended(values) if is_list else NotImplemented
+
+    def __radd__(self, values: Any) -> Any:
+        if not isinstance(values, list):
+            return NotImplemented
+        return TensorList.of(values, self._dtype, self.element_shape).extended(self)
+
+    def copy(self) -> TensorList:
+        """Another list of the same elements."""
+        return self._copy()  # type: ignore[return-value]
+
+    def pop(self, index: int = -1) -> Tensor:
+        """Removes the last element, and returns it: behind the loop, since there it only grows. A
+        list that is empty is an error, in a graph when it runs."""
+        length = self._known_length()
+        if self.grows:  # the largest size of a step would not be that at its end
+            self._refuse(".pop()")
+        if index != -1 and (length is None or index != length - 1):
+            fail(
+                SignatureError,
+                f".pop({shown(index)}) of a list to which a loop appends, which may only lose its "
+                "last item",
+                fix="take what is left as a tensor: tg.stack(xs)[1:]",
+            )
+        fact, fix = "pop from a list that is empty", "where `if xs:` holds, read xs[-1]"
+        if length == 0:
+            fail(InvalidArgumentError, fact, fix=fix)
+        if length is None:
+            _check(Less()(as_tensor(0, int32), self.size()), fact, fix)
+        value, array = self[-1], self._copy()
+        array._own_size = ADD(self.size(), as_tensor(-1, int32)) if length is None else length - 1
+        array._rows = {k: x for k, x in self._rows.items() if length is None or k < length - 1}
+        self._become(array)
+        return value
+
+    def contains(self, value: Any) -> Tensor:
+        """Whether a scalar is among the elements. Raises ShapeError for others."""
+        if self.element_shape.rank != 0:
+            fail(
+                ShapeError,
+                f"`in` compares scalars, and the elements are those of {self._text()}",
+                fix="compare them by tg.reduce_all and tg.reduce_any",
+            )
+        return AnyOf(None)(as_tensor(self.stack() == value))
+
+    __hash__ = TensorArray.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        """Whether it is equal to a list of Python's: a tensor where only the run knows whether it
+        is empty, as that one is. Arrays are equal if they are one object."""
+        if not isinstance(other, list):
+            return NotImplemented
+        if (length := self._known_length()) is not None:
+            return [*self] == other if length == len(other) else False
+        if other:
+            fail(
+                TraceError,
+                "a list to which a loop appends is compared with another one, and its length is "
+                "known only when the graph runs",
+                fix="compare tensors: tg.stack(x)",
+            )
+        return Equal()(self.size(), as_tensor(0, int32))
+
+    def __ne__(self, other: object) -> Any:
+        is_equal = self.__eq__(other)
+        if isinstance(is_equal, Tensor):
+            return LogicalNot()(is_equal)
+        return is_equal if is_equal is NotImplemented else not is_equal
 
     @property
     def has_known_length(self) -> bool:
@@ -705,7 +807,7 @@ class TensorList(TensorArray):
         return self.stack()
 
 
-_METHODS_OF_LISTS = ("clear", "extend", "insert", "pop", "remove", "reverse", "sort")
+_METHODS_OF_LISTS = ("clear", "insert", "remove", "reverse", "sort")
 
 
 def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:

@@ -26,6 +26,7 @@ from tracegraph.autograph.state_values import (
 )
 from tracegraph.core.source import HOOKS, here, is_of_us, is_ours
 from tracegraph.errors import SignatureError, fail, message, shown, warn
+from tracegraph.tensor_arrays.tensor_array import TensorList
 
 #: A graph does not carry the items of larger tables.
 _MOST_ITEMS = 1000
@@ -116,7 +117,7 @@ def inside(body: Any) -> Iterator[Any]:
 
 
 def _inside(value: Any, depth: int) -> Iterator[Any]:
-    if type(value) is list or isinstance(value, Iterator):
+    if type(value) in (list, TensorList) or isinstance(value, Iterator):
         yield value
     if depth and isinstance(value, (list, dict, deque)) and len(value) <= _MOST_ITEMS:
         for x in [*(value.values() if isinstance(value, dict) else value)]:

@@ -15,11 +15,14 @@ from tracegraph.errors import SignatureError, fail
 from tracegraph.tensor_arrays.tensor_array import TensorList
 
 
-def list_append(items: Any, value: Any) -> Any:
-    """The list after `items.append(value)`. One that a loop of the graph carries is an array."""
+def list_append(items: Any, value: Any, is_own: bool = True) -> Any:
+    """The list after `items.append(value)`. One that a loop of the graph carries is an array, and
+    the state of a statement is another one then, unless it has other names: not `is_own`."""
     if isinstance(items, TensorList):
-        return items.appended(value)
-    if type(items) is list:
+        if is_own and _holders(items):
+            return items.appended(value)
+        refuse_change(items.append)
+    elif type(items) is list:
         if is_carried(value) and is_in_loop(items):
             raise ListGrows(items, value)
         if any(map(is_carried, nest.flatten(value))):
@@ -28,17 +31,33 @@ def list_append(items: Any, value: Any) -> Any:
     return items
 
 
-def list_extend(items: Any, values: Any) -> Any:
+def list_extend(items: Any, values: Any, is_own: bool = True) -> Any:
     """The list after `items.extend(values)`."""
-    if not isinstance(items, (TensorList, list)):
+    if isinstance(items, TensorList):
+        if is_own and _holders(items):
+            return items.extended(values)
+        refuse_change(items.extend)
+        items.extend(values)
+        return items
+    if not isinstance(items, list):
         items.extend(values)
         return items
     for value in [*values]:
-        items = list_append(items, value)
+        items = list_append(items, value, is_own)
     return items
 
 
-def list_insert(items: Any, place: Any, value: Any) -> Any:
+def list_add(items: Any, values: Any, is_own: bool = True) -> Any:
+    """What `items += values` gives."""
+    # A right operand that adds itself, such as a tensor, comes first.
+    adds_itself = hasattr(values, "__radd__") and not isinstance(values, TensorList)
+    if not isinstance(items, TensorList) and (type(items) is not list or adds_itself):
+        items += values
+        return items
+    return list_extend(items, values, is_own)
+
+
+def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
     """The list after `items.insert(place, value)`."""
     if type(items) is list and any(map(is_carried, nest.flatten(value))):
         refuse_change(items.insert)
@@ -46,25 +65,43 @@ def list_insert(items: Any, place: Any, value: Any) -> Any:
     return items
 
 
+def _holders(items: Any) -> list[Any]:
+    """The branches and bodies being traced that have a list from outside."""
+    return [own for own in thread.entered if id(items) in own.held]
+
+
 def refuse_change(method: Any) -> None:
     """Raises SignatureError if a method would change a list from outside the branch or body being
     traced."""
-    for own in thread.entered:
-        if id(method.__self__) in own.held:
-            refuse(method, is_loop=own.kind == "a loop")
+    for own in _holders(method.__self__):
+        refuse(method, is_loop=own.kind == "a loop")
 
 
 def refuse(method: Any, is_loop: bool, source: Any = None) -> NoReturn:
     """Raises the SignatureError for a method that changes a list in a loop or a branch."""
     where = "a loop" if is_loop else "a branch"
+    fix = "set a name in both branches, and change the list after them"
+    if is_loop:
+        fix = "write to a tg.TensorArray, or let tg.scan stack what each step returns"
+    if method.__name__ == "pop":
+        fix = "write to a tg.TensorArray, and keep the number of items that count as an int"
     fail(
         SignatureError,
         f".{method.__name__}() changes a list in {where} that a tensor decides about; it "
-        "is traced once, and the list is Python's",
+        "is traced once, and the list is "
+        + ("from outside of it" if isinstance(method.__self__, TensorList) else "Python's"),
         source=source,
-        fix="write to a tg.TensorArray, or let tg.scan stack what each step returns"
-        if is_loop
-        else "set a name in both branches, and change the list after them",
+        fix=fix,
+    )
+
+
+def refuse_operand(word: str) -> NoReturn:
+    """Raises SignatureError for the other operand of `and` or `or` beside a list."""
+    fail(
+        SignatureError,
+        f"`{word}` gives one of its operands, and one is a list to which a loop appends, of which "
+        "only the run knows whether it is empty; the other is not a bool",
+        fix="compare the length: len(xs) > 0; or decide in an `if` of its own",
     )
 
 

@@ -146,15 +146,20 @@ class _Prepared(ast.NodeTransformer):
             case ast.Call(
                 ast.Attribute(target, "append" | "extend" | "insert" as method), args, []
             ) if self._lists and (is_stored := self._lists[-1].is_stored(target)) is not None:
-                text = f"{HOOKS}.list_{method}({ast.unparse(target)})"
-                text = f"{ast.unparse(target)} = {text}" if is_stored else text
-                made = ast.parse(text).body[0]
-                for x in ast.walk(made):
-                    if "lineno" in x._attributes:
-                        ast.copy_location(x, node)
-                made.value.args += args  # type: ignore[attr-defined]
-                return made
+                return _changed_list(method, target, args, node, is_stored, is_stored)
         return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        """`x += y` for a list of the function's own, or where y is a literal list."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Add) or not self._lists:
+            return node
+        is_stored = self._lists[-1].is_stored(node.target)
+        is_literal = isinstance(node.target, ast.Name) and isinstance(node.value, ast.List)
+        if is_stored is None and not is_literal:
+            return node
+        # Python stores the sum in any case.
+        return _changed_list("add", node.target, [node.value], node, bool(is_stored), True)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
@@ -184,6 +189,20 @@ class _Prepared(ast.NodeTransformer):
 
     def visit_Match(self, node: ast.Match) -> Any:
         return [y for x in as_ifs(node) for y in _listed(self.visit(x))]
+
+
+def _changed_list(
+    method: str, target: Any, args: list[ast.expr], node: ast.stmt, is_own: bool, is_assigned: bool
+) -> ast.stmt:
+    """The statement that calls a hook to change a list. One that `is_own` is what its name, or its
+    place in a table, stands for alone, so that the result may be another list."""
+    text = f"{HOOKS}.list_{method}({ast.unparse(target)}{'' if is_own else ', is_own=False'})"
+    made = ast.parse(f"{ast.unparse(target)} = {text}" if is_assigned else text).body[0]
+    for x in ast.walk(made):
+        if "lineno" in x._attributes:
+            ast.copy_location(x, node)
+    made.value.args += args  # type: ignore[attr-defined]
+    return made
 
 
 class _Lists(NamedTuple):
