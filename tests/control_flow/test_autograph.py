@@ -2490,3 +2490,16 @@ def test_methods_of_modules_are_converted_where_a_function_calls_them():
     with tg.GradientTape() as tape:
         y = f(tg.constant(0.5))[1]
     assert float(tape.gradient(y, doubling.bound)) == 2.0
+
+
+def test_a_loop_over_no_rows_gives_the_number_before_it_the_dtype_of_the_rows():
+    @tg.function
+    def total(x):
+        found = 0
+        for row in x:
+            found += row
+        return found
+
+    for rows in (tg.zeros([0]), tg.zeros([2])):
+        found = total(rows)
+        assert (found.dtype, float(found)) == (tg.float32, 0.0)
