@@ -25,7 +25,7 @@ from tracegraph.autograph import function_conversion as conversion
 from tracegraph.control.branch import Cond
 from tracegraph.control.scan import Scan
 from tracegraph.control.while_loop import While
-from tracegraph.errors import DTypeError, ShapeError, TraceError
+from tracegraph.errors import DTypeError, ShapeError, SignatureError, TraceError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -2490,3 +2490,51 @@ def test_methods_of_modules_are_converted_where_a_function_calls_them():
     with tg.GradientTape() as tape:
         y = f(tg.constant(0.5))[1]
     assert float(tape.gradient(y, doubling.bound)) == 2.0
+
+
+def test_a_loop_over_no_rows_gives_the_number_before_it_the_dtype_of_the_rows():
+    @tg.function
+    def total(x):
+        found = 0
+        for row in x:
+            found += row
+        return found
+
+    for rows in (tg.zeros([0]), tg.zeros([2])):
+        found = total(rows)
+        assert (found.dtype, float(found)) == (tg.float32, 0.0)
+
+
+def test_a_bound_counts_the_iterations_that_python_ran_and_holds_where_the_test_assigns():
+    @tg.function
+    def endless(x):
+        while True:
+            set_loop_options(maximum_iterations=3)
+            if x > 100.0:
+                break
+            x = x * 2.0
+        return x
+
+    @tg.function
+    def assigning(x):
+        while (y := x * 1.0) < 100.0:
+            set_loop_options(maximum_iterations=3)
+            x = x * 2.0
+            if y > 50.0:
+                continue
+        return x
+
+    for f in (endless, assigning):
+        assert [float(f(tg.constant(x))) for x in (1.0, 60.0, 200.0)] == [8.0, 120.0, 200.0]
+
+
+def test_loop_options_that_no_loop_has_are_refused():
+    @tg.function
+    def second(x):
+        while x < 100.0:
+            x = x * 2.0
+            set_loop_options(maximum_iterations=3)
+        return x
+
+    with pytest.raises(SignatureError, match="set_loop_options is not the first statement"):
+        second(tg.constant(1.0))

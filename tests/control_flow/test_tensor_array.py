@@ -689,6 +689,22 @@ def test_a_loop_that_calls_python_does_not_run_for_the_size():
     raises(TraceError, "the loop calls Python, which it must do once", lambda: f(f64(5.0)))
 
 
+def test_a_loop_that_changes_sizes_does_not_run_for_the_size_of_an_array():
+    @tg.function
+    def f(x, n):
+        ta = growing()
+        for i in tg.range(n):
+            tg.autograph.experimental.set_loop_options(
+                shape_invariants=[(x, tg.TensorShape([None]))]
+            )
+            ta = ta.write(i, x[0])
+            x = tg.concat([x, x], 0)
+        return ta.stack()
+
+    wrong = "the loop changes the size of a state"
+    raises(TraceError, wrong, lambda: f(tg.ones([1], tg.float64), tg.constant(3)))
+
+
 def test_an_array_that_an_unbounded_loop_only_reads():
     def f(x, n):
         ta = growing().write(0, x).write(1, x * x)

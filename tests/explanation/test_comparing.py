@@ -436,6 +436,18 @@ def test_what_was_compiled_is_told_by_line():
     assert f"{mine.seconds:8.3f} s  4 programs  sines at test_comparing.py:" in str(found)
 
 
+def test_programs_of_two_dtypes_are_told_by_the_arguments_that_differ():
+    @tg.function
+    def cosines(x, y, n):
+        return tg.cos(x * y), n + 1
+
+    for dtype in (tg.float32, tg.bfloat16):
+        cosines(tg.ones([2], dtype), tg.ones([2], dtype), tg.constant(1))
+    (mine,) = (row for row in tg.debugging.explain_compiles().rows if row.name == "cosines")
+    assert mine.change == "they take f32[2]; bf16[2]"
+    assert mine.fix == "see f.explain_retraces()"
+
+
 def test_counts_of_one_are_told_as_such():
     text = str(tg.debugging.compare(tg.reduce_sum, lambda x: tg.reduce_sum(x) + 1.0, tg.ones([3])))
     assert "1 of 1 element differs" in text and text.endswith("nodes compared: 1 of 1 and 2")

@@ -971,6 +971,12 @@ def test_mixing_kinds_while_tracing():
         "outputs]",
         ("f32[1,4,4,3]  from {place}", "f32[2,2,4,5]  from {place}"),
     ),
+    unbatched=shape_error(
+        lambda: tg.nn.conv2d(tg.ones([4, 4, 3]), tg.ones([2, 2, 3, 5]), 1, "SAME"),
+        "conv2d: the input f32[4,4,3] has fewer than 4 axes",
+        "give [examples, ..., channels] and [..., channels, outputs]",
+        ("f32[4,4,3]  from {place}", "f32[2,2,3,5]  from {place}"),
+    ),
     channels_first=shape_error(
         lambda: tg.nn.conv2d(tg.ones([1, 3, 28, 28]), tg.ones([3, 3, 3, 8]), 1, "SAME"),
         "conv: f32[1,3,28,28] has 28 channels, and the kernel f32[3,3,3,8] takes 3",

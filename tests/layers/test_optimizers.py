@@ -1194,3 +1194,18 @@ def test_nodes_of_a_step_are_in_the_scope_of_the_optimizer():
     graph = step.get_concrete_function(tg.TensorSpec([2])).graph
     scopes = {node.source.scope for node in graph.nodes if node.op.name == "sqrt"}
     assert scopes == {"optimizer", "outer/optimizer"}
+
+
+def test_a_schedule_that_a_traced_step_cannot_see_is_told():
+    v, optimizer = tg.Variable(1.0), tg.optimizers.SGD(0.5)
+    optimizer.learning_rate = lambda: 0.25  # nothing is traced
+
+    @tg.function
+    def step():
+        optimizer.apply_gradients([(tg.ones([]), v)])
+
+    step()
+    with pytest.warns(UserWarning, match="a traced step keeps the learning rate"):
+        optimizer.learning_rate = lambda: 0.5
+    step()
+    assert float(v) == 0.5

@@ -194,6 +194,9 @@ def _uses_us(names: dict[str, Any]) -> bool:
 
 #: Our functions that take their function arguments unconverted, unlike the others.
 take_as_given: set[Any] = set()
+#: Functions that say something about the loop whose first statement they are. Converted code calls
+#: those of them that stand elsewhere.
+directives: set[Any] = set()
 
 
 # Functions that need no conversion.

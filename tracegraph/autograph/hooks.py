@@ -17,7 +17,7 @@ from typing import Any
 
 from tracegraph import nest
 from tracegraph.autograph import function_conversion, iteration
-from tracegraph.autograph.function_conversion import converted, take_as_given
+from tracegraph.autograph.function_conversion import converted, directives, take_as_given
 from tracegraph.autograph.staging import (
     LoopOptions,
     changes_kept,
@@ -106,17 +106,22 @@ def while_stmt(
     """Runs the loop in Python until its test is a value of the graph, and stages it from there."""
     before = effects_so_far()
     decides = test()
+    done = 0  # iterations that Python ran
     for _ in _told(itertools.count(), WHILE):
         if _is_counted_by_graph(decides):
             break
         if not decides:
             return
         body()
+        done += 1
         leave_iteration(get_state, set_state, opts["exits"])
         before = effects_so_far()
         decides = test()
+    most = opts.get("maximum_iterations")
+    if most is not None and done:
+        most = max(most - done, 0) if isinstance(most, int) else most - done
     options = LoopOptions(
-        opts.get("maximum_iterations"),
+        most,
         opts["read_after"],
         opts["exits"],
         invariants=opts.get("shape_invariants", ()),
@@ -446,8 +451,16 @@ def called(f: Any) -> Any:
             _lists().refuse_change(f)
         return f
     inner = converted(f)
-    if inner is f and _is_ours(f) and inspect.unwrap(f) not in take_as_given:
-        return _with_converted_arguments(f)
+    if inner is f and _is_ours(f):
+        function = inspect.unwrap(f)
+        if function in directives:
+            fact = f"{f.__name__} is not the first statement of a loop, so no loop has its options"
+            fix = (
+                "make it the first statement of its loop, under its own name, by keyword arguments"
+            )
+            fail(SignatureError, fact, fix=fix)
+        if function not in take_as_given:
+            return _with_converted_arguments(f)
     return inner
 
 

@@ -6,7 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
-from tracegraph.autograph.function_conversion import NotConvertible, converted_text, take_as_given
+from tracegraph.autograph.function_conversion import (
+    NotConvertible,
+    converted_text,
+    directives,
+    take_as_given,
+)
 from tracegraph.autograph.scope import not_converting
 from tracegraph.errors import SignatureError, TraceError, fail, shown
 
@@ -89,4 +94,9 @@ def set_loop_options(
       change. Each iteration of a `for` of known length is then traced separately; other loops run
       from Python, with a program for each size, and have no derivative.
     - The others are accepted, and without effect: XLA has no such options.
+
+    Raises SignatureError elsewhere in converted code.
     """
+
+
+directives.add(set_loop_options)

@@ -963,7 +963,11 @@ def run_fold(
         ]
 
     def first() -> None:
-        body(nest.map_structure(lambda x: x[0], rows))
+        # There may be no row whose values could be taken.
+        trace = current_trace()
+        assert trace is not None
+        types = nest.map_structure(lambda x: TensorType(x.dtype, x.type.shape[1:]), rows)
+        body(nest.map_structure(trace.input, types))
 
     # A loop over rows is one program, whose sizes are fixed.
     loop = _StagedLoop(names, get_state, set_state, dataclasses.replace(options, invariants=()))

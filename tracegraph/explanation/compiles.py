@@ -74,14 +74,15 @@ def _row(name: str, place: str, found: Sequence[Any]) -> CompileRow:
 def _change(name: str, found: Sequence[Any]) -> tuple[str, str]:
     """What differs among the programs of one line, and what to do about it."""
     counts = [x.nodes for x in found]
-    types = [", ".join(map(str, x.types)) for x in found]
     is_loop = name == _TOP_LEVEL
     if len(set(counts)) > 1:
         fix = "decorate what the loop repeats with @tg.function, or ask for values in one place"
         return f"they have {_several(counts)} nodes", fix if is_loop else _TRACES
-    if len(set(types)) > 1:
+    if len({tuple(x.types) for x in found}) > 1:
         fix = "pad to few sizes" if is_loop else "pad to few sizes, as with bucket_sizes"
-        return f"they take {_several(types)}", fix
+        if len({tuple(y.shape for y in x.types) for x in found}) == 1:
+            fix = "compute with one dtype: tg.cast(x, tg.float32)" if is_loop else _TRACES
+        return f"they take {_several(_differing(found))}", fix
     for made in zip(*(x.made for x in found)):
         if len({x.shape for x in made}) > 1:
             fix = "pad to few sizes" if is_loop else _TRACES
@@ -90,6 +91,16 @@ def _change(name: str, found: Sequence[Any]) -> tuple[str, str]:
         fix = "decorate what the loop repeats with @tg.function"
         return "other values are held, or other numbers are part of the program", fix
     return "they are of several traces, or of gradients", _TRACES
+
+
+def _differing(found: Sequence[Any]) -> list[str]:
+    """The types that each program takes, without those that all of them take at one place."""
+    rows = [tuple(x.types) for x in found]
+    if len({len(row) for row in rows}) == 1:
+        # Many arguments often change in the same way: each way is shown once.
+        columns = dict.fromkeys(column for column in zip(*rows) if len({*column}) > 1)
+        rows = list(zip(*columns))
+    return [", ".join(map(str, row)) for row in rows]
 
 
 def _several(values: Sequence[Any]) -> str:

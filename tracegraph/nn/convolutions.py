@@ -350,10 +350,14 @@ def _convolved(
     dilations: Any,
 ) -> Tensor:
     x, y = as_operands(op, input, filters)
-    if rank_of(op, x) < rank + 2 or rank_of(op, y) != rank + 2:
+    is_short = rank_of(op, x) < rank + 2
+    if is_short or rank_of(op, y) != rank + 2:
+        wrong = (
+            f"the input {x.type} has fewer than" if is_short else f"the filters {y.type} have not"
+        )
         refuse(
             op,
-            f"{x.type} and {y.type} do not have {rank + 2} axes",
+            f"{wrong} {rank + 2} axes",
             x,
             y,
             fix="give [examples, ..., channels] and [..., channels, outputs]",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Unpack
 
@@ -19,7 +20,15 @@ from tracegraph.control_flow.branches import cond
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, bfloat16, float16, float32, int32
 from tracegraph.differentiation.tape import GradientTape
-from tracegraph.errors import DTypeError, GradientError, SignatureError, counted, fail, kind_of
+from tracegraph.errors import (
+    DTypeError,
+    GradientError,
+    SignatureError,
+    counted,
+    fail,
+    kind_of,
+    warn,
+)
 from tracegraph.ir.builder import at_top_level, operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import (
@@ -56,6 +65,13 @@ from tracegraph.typing import LayoutLike, Rate, ShapeLike, TensorLike
 
 #: What users give as a gradient.
 Given: TypeAlias = TensorLike | IndexedSlices | None
+
+#: The optimizers whose rate was read while a function was traced, which keeps reading it there.
+_TRACED: weakref.WeakSet[Module] = weakref.WeakSet()
+_KEPT_RATE = (
+    "a traced step keeps the learning rate that it was traced with: a schedule or function "
+    "is part of a trace. Set it before the first step, or decorate the step anew"
+)
 
 
 class Optimizer(Module):
@@ -188,6 +204,8 @@ class Optimizer(Module):
     @property
     def learning_rate(self) -> Variable:
         """The current learning rate: a Variable, or the result of the schedule or function."""
+        if current_trace() is not None:
+            _TRACED.add(self)
         return rate_at(self._learning_rate, self.iterations)
 
     @learning_rate.setter
@@ -195,6 +213,8 @@ class Optimizer(Module):
         if isinstance(self._learning_rate, Variable) and not callable(value):
             self._learning_rate.assign(self._checked_rate(value))
         else:
+            if self in _TRACED:
+                warn(_KEPT_RATE)
             self._learning_rate = self._as_rate(value)
 
     def _as_rate(self, value: Any) -> Any:

@@ -220,7 +220,9 @@ class ArrayStates:
         if op.cuts_runs and not calls_python(op.body):
             op = op.silent()
         if op.cuts_runs:
-            refuse_growth(self._name, "the loop calls Python, which it must do once")
+            calls = any(calls_python(region.graph) for region in op.regions)
+            why = "calls Python, which it must do once" if calls else "changes the size of a state"
+            refuse_growth(self._name, f"the loop {why}")
         flow = Flows().of(op, types_of(inputs), op.output_types(tuple(inputs)))
         places = [place for _, place in unbounded.values()]
         is_read = any(flow.values[x] >> (op.constants + k) & 1 for x in places for k in buffers)

@@ -71,7 +71,9 @@ class _Prepared(ast.NodeTransformer):
             return found
         if is_set_by_calls or _has_own(node, ast.Continue):
             end = ast.If(node.test, [ast.Pass()], [ast.Break()])
-            node.body = [*made, _located(end, node.test), *node.body]
+            options = node.body[:1] if loop_options(node) else []
+            rest = node.body[len(options) :]
+            node.body = [*options, *made, _located(end, node.test), *rest]
             node.test, made = _located(ast.Constant(True), node.test), []
         else:
             node.body += copy.deepcopy(made)

@@ -16,7 +16,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 from malt.converters import (
     break_statements,
@@ -638,6 +638,11 @@ def _note_loop_options(node: ast.AST) -> None:
         options = loop_options(x)
         if options:
             anno.setanno(x, anno.Basic.DIRECTIVES, {directives.set_loop_options: options})
+            first: Any = cast(Any, x).body[0]
+            # What it reads is still read there.
+            values = ast.copy_location(ast.Tuple([*options.values()], ast.Load()), first)
+            anno.copyanno(first.value, values, anno.Basic.ORIGIN)
+            first.value = values
 
 
 def _derived(made: Any, node: Any) -> Any:
