@@ -85,7 +85,7 @@ def if_stmt(
 ) -> None:
     """The code under `if not flag`, where malt says by a `flag` that it is to be left out, or an
     `if` of the user's. `shared` names are also read by other functions."""
-    if _is_counted_by_graph(cond):
+    if _is_of_graph(cond):
         flags, unread = [flag] if flag else [], symbol_names[nouts:]
         state = get_state, set_state, symbol_names
         run_choice(predicate(cond), body, orelse, *state, flags, shared, unread=unread)
@@ -108,7 +108,7 @@ def while_stmt(
     decides = test()
     done = 0  # iterations that Python ran
     for _ in _told(itertools.count(), WHILE):
-        if _is_counted_by_graph(decides):
+        if _is_of_graph(decides):
             break
         if not decides:
             return
@@ -297,14 +297,12 @@ def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
 
 def and_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    is_in_graph = _is_counted_by_graph(value)
-    return _operand(value, right, is_or=False) if is_in_graph else value and right()
+    return _operand(value, right, is_or=False) if _is_of_graph(value) else value and right()
 
 
 def or_(left: Callable[[], Any], right: Callable[[], Any]) -> Any:
     value = left()
-    is_in_graph = _is_counted_by_graph(value)
-    return _operand(value, right, is_or=True) if is_in_graph else value or right()
+    return _operand(value, right, is_or=True) if _is_of_graph(value) else value or right()
 
 
 def _operand(value: Any, right: Callable[[], Any], is_or: bool) -> Any:
@@ -349,11 +347,11 @@ def _is_one_number(value: Any) -> bool:
 
 
 def _truth(value: Any) -> Any:
-    return predicate(value) if _is_counted_by_graph(value) else bool(value)
+    return predicate(value) if _is_of_graph(value) else bool(value)
 
 
 def not_(value: Any) -> Any:
-    return negated(predicate(value)) if _is_counted_by_graph(value) else not value
+    return negated(predicate(value)) if _is_of_graph(value) else not value
 
 
 def is_(value: Any, other: Any) -> Any:
@@ -420,7 +418,7 @@ def all_(values: Iterable[Any]) -> Any:
 def if_exp(
     cond: Any, if_true: Callable[[], Any], if_false: Callable[[], Any], expr_repr: str
 ) -> Any:
-    if _is_counted_by_graph(cond):
+    if _is_of_graph(cond):
         return _chosen(cond, if_true, if_false, f"the value of `… if {expr_repr} else …`")
     return if_true() if cond else if_false()
 
@@ -455,10 +453,7 @@ def called(f: Any) -> Any:
         function = inspect.unwrap(f)
         if function in directives:
             fact = f"{f.__name__} is not the first statement of a loop, so no loop has its options"
-            fix = (
-                "make it the first statement of its loop, under its own name, by keyword arguments"
-            )
-            fail(SignatureError, fact, fix=fix)
+            fail(SignatureError, fact, fix="call it first in its loop, by name and with keywords")
         if function not in take_as_given:
             return _with_converted_arguments(f)
     return inner
@@ -532,7 +527,7 @@ def _by_graph(function: Callable[..., Any], of_items: bool = False) -> Callable[
         if of_items and args and isinstance(args[0], (Iterator, ValuesView)):
             args = ([*args[0]], *args[1:])
         is_list = of_items and bool(args) and isinstance(args[0], (list, tuple))
-        if any(map(_is_counted_by_graph, args[0] if is_list else args)):
+        if any(map(_is_of_graph, args[0] if is_list else args)):
             functions = opened("tracegraph.autograph.python_functions")  # few programs need them
             return functions.computed(function, *args, **options)
         return function(*args, **options)
@@ -540,7 +535,8 @@ def _by_graph(function: Callable[..., Any], of_items: bool = False) -> Callable[
     return computed
 
 
-def _is_counted_by_graph(value: Any) -> bool:
+def _is_of_graph(value: Any) -> bool:
+    """Whether only the run knows a value, or the length of a list."""
     return in_graph(value) or (isinstance(value, TensorList) and not value.has_known_length)
 
 
@@ -609,11 +605,6 @@ def check_left_out(value: Undefined) -> None:
         value.refuse()
 
 
-def raised() -> Any:
-    """The exception being handled."""
-    return sys.exc_info()[1]
-
-
 def autograph_artifact(function: Any) -> Any:
     """A function defined in converted code, which is itself converted code."""
     return function
@@ -650,7 +641,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     not_=not_,
     not_in=not_in,
     or_=or_,
-    raised=raised,
+    raised=lambda: sys.exc_info()[1],  # the exception being handled
     set_attribute=lambda owner, name, state: names_and_attributes().set_state(owner, name, state),
     while_stmt=while_stmt,
     without_flags=without_flags,

@@ -86,9 +86,8 @@ class Stack:
         base, known = self._base, self._known
         innermost: FrameType | None = None
         while frame is not None and frame is not known and frame is not base:
-            file = frame.f_code.co_filename
-            ours = ours_by_file.get(file)  # hot path: every node comes through here
-            if not (is_ours(file) if ours is None else ours):
+            file = frame.f_code.co_filename  # hot path: every node comes through here
+            if not (ours_by_file[file] if file in ours_by_file else is_ours(file)):
                 if is_interrupt(frame):
                     return True
                 innermost = innermost or frame
