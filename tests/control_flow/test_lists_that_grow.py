@@ -40,6 +40,17 @@ def sums(n):
     return tg.stack(ys + xs + ys)
 
 
+def renamed(n):
+    xs = []
+    for i in tg.range(n):
+        xs.append(i)
+    ys = xs
+    xs = []
+    for i in tg.range(n + 1):
+        xs.append(10 * i)
+    return tg.stack(ys + xs)
+
+
 def popping_behind(n):
     xs = []
     for i in tg.range(n):
@@ -116,6 +127,7 @@ def asking(n):
     [
         (adding, (4, 0)),
         (sums, (4, 1)),
+        (renamed, (3, 0)),
         (popping_behind, (4, 2)),
         (popping_in_a_step, (4, 0)),
         (other_names, (3,)),
@@ -262,6 +274,39 @@ def vectors(n):
     return n in xs
 
 
+def of_two_names(n):
+    xs = []
+    ys = xs
+    for i in tg.range(n):
+        xs.append(i)
+    return len(ys)
+
+
+def of_two_targets(n):
+    xs = ys = []
+    for i in tg.range(n):
+        xs += [i]
+    return len(ys)
+
+
+def held_by_an_object(n):
+    xs, table = [], SimpleNamespace()
+    table.xs = xs
+    for i in tg.range(n):
+        xs.append(i)
+    return len(table.xs)
+
+
+def of_two_names_between_loops(n):
+    xs = []
+    for i in tg.range(n):
+        xs.append(i)
+    ys = xs
+    for i in tg.range(n):
+        xs.append(i)
+    return len(ys)
+
+
 @pytest.mark.parametrize(
     "function, kind, fact",
     [
@@ -269,6 +314,10 @@ def vectors(n):
         (by_a_helper_in_a_loop, SignatureError, r"\.append\(\) changes a list in a loop"),
         (by_another_name_in_a_loop, SignatureError, r"\.append\(\) changes a list in a loop"),
         (by_another_name_of_a_grown_one, SignatureError, r"\.append\(\) changes a list in a loop"),
+        (of_two_names, SignatureError, r"\.append\(\) changes a list in a loop"),
+        (of_two_targets, SignatureError, r"\.\w+\(\) changes a list in a loop"),
+        (held_by_an_object, SignatureError, r"\.append\(\) changes a list in a loop"),
+        (of_two_names_between_loops, SignatureError, r"\.append\(\) changes a list in a loop"),
         (added_in_both_branches, SignatureError, r"\.append\(\) changes a list in a branch"),
         (popped_in_the_loop, SignatureError, r"\.pop\(\) changes a list to which a loop appends"),
         (popped_in_a_later_loop, SignatureError, r"\.pop\(\) changes a list in a loop"),

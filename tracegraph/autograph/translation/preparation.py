@@ -216,23 +216,33 @@ class _Lists(NamedTuple):
     tables: set[str]
     #: Those that it sets to what is in such a table.
     items: set[str]
+    #: Where each name is set to a new list, and where what it stands for gets another name, too.
+    made: dict[str, list[int]]
+    twice: dict[str, list[int]]
 
     def is_stored(self, target: ast.expr) -> bool | None:
         """Whether a list that a method changes is stored again; None if it is not the function's
-        own."""
+        own, or has two names."""
         match target:
+            case ast.Name(name) if name in self.own:
+                return None if self._has_two_names(name, target.lineno) else True
             case ast.Name(name):
-                return True if name in self.own else False if name in self.items else None
+                return False if name in self.items else None
             case ast.Subscript(ast.Name(name), key) if name in self.tables:
                 is_simple = isinstance(key, (ast.Name, ast.Constant))
                 return is_simple or (False if isinstance(key, ast.UnaryOp) else None)
         return None
+
+    def _has_two_names(self, name: str, line: int) -> bool:
+        made = max((x for x in self.made.get(name, ()) if x <= line), default=0)
+        return any(made <= x < line for x in self.twice.get(name, ()))
 
 
 def _lists_of(function: Any) -> _Lists:
     found: set[str] = set()
     shared: set[str] = set()
     set_to: list[tuple[str, ast.expr | None]] = []
+    twice: dict[str, list[int]] = {}
     waiting: list[ast.AST] = [*_listed(function.body)]
     while waiting:
         node = waiting.pop()
@@ -242,7 +252,11 @@ def _lists_of(function: Any) -> _Lists:
                 shared.update(name for x in inner for name in x.names)
                 continue
             case ast.Assign(targets, value):
-                set_to += [pair for x in targets for pair in _pairs(x, value)]
+                pairs = [pair for x in targets for pair in _pairs(x, value)]
+                set_to += pairs
+                for x in (value, *(x for _, x in pairs), *(targets if len(targets) > 1 else ())):
+                    if isinstance(x, ast.Name):
+                        twice.setdefault(x.id, []).append(x.lineno)
             case ast.For(target, table):
                 set_to += _pairs(target, ast.Subscript(table, ast.Slice()))
             case ast.AnnAssign(ast.Name(name), _, ast.List()):
@@ -259,7 +273,11 @@ def _lists_of(function: Any) -> _Lists:
         for name, x in set_to
         if isinstance(x, ast.Subscript) and isinstance(x.value, ast.Name) and x.value.id in tables
     }
-    return _Lists(found - shared, tables, items - found - shared)
+    made: dict[str, list[int]] = {}
+    for name, x in set_to:
+        if isinstance(x, ast.List):
+            made.setdefault(name, []).append(x.lineno)
+    return _Lists(found - shared, tables, items - found - shared, made, twice)
 
 
 _TABLES = (ast.List, ast.ListComp, ast.Dict, ast.DictComp)
