@@ -37,8 +37,7 @@ class CallPlan:
 
     __slots__ = (
         *("arranged", "assigned", "callee", "captured", "concrete", "execution"),
-        *("is_one_tensor", "layouts"),
-        *("pack", "positions", "program", "step", "types", "variables"),
+        *("layouts", "pack", "positions", "program", "result_type", "step", "types", "variables"),
     )
 
     def __init__(
@@ -64,7 +63,8 @@ class CallPlan:
         self.types = execution.result_types
         #: Records the provenance of results.
         self.callee = execution.callee
-        self.is_one_tensor = concrete.results.is_one_tensor
+        #: The type of the result, if it is one tensor rather than a structure.
+        self.result_type = self.types[0] if concrete.results.is_one_tensor else None
         self.pack = concrete.results.packer()
 
     def run_on(self, leaves: Sequence[Any]) -> Any:
@@ -93,7 +93,7 @@ class CallPlan:
         if self.callee.calls_left:
             known = [x if type(x) is Tensor else ARRAY for x in arguments]
             self.callee.note(known, tensors, sys._getframe(1))
-        return tensors[0] if self.is_one_tensor else self.pack(tensors)
+        return self.pack(tensors) if self.result_type is None else tensors[0]
 
     def packed(self, arguments: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """The packed results of a run, recorded for the caller's caller."""

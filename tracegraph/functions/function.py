@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 #: The current builder of this thread.
 _thread = builder_of_thread()
+#: Looked up once: a warm call creates its result with it.
+_new = Tensor.__new__
 _numbers = itertools.count()
 
 
@@ -289,9 +291,9 @@ class Function(Generic[Parameters, Result]):
                 return plan.run_with_state(buffers, leaves)
             except ResultShapeError as error:
                 return self._call_on(error.record, args, kwargs)
-        if plan.is_one_tensor:
-            result = Tensor.__new__(Tensor)  # saves the frame that `Tensor(...)` costs
-            result.type, result.buffer, result.node = plan.types[0], outputs[0], None
+        if (type := plan.result_type) is not None:
+            result = _new(Tensor)  # saves the frame that `Tensor(...)` costs
+            result.type, result.buffer, result.node = type, outputs[0], None
             if plan.callee.calls_left:
                 plan.callee.note(leaves, (result,), sys._getframe(1))
             return result  # type: ignore[return-value]
