@@ -268,6 +268,14 @@ def test_polygamma_and_zeta():
         )
 
 
+@pytest.mark.parametrize("order", [1e-30, 0.5, -1.0, np.nan])
+def test_polygamma_has_whole_orders_only(order):
+    orders = tg.constant([order, 1.0], tg.float64)
+    found = tg.math.polygamma(orders, tg.constant([2.0, 2.0], tg.float64)).numpy()
+    assert np.isnan(found[0])
+    near(found[1], scipy.special.polygamma(1, 2.0), 1e-13)
+
+
 def test_lbeta():
     x = np.abs(np.random.default_rng(0).standard_normal((2, 3))) + 0.1
     expected = scipy.special.gammaln(x).sum(-1) - scipy.special.gammaln(x.sum(-1))

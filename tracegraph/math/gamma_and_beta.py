@@ -88,7 +88,7 @@ def lbeta(x: TensorLike, name: str | None = None) -> Tensor:
 
 def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """The derivative of digamma of order `a`, for x > 0; `a` is 0, 1, 2 and so on, as a
-    floating-point number, and has no derivative.
+    floating-point number, and has no derivative. Of another order it is nan.
 
     >>> tg.math.polygamma([0.0, 1.0], 1.0).numpy().round(4)
     array([-0.5772,  1.6449], dtype=float32)
@@ -100,7 +100,9 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     order = ops.StopGradient()(order)
     zero, one = zeros_of(order), full_like(order, 1)
     is_zero = ops.EQUAL(order, zero)
-    above = ops.SELECT(is_zero, one, order) + one  # type: ignore[operator]
+    # Adding 1 would round a fraction away.
+    whole = ops.SELECT(ops.EQUAL(order, ops.Floor()(order)), order, full_like(order, math.nan))
+    above = ops.SELECT(is_zero, one, whole) + one  # type: ignore[operator]
     size = ops.EXP(ops.Lgamma()(above)) * Zeta()(above, x)  # type: ignore[operator]
     return ops.SELECT(is_zero, ops.DIGAMMA(x), ops.POW(-one, above) * size)  # type: ignore[operator]
 
