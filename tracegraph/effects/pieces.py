@@ -49,9 +49,12 @@ class SizesChanged(Exception):
 
 def check_sizes(types: Iterable[TensorType], contents: Iterable[Any]) -> None:
     """Raises SizesChanged if the contents of Variables have other sizes than these types."""
-    for type, content in zip(types, contents):
-        if type.is_static and type.shape != tuple(content.shape):
-            raise SizesChanged
+    if any(map(_is_resized, types, contents)):
+        raise SizesChanged
+
+
+def _is_resized(type: TensorType, content: Any) -> bool:
+    return type.is_static and type.shape != tuple(content.shape)
 
 
 class PartProgram:
@@ -248,7 +251,7 @@ def _check_shape(x: Tensor, value: Any) -> None:
     """Refuses a Variable that has been given another shape since the run called Python: the run has
     computed with the former sizes."""
     node = x.node
-    if node is not None and x.type.is_static and x.type.shape != tuple(value.shape):
+    if node is not None and _is_resized(x.type, value):
         old, new = list(x.type.shape), list(value.shape)
         fail(
             InvalidArgumentError,

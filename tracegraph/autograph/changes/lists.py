@@ -82,7 +82,10 @@ def refuse(method: Any, is_loop: bool, source: Any = None) -> NoReturn:
     where = "a loop" if is_loop else "a branch"
     fix = "set a name in both branches, and change the list after them"
     if is_loop:
-        fix = "write to a tg.TensorArray, or let tg.scan stack what each step returns"
+        fix = (
+            "append to a list that this function creates, and that has one name there; or write to "
+            "a tg.TensorArray, or let tg.scan stack what each step returns"
+        )
     if method.__name__ == "pop":
         fix = "write to a tg.TensorArray, and keep the number of items that count as an int"
     fail(

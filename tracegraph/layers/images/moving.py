@@ -57,7 +57,10 @@ class RandomFlip(_AtRandom):
     - `seed`: as in `tg.random.uniform`.
     - `data_format`: "channels_last" or "channels_first".
 
-    A call that is not told otherwise, by its `training` or by a layer around, is in training.
+    Images are [height, width, channels], or a batch of them; results have their shape, and the
+    dtype in which the layer computes. A call that is not told otherwise, by its `training` or by a
+    layer around, is in training. Raises ShapeError for what is not images of known height and
+    width, ValueError for another mode.
 
     >>> x = tg.constant([[[1.0], [2.0]]])
     >>> y = tg.layers.RandomFlip("horizontal")(x).numpy().ravel().tolist()
@@ -93,7 +96,12 @@ class _Moving(_AtRandom):
     """A layer that takes each pixel from another place of the same image."""
 
     def _set_filling(
-        self, fill_mode: str, interpolation: str, seed: int | None, fill_value: float
+        self,
+        fill_mode: str,
+        interpolation: str,
+        seed: int | None,
+        fill_value: float,
+        data_format: str | None,
     ) -> None:
         name = type(self).__name__
         self.fill_mode = as_choice(name, "fill_mode", fill_mode, _FILLS)
@@ -102,6 +110,7 @@ class _Moving(_AtRandom):
         )
         self.fill_value = as_number(name, "fill_value", fill_value)
         self.seed = seed
+        self._set_format(data_format)
 
     def _range(
         self, what: str, factor: Any, low: float = -math.inf, high: float = math.inf
@@ -202,6 +211,10 @@ class RandomRotation(_Moving):
     - `seed`: as in `tg.random.uniform`.
     - `data_format`: "channels_last" or "channels_first".
 
+    Shapes, dtypes and `training` are as in `RandomFlip`. Places outside are found as by
+    TensorFlow's ImageProjectiveTransformV3. Raises ShapeError for what is not images of known
+    height and width, ValueError for another mode or a factor of more than two numbers.
+
     >>> x = tg.constant([[[1.0], [2.0]], [[3.0], [4.0]]])
     >>> tg.layers.RandomRotation([0.25, 0.25])(x).numpy()[..., 0].round(3)
     array([[2., 4.],
@@ -222,8 +235,7 @@ class RandomRotation(_Moving):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.factor = self._range("factor", factor)
-        self._set_filling(fill_mode, interpolation, seed, fill_value)
-        self._set_format(data_format)
+        self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
 
     def _changed(self, x: Tensor) -> Tensor:
         angle = self._draw(x, *(2 * math.pi * part for part in self.factor))
@@ -240,6 +252,8 @@ class RandomTranslation(_Moving):
     - `height_factor`, `width_factor`: the largest part, in both directions; or two numbers, the
       least and the largest part, down and to the right.
     - `fill_mode`, `interpolation`, `seed`, `fill_value`, `data_format`: as in `RandomRotation`.
+
+    Shapes, dtypes and errors are those of `RandomRotation`; factors are from -1 to 1.
 
     >>> x = tg.constant([[[1.0], [2.0], [3.0]]])
     >>> move = tg.layers.RandomTranslation(0.0, [1 / 3, 1 / 3], fill_mode="constant")
@@ -263,8 +277,7 @@ class RandomTranslation(_Moving):
         super().__init__(name, dtype, trainable=trainable)
         self.height_factor = self._range("height_factor", height_factor, -1, 1)
         self.width_factor = self._range("width_factor", width_factor, -1, 1)
-        self._set_filling(fill_mode, interpolation, seed, fill_value)
-        self._set_format(data_format)
+        self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
 
     def _changed(self, x: Tensor) -> Tensor:
         height, width = self.sides(x)
@@ -281,6 +294,8 @@ class RandomZoom(_Moving):
       height; or two numbers, the least and the largest. Negative numbers zoom in.
     - `width_factor`: the same for the width; by default each image keeps its ratio of sides.
     - `fill_mode`, `interpolation`, `seed`, `fill_value`, `data_format`: as in `RandomRotation`.
+
+    Shapes, dtypes and errors are those of `RandomRotation`; factors are from -1 to 1.
 
     >>> x = tg.reshape(tg.range(16.0), [4, 4, 1])
     >>> tg.layers.RandomZoom([-0.5, -0.5])(x).numpy()[0, :, 0]
@@ -304,8 +319,7 @@ class RandomZoom(_Moving):
         self.height_factor = self._range("height_factor", height_factor, -1, 1)
         is_one = width_factor is None
         self.width_factor = None if is_one else self._range("width_factor", width_factor, -1, 1)
-        self._set_filling(fill_mode, interpolation, seed, fill_value)
-        self._set_format(data_format)
+        self._set_filling(fill_mode, interpolation, seed, fill_value, data_format)
 
     def _changed(self, x: Tensor) -> Tensor:
         rows, columns, y, z = self._places(x)

@@ -62,7 +62,8 @@ class Resizing(OfImages):
       what is at the sides, so that shapes are not stretched; at most one.
     - `data_format`: "channels_last" or "channels_first".
 
-    Raises ValueError for both, ShapeError for what is not images.
+    Images are [height, width, channels], or a batch of them; sizes must be known. Raises ValueError
+    for both, ShapeError for what is not such images.
 
     >>> tg.layers.Resizing(1, 2)(tg.constant([[[1.0], [3.0]], [[5.0], [7.0]]])).numpy()[..., 0]
     array([[3., 5.]], dtype=float32)
@@ -134,7 +135,8 @@ class CenterCrop(OfImages):
     """The middle of images; smaller images are resized to the size after they are cropped to its
     ratio of sides.
 
-    Raises ShapeError for what is not images.
+    Images are [height, width, channels], or a batch of them, of known sizes; results have the dtype
+    in which the layer computes. Raises ShapeError for what is not such images.
 
     >>> tg.layers.CenterCrop(1, 1)(tg.reshape(tg.range(9.0), [3, 3, 1])).numpy().item()
     4.0
