@@ -268,9 +268,9 @@ _RULES: list[tuple[str, str, str]] = [
         "use tg.layers.ReLU(threshold=1.0)",
     ),
     (
-        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|Discretization|CategoryEncoding|FeatureSpace)",
+        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|FeatureSpace)",
         "data are prepared before they are tensors",
-        "use NumPy, tg.one_hot, or tg.raw_ops.Bucketize",
+        "use np.unique(x, return_inverse=True), and tg.layers.CategoryEncoding of its integers",
     ),
     (
         r"layers\.(Flax|Jax|Torch|TFSM)\w*",
