@@ -1388,6 +1388,50 @@ def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
     assert [float(f(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
 
 
+def refused_and_caught(x):
+    xs = [x]
+    try:
+        if x > 1.0:  # here
+            xs = [*xs, x]
+    except ValueError:
+        xs = [x, x, x]
+    return xs[-1] * float(len(xs))
+
+
+def refused_in_a_loop_and_caught(x):
+    y = x
+    try:
+        while x > 0.0:  # here
+            x, y = x - 1.0, tg.stack([y, y])
+    except ValueError:
+        x = -x
+    return x
+
+
+def refused_in_an_expression_and_caught(x):
+    try:
+        y = tg.reshape(x, [3]) if x > 1.0 else x  # here
+    except ValueError:
+        y = -x
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (refused_and_caught, "'xs' is a list"),
+        (refused_in_a_loop_and_caught, "'y' is a tensor"),
+        (refused_in_an_expression_and_caught, "1 element"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_refuses_a_statement_is_raised_although_it_is_caught(function, words):
+    """Python would not raise it, or not for each tensor, so the handler would give wrong values."""
+    with pytest.raises((SignatureError, ShapeError), match=words) as error:
+        tg.function(function)(tg.constant(2.0))
+    assert here(function, "# here") in str(error.value)
+
+
 def test_a_tensor_is_no_key_of_a_result():
     def keyed(x):
         return {float(row): row for row in x if x is not None}

@@ -211,6 +211,8 @@ def _folds(rows: Any, *arguments: Any) -> bool:
     try:
         run_fold(rows, *arguments)
     except (SizeOfStepError, UnfitState):
+        if (trace := current_trace()) is not None:
+            trace.escaped = None
         return False
     return True
 
