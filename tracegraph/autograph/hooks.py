@@ -626,6 +626,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     list_add=lambda *args, **options: _lists().list_add(*args, **options),
     list_append=lambda *args, **options: _lists().list_append(*args, **options),
     list_extend=lambda *args, **options: _lists().list_extend(*args, **options),
+    list_repeat=lambda *args, **options: _lists().list_repeat(*args, **options),
     list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
     called=called,
     check_left_out=check_left_out,
