@@ -463,6 +463,28 @@ def test_a_loop_over_a_range_beyond_int32_that_ends_early():
     assert int(count()) == 3
 
 
+def by_a_step_of_zero(x, n):
+    for _ in range(0, n, 0):  # here
+        x = x + 1.0
+    return x
+
+
+def by_a_step_of_the_run(x, n):
+    for i in tg.range(0, 3, n):  # here
+        x = x + tg.cast(i, tg.float32)
+    return x
+
+
+@pytest.mark.parametrize("function", [by_a_step_of_zero, by_a_step_of_the_run])
+def test_a_for_over_a_range_with_a_step_of_zero_is_refused_as_by_python(function):
+    f = tg.function(function)
+    with pytest.raises(ValueError, match="range: the step is 0") as error:
+        float(f(tg.constant(1.0), tg.constant(0)))
+    assert here(function, "# here") in str(error.value)
+    if function is by_a_step_of_the_run:
+        assert [float(f(tg.constant(1.0), tg.constant(n))) for n in (1, 2, -1)] == [4.0, 3.0, 1.0]
+
+
 def test_maximum_iterations():
     @tg.function
     def f(x):
