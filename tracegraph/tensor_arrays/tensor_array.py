@@ -845,7 +845,7 @@ def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
         f"{name}: the final size of an array of dynamic size is not known, because {reason}",
         fix=fix
         or "make it with size= and without dynamic_size, or bound the loop: "
-        "maximum_iterations= of tg.while_loop, or in a while "
+        "maximum_iterations= of tg.while_loop, or in a `while` or `for` "
         "tg.autograph.experimental.set_loop_options(maximum_iterations=n)",
     )
 
