@@ -16,8 +16,7 @@ import numpy as np
 
 from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.run_from_python.rows import stacked_steps
-from tracegraph.control.scan import Flags, Loop, Scan, swapped
+from tracegraph.control.scan import Flags, Loop, Scan, rows_of_steps, swapped
 from tracegraph.control.without_prints import lengths_of_runs, without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
@@ -83,7 +82,8 @@ class RecordedWhile(Loop):
             outputs = run(self.body, [*constants, *states], 0)
             states = outputs[: self.states]
             made.append(outputs[self.states :])
-        rows = stacked_steps(self.body, self.states, values, made, len(made), on_host)
+        stacked = rows_of_steps().stacked_steps
+        rows = stacked(self.body, self.states, values, made, len(made), on_host)
         return [*states, np.ones(len(made), np.bool_), *rows]
 
     def how_often(self, region: Region) -> str:

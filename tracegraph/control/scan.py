@@ -29,13 +29,13 @@ from tracegraph.calls.call import (
     with_known,
 )
 from tracegraph.control.branch import narrowed, spread, stacked_outputs
-from tracegraph.control.run_from_python.rows import stacked_steps, tokens_of_steps
 from tracegraph.control.without_prints import (
     calls_python,
     lengths_of_runs,
     without_prints,
     without_tokens,
 )
+from tracegraph.core.later import opened
 from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
 from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32
@@ -183,7 +183,8 @@ class Scan(Loop):
         length = static_shape((self.length,))[0]
         steps = range(min([length, *self._tokens_given(values)]))
         pairs = zip(self.body.input_types[self.rows :], values[self.rows :], strict=True)
-        rows = [tokens_of_steps(x, steps) if t is TOKEN else on_host(x) for t, x in pairs]
+        own = rows_of_steps()
+        rows = [own.tokens_of_steps(x, steps) if t is TOKEN else on_host(x) for t, x in pairs]
         made: list[Sequence[Any]] = []
         for step in reversed(steps) if self.reverse else steps:
             outputs = run(self.body, [*constants, *states, *(x[step] for x in rows)], 0)
@@ -191,7 +192,7 @@ class Scan(Loop):
             made.append(outputs[self.states :])
         made = made[:: -1 if self.reverse else 1]
         given = values[: self.rows]
-        return [*states, *stacked_steps(self.body, self.states, given, made, length, on_host)]
+        return [*states, *own.stacked_steps(self.body, self.states, given, made, length, on_host)]
 
     def _tokens_given(self, values: Sequence[Any]) -> Iterator[int]:
         """How many tokens of steps there are in each row of them. Steps that have none are not
@@ -447,6 +448,11 @@ class Scan(Loop):
         for i in range(self.states):
             flags[self.constants + i] = wanted[i]
         return tuple(flags)
+
+
+def rows_of_steps() -> Any:
+    """The module about rows of steps that Python runs, which few programs need."""
+    return opened("tracegraph.control.run_from_python.rows")
 
 
 def _of_one_step(rows: TensorType) -> TensorType:
