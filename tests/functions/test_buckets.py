@@ -625,7 +625,7 @@ def test_a_permutation_of_an_open_axis_is_refused():
     def f(x):
         return tg.random.shuffle(x)
 
-    with pytest.raises(tg.errors.ShapeError, match=r"a permutation of \[d0\] numbers is another"):
+    with pytest.raises(tg.errors.ShapeError, match="a permutation of d0 numbers is another"):
         f(numbers(3))
 
 

@@ -226,7 +226,7 @@ def _groups(
 
 def _regrouped(
     padding: Padding, inner: Sequence[tuple[Size, bool]], outer: Sequence[Size]
-) -> list[Layout] | None:
+) -> Sequence[Layout] | None:
     """The layouts of the axes `outer` that the factors `inner` turn into; None if elements would
     not be where padding leaves them."""
     inner = [(size, uniform) for size, uniform in inner if size != 1]
@@ -638,14 +638,18 @@ def _from_key(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     starts alike."""
     (key,) = xs
     shape = op.made().shape
-    if isinstance(op, RandomPermutation) and any(map(padding.is_open, shape)):
-        raise Refusal(f"a permutation of {_text(shape)} numbers is another one with padding")
     if not padding.has_open_inner(shape):
         return _same(padding, op, xs, [*padding.of(key)[:-1], *padding.plain(shape)])
     count = element_count(shape)
     layouts = [*padding.of(key)[:-1], *padding.plain((count,))]
     flat = _same(padding, type(op)((count,), op.dtype), xs, layouts)
     return _divided(padding, flat, flat.ndim - 1, shape)
+
+
+def _permutation(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    if padding.is_open(op.size):
+        raise Refusal(f"a permutation of {op.size} numbers is another one with padding")
+    return _from_key(padding, op, xs)
 
 
 def _from_parameters(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -775,6 +779,7 @@ RULES: dict[type, Rule] = {
     ArgSort: _sorting,
     TopK: _top_k,
     TrueIndices: _true_indices,
+    RandomPermutation: _permutation,
     FromKey: _from_key,
     FromParameters: _from_parameters,
     RandomFold: _random_fold,
