@@ -151,6 +151,7 @@ ROWS = {
     ),
     "reversed": lambda x: tg.reverse(x, [0]),
     "every second": lambda x: x[::2],
+    "some from a place on": lambda x: (x[::-2], x[x.shape[0] // 2 :: 3]),
     "first and last": lambda x: (x[0], x[-1], x[-1:], x[:1]),
     "without the last": lambda x: tg.concat([x[:-1], x[1:]], 0),
     "shifted": lambda x: tg.pad(x, [[1, 2], [0, 1]])[1:],

@@ -260,20 +260,22 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         if padding.is_open(stop):
             x = _resized(padding, x, axis, maximum(x.type.shape[axis], stop))
         if padding.is_open(start):
-            if stride != 1:
-                raise Refusal(f"a slice begins at {start} and takes one element in {stride}")
             moving.append(axis)
             padding.growing.update((start, stop - start))
     start = tuple(0 if a in moving else n for a, n in enumerate(op.start))
     stop = tuple(x.type.shape[a] if a in moving else n for a, n in enumerate(op.stop))
+    stride = tuple(1 if a in moving else n for a, n in enumerate(op.stride))
     layouts = _after_slice(padding, op, x)
-    y = Slice(start, stop, op.stride)(x)
+    y = Slice(start, stop, stride)(x)
     if moving:
         places = [padding.value(n if a in moving else 0) for a, n in enumerate(op.start)]
         shape = tuple(
             op.stop[a] - op.start[a] if a in moving else size for a, size in enumerate(y.type.shape)
         )
         y = index.DynamicSlice(shape)(y, *places)
+        if stride != op.stride:
+            rest = tuple(n if a in moving else 1 for a, n in enumerate(op.stride))
+            y = Slice((0,) * y.ndim, y.type.shape, rest)(y)
     return padding.note(y, layouts)
 
 
@@ -302,9 +304,13 @@ def _after_slice(padding: Padding, op: Any, x: Tensor) -> list[Layout]:
     ]
 
 
-def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Tensor:
     x, value = xs
     parts = list(zip(op.before, op.after, op.interior, strict=True))
+    if any(padding.is_open(before) and interior for before, _, interior in parts):
+        none = (0,) * x.ndim
+        x = _pad(padding, Pad(none, none, op.interior), xs)
+        return _pad(padding, Pad(op.before, op.after, none), [x, value])
     layouts, moving, padded_axes = list(padding.of(x)), [], []
     for axis, (before, after, interior) in enumerate(parts):
         if (before, after, interior) == (0, 0, 0):
@@ -313,8 +319,6 @@ def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         padded_axes.append(axis)
         layouts[axis] = ()
         if padding.is_open(before):
-            if interior:
-                raise Refusal(f"padding of {before} before and between elements is not supported")
             moving.append(axis)
     x = padding.masked(x, padded_axes, value)
     (type,) = op.output_types((x, value))
