@@ -36,6 +36,7 @@ from lowering.forms import for_this_process
 from lowering.places import is_of_several_devices, on_one_device, usual_device
 from lowering.rules import RULES, Rule
 from tracegraph.core.interrupts import COLLECTS_IN_C, Disturbed, call_uncollected, is_of_interrupt
+from tracegraph.core.recursion_limit import headroom
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import operation_name, place_of_thread
 from tracegraph.core.types import TensorType, token
@@ -92,7 +93,8 @@ def graph_function(graph: Graph, way: Lowering = BY_TABLE) -> Callable[..., tupl
         source = place.source
         try:
             on_device = [*map(in_device_memory, arrays)]
-            return _lowered(graph, layout.on_mesh(graph, on_device), way)
+            with headroom():  # branches and loops inside run this again, far below JAX's frames
+                return _lowered(graph, layout.on_mesh(graph, on_device), way)
         finally:
             place.source = source  # a plain store, which no interrupt can split
 

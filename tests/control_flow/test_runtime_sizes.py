@@ -102,6 +102,10 @@ PROGRAMS = {
     "slice with a step": (lambda x: x[count(x) :: 2], lambda x: x[np.sum(x > 0) :: 2]),
     "slice beyond the end": (lambda x: x[1 : count(x) + 3], lambda x: x[1 : np.sum(x > 0) + 3]),
     "tg.slice": (lambda x: tg.slice(x, [0], [count(x)]), lambda x: x[: np.sum(x > 0)]),
+    "the rest by tg.slice": (
+        lambda x: tg.slice(x, [count(x)], [-1]),
+        lambda x: x[np.sum(x > 0) :],
+    ),
     "repeat with counts": (
         lambda x: tg.repeat(x, tg.cast(x > 0, tg.int32) * 2),
         lambda x: np.repeat(x, (x > 0) * 2),

@@ -3501,7 +3501,7 @@ class OfTheUser(tg.layers.Dense):
         super().__init__(2, bias=False)  # here
 
 
-@pytest.mark.sampled(17)
+@pytest.mark.sampled(18)
 @table(
     numpy=trace_error(
         lambda: tg.reduce_sum([1.0], dim=0),
@@ -3563,6 +3563,11 @@ class OfTheUser(tg.layers.Dense):
         lambda: tg.Variable(1.0, train=False),
         "Variable: there is no argument 'train'",
         "use trainable in place of train",
+    ),
+    begun_like_another=trace_error(
+        lambda: tg.layers.LSTM(3, return_seq=True),
+        "LSTM: there is no argument 'return_seq'",
+        "use return_sequences in place of return_seq",
     ),
     pair=trace_error(
         lambda: tg.IndexedSlices([[1.0]], indexes=[0]),

@@ -151,6 +151,7 @@ ROWS = {
     ),
     "reversed": lambda x: tg.reverse(x, [0]),
     "every second": lambda x: x[::2],
+    "some from a place on": lambda x: (x[::-2], x[x.shape[0] // 2 :: 3]),
     "first and last": lambda x: (x[0], x[-1], x[-1:], x[:1]),
     "without the last": lambda x: tg.concat([x[:-1], x[1:]], 0),
     "shifted": lambda x: tg.pad(x, [[1, 2], [0, 1]])[1:],
@@ -599,13 +600,53 @@ def test_random_numbers_are_those_of_the_plain_function(is_sweep):
         pair.check(numbers(n, 4))
 
 
-def test_numbers_drawn_along_a_second_axis_are_refused():
-    @tg.function(input_signature=[SPEC([4, None])], bucket_sizes=[8])
-    def f(x):
-        return x + tg.random.stateless_uniform(tg.shape(x), [1, 2])
+@pytest.mark.sampled(1)
+def test_numbers_drawn_along_several_open_axes_are_those_of_the_plain_function():
+    def program(x):
+        tape = tg.GradientTape()
+        with tape:
+            tape.watch(x)
+            noise = tg.random.stateless_normal(tg.shape(x), [1, 2])
+            kept = tg.nn.experimental.stateless_dropout(x, 0.5, [3, 4])
+            loss = tg.reduce_mean(kept * noise)
+        ids = tg.random.stateless_categorical(x[:, :, 0], 2, [5, 6])
+        by_row = tg.vectorized_map(
+            lambda row: row + tg.random.stateless_uniform(tg.shape(row)[::-1], [7, 8])[0, 0], x
+        )
+        gamma = tg.random.stateless_gamma(tg.shape(x), [9, 1], alpha=tg.abs(x) + 1.0)
+        return noise, kept, ids, by_row, gamma, tape.gradient(loss, x)
 
-    with pytest.raises(tg.errors.ShapeError, match="the numbers drawn for"):
-        f(numbers(4, 3))
+    pair = Pair(program, SPEC([None, None, 2]))
+    pair.check(numbers(3, 5, 2), rtol=1e-4)
+    assert pair.programs == (1, 0)
+
+
+def test_a_permutation_of_an_open_axis_is_refused():
+    @tg.function(input_signature=[SPEC([None])], bucket_sizes=[8])
+    def f(x):
+        return tg.random.shuffle(x)
+
+    with pytest.raises(tg.errors.ShapeError, match="a permutation of d0 numbers is another"):
+        f(numbers(3))
+
+
+@pytest.mark.sampled(1)
+def test_reshapes_that_move_elements_to_other_places():
+    def program(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            swapped = tg.reshape(x, [2, tg.shape(x)[1], -1])
+            rolled = tg.reshape(tg.roll(tg.reshape(x, [-1]), 1, 0), tg.shape(x))
+            counted = tg.reshape(tg.range(tg.size(x)), [tg.shape(x)[1], 2, -1])
+            twice = tg.reshape(tg.repeat(tg.reshape(x, [-1, 2]), 2, axis=0), [-1, tg.shape(x)[1]])
+            columns = tg.reshape(tg.transpose(tg.concat([x[:, 0], x[:, 1]], 1)), [2, -1])
+            loss = tg.reduce_mean(swapped[:, :, 0] ** 3) + tg.reduce_mean(rolled * x) ** 2
+            loss += tg.reduce_sum(columns[:, 1] * columns[:, -1])
+        return swapped, rolled, counted, twice, columns, tape.gradient(loss, x)
+
+    pair = Pair(program, SPEC([None, None, 2]))
+    pair.check(numbers(3, 5, 2), rtol=1e-4)
+    assert pair.programs == (1, 0)
 
 
 # How many programs.
@@ -845,7 +886,6 @@ def test_what_mixes_rows_is_refused_with_its_line():
         lambda x: tg.linalg.inv(tg.matmul(x, x, transpose_b=True) + tg.eye(tg.shape(x)[0])),
         lambda x: tg.linalg.cholesky(tg.matmul(x, x, transpose_b=True)),
         lambda x: tg.nn.conv1d(x[None], tg.ones([3, 4, 2]), 2, "SAME"),
-        lambda x: tg.reshape(tg.transpose(x), [2, -1]),
         lambda x: tg.py_function(lambda y: y, [x], tg.TensorSpec([None, 4])),
         lambda x: tg.image.adjust_contrast(x[None, :, :, None], 2.0),
     ],

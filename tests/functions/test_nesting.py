@@ -71,6 +71,23 @@ def test_five_hundred_functions_are_traced_by_one_call(x):
     assert len(list(function.get_concrete_function(x).graph.graphs())) == LEVELS
 
 
+def test_branches_that_call_functions_with_branches(x):
+    inner = tg.function(lambda x: tg.sin(x))
+
+    def in_branch(inner):
+        return tg.function(lambda x: tg.cond(x[0] > 0.0, lambda: inner(x * FACTOR), lambda: x))
+
+    for _ in range(30):
+        inner = in_branch(inner)
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(450)
+    try:
+        found = inner(x)
+    finally:
+        sys.setrecursionlimit(usual)
+    np.testing.assert_allclose(found, by_jax(x.numpy(), 31), rtol=1e-5)
+
+
 def test_a_thread_traces_as_deep(x):
     results = []
     thread = threading.Thread(target=lambda: results.append(nest()(x).numpy()))

@@ -274,6 +274,12 @@ def test_slice_from_a_tensor():
     same(cut(tg.constant(x), tg.constant(1)), x[1:3])
     begin = tg.function(lambda x, b: tg.slice(x, b, [2, 2]))
     same(begin(tg.constant(x), tg.constant([2, 1])), x[2:4, 1:3])
+    rest = tg.function(lambda x, b: tg.slice(x, b, [-1, 2]))
+    same(rest(tg.constant(x), tg.constant([3, 1])), x[3:, 1:3])
+    same(rest(tg.constant(x), tg.constant([-4, 1])), x[:, 1:3])
+    checked = tg.function(lambda x, k: tg.slice(x, [k], [-1]), check_bounds=True)
+    with pytest.raises(tg.errors.InvalidArgumentError, match=r"slice: .* -4 .* not in axis 0"):
+        checked(tg.ones([3]), tg.constant(-4))
 
 
 def test_slice_that_does_not_fit_is_an_error():

@@ -904,6 +904,13 @@ def test_top_k(run):
     close(found.indices, order.astype(np.int32))
 
 
+def test_angles_of_real_numbers(run):
+    x = np.array([np.nan, -1.0, -0.0, 2.0, np.inf, -np.inf], np.float32)
+    close(run(tg.math.angle, x), np.float32([np.nan, np.pi, 0, 0, 0, np.pi]))
+    with pytest.raises(tg.errors.DTypeError, match=r"angle: the operand is i32\[2\]"):
+        tg.math.angle([-1, 1])
+
+
 def test_top_k_takes_the_first_of_zeros_of_both_signs(run):
     x = np.array([-0.0, 0.0, -1.0, -0.0, np.nan, -np.nan], np.float32)
     values, indices = run(lambda x: tg.math.top_k(x, 5), x)

@@ -192,11 +192,9 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
         return None
     plain = {x.replace("_", "").lower(): x for x in names}
     given = name.replace("_", "").lower()
-    close = difflib.get_close_matches(given, plain, 1, 0.75)
-    if not close and len(given) >= 3:
-        begun = [text for text in plain if text.startswith(given)]
-        close = begun if len(begun) == 1 else []
-    return plain[close[0]] if close else None
+    begun = [text for text in plain if text.startswith(given)] if len(given) >= 3 else []
+    found = begun if len(begun) == 1 else difflib.get_close_matches(given, plain, 1, 0.75)
+    return plain[found[0]] if found else None
 
 
 def _listed(parameters: Sequence[inspect.Parameter]) -> str:

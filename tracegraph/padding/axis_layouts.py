@@ -119,6 +119,12 @@ class Padding:
             return tuple(factors)
         return (element_count(tuple(factors)),)
 
+    def has_open_inner(self, shape: Iterable[Size]) -> bool:
+        """Whether an axis is open behind another one, so that padding stands between elements in
+        the order of the flattened shape."""
+        wide = [size for size in shape if size != 1]
+        return any(map(self.is_open, wide[1:]))
+
     def joined(self, layouts: Sequence[Layout]) -> Layout | None:
         """The common layout of axes of one size; None if they differ or are not padded."""
         some = [x for x in layouts if x is not None and not isinstance(x, Uniform)]
@@ -185,6 +191,16 @@ class Padding:
             number = elementwise.FloorDiv()(number, count)
             stride = stride * factor
         return position
+
+    def places(self, sizes: Sequence[Size]) -> Tensor:
+        """For each position in axes of these sizes, the index of its element among all of them."""
+        shape = tuple(sizes)
+        found = full(0, TensorType(int32, shape))
+        for axis, size in enumerate(shape):
+            digits = BroadcastTo(shape, (axis,))(Iota(size, int32)())
+            stride = BroadcastTo(shape, ())(self.value(element_count(shape[axis + 1 :])))
+            found = elementwise.ADD(found, elementwise.MUL(digits, stride))
+        return found
 
     # Masks.
 

@@ -161,7 +161,7 @@ def _ensure_shape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     return padding.again(x, [plain if layout is None else layout for layout, plain in given])
 
 
-def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Tensor:
     (x,) = xs
     factors: list[tuple[Size, bool]] = []  # sizes, and whether all elements along them are equal
     for size, layout in zip(x.type.shape, padding.of(x), strict=True):
@@ -169,10 +169,29 @@ def _reshape(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
             factors.append((size, layout is UNIFORM))
         else:
             factors += [(factor, False) for factor in layout]
+    shape: list[Size] = []
     layouts: list[Layout] = []
+    divided = []  # axes whose elements have other places once they are divided
     for inner, outer in _groups(factors, op.shape):
-        layouts += _regrouped(padding, inner, outer)
-    return _same(padding, op, xs, layouts)
+        found = _regrouped(padding, inner, outer)
+        if found is None:
+            divided.append((len(shape), outer))
+            outer = [element_count(tuple(outer))]
+            found = [padding.normal([size for size, _ in inner])]
+        shape += outer
+        layouts += found
+    y = _same(padding, Reshape(tuple(shape)), xs, layouts)
+    for axis, sizes in reversed(divided):
+        y = _divided(padding, y, axis, sizes)
+    return y
+
+
+def _divided(padding: Padding, x: Tensor, axis: int, sizes: Sequence[Size]) -> Tensor:
+    """x with one axis divided into axes of these sizes, along each of which elements come first."""
+    x = padding.compact(x, axis)
+    before, after = padding.of(x)[:axis], padding.of(x)[axis + 1 :]
+    y = index.Gather(axis, 0)(x, padding.places(sizes))
+    return padding.note(y, [*before, *padding.plain(sizes), *after])
 
 
 def _groups(
@@ -207,8 +226,9 @@ def _groups(
 
 def _regrouped(
     padding: Padding, inner: Sequence[tuple[Size, bool]], outer: Sequence[Size]
-) -> list[Layout]:
-    """The layouts of the axes `outer` that the factors `inner` turn into."""
+) -> Sequence[Layout] | None:
+    """The layouts of the axes `outer` that the factors `inner` turn into; None if elements would
+    not be where padding leaves them."""
     inner = [(size, uniform) for size, uniform in inner if size != 1]
     sizes = [size for size, _ in inner]
     wide = [size for size in outer if size != 1]
@@ -221,7 +241,7 @@ def _regrouped(
         return [None if size == 1 else layout for size in outer]
     comes_first = not any(map(padding.is_open, (*sizes[1:], *wide[1:])))
     if not comes_first:
-        raise Refusal(f"the axes {_text(sizes)} become {_text(outer)}, which mixes padding in")
+        return None
     return [(size,) if padding.is_open(size) else None for size in outer]
 
 
@@ -240,20 +260,22 @@ def _slice(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         if padding.is_open(stop):
             x = _resized(padding, x, axis, maximum(x.type.shape[axis], stop))
         if padding.is_open(start):
-            if stride != 1:
-                raise Refusal(f"a slice begins at {start} and takes one element in {stride}")
             moving.append(axis)
             padding.growing.update((start, stop - start))
     start = tuple(0 if a in moving else n for a, n in enumerate(op.start))
     stop = tuple(x.type.shape[a] if a in moving else n for a, n in enumerate(op.stop))
+    stride = tuple(1 if a in moving else n for a, n in enumerate(op.stride))
     layouts = _after_slice(padding, op, x)
-    y = Slice(start, stop, op.stride)(x)
+    y = Slice(start, stop, stride)(x)
     if moving:
         places = [padding.value(n if a in moving else 0) for a, n in enumerate(op.start)]
         shape = tuple(
             op.stop[a] - op.start[a] if a in moving else size for a, size in enumerate(y.type.shape)
         )
         y = index.DynamicSlice(shape)(y, *places)
+        if stride != op.stride:
+            rest = tuple(n if a in moving else 1 for a, n in enumerate(op.stride))
+            y = Slice((0,) * y.ndim, y.type.shape, rest)(y)
     return padding.note(y, layouts)
 
 
@@ -282,9 +304,13 @@ def _after_slice(padding: Padding, op: Any, x: Tensor) -> list[Layout]:
     ]
 
 
-def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Tensor:
     x, value = xs
     parts = list(zip(op.before, op.after, op.interior, strict=True))
+    if any(padding.is_open(before) and interior for before, _, interior in parts):
+        none = (0,) * x.ndim
+        x = _pad(padding, Pad(none, none, op.interior), xs)
+        return _pad(padding, Pad(op.before, op.after, none), [x, value])
     layouts, moving, padded_axes = list(padding.of(x)), [], []
     for axis, (before, after, interior) in enumerate(parts):
         if (before, after, interior) == (0, 0, 0):
@@ -293,8 +319,6 @@ def _pad(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
         padded_axes.append(axis)
         layouts[axis] = ()
         if padding.is_open(before):
-            if interior:
-                raise Refusal(f"padding of {before} before and between elements is not supported")
             moving.append(axis)
     x = padding.masked(x, padded_axes, value)
     (type,) = op.output_types((x, value))
@@ -614,29 +638,39 @@ def _true_indices(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
 
 
 def _from_key(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
-    """Random numbers are generated in the order of the flattened shape: a longer sequence starts
-    alike."""
+    """Random numbers are generated in the order of the flattened shape, and a longer sequence
+    starts alike."""
     (key,) = xs
-    made = [size for size in op.made().shape if size != 1]
-    if any(map(padding.is_open, made[1:])) or isinstance(op, RandomPermutation):
-        raise Refusal(f"the numbers drawn for {_text(op.made().shape)} are others with padding")
-    layouts = [*padding.of(key)[:-1], *padding.plain(op.made().shape)]
-    return _same(padding, op, xs, layouts)
+    shape = op.made().shape
+    if not padding.has_open_inner(shape):
+        return _same(padding, op, xs, [*padding.of(key)[:-1], *padding.plain(shape)])
+    count = element_count(shape)
+    layouts = [*padding.of(key)[:-1], *padding.plain((count,))]
+    flat = _same(padding, type(op)((count,), op.dtype), xs, layouts)
+    return _divided(padding, flat, flat.ndim - 1, shape)
+
+
+def _permutation(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
+    if padding.is_open(op.size):
+        raise Refusal(f"a permutation of {op.size} numbers is another one with padding")
+    return _from_key(padding, op, xs)
 
 
 def _from_parameters(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
     key, *parameters = xs
-    lead, rank = key.ndim - 1, parameters[0].ndim
-    drawn = [size for size in parameters[0].type.shape[lead:] if size != 1]
-    if any(map(padding.is_open, drawn[1:])):
-        shown = _text(parameters[0].type.shape)
-        raise Refusal(f"the numbers drawn for {shown} are others with padding")
-    for axis in range(lead, rank):
+    lead = key.ndim - 1
+    shape = parameters[0].type.shape
+    is_flat = padding.has_open_inner(shape[lead:])
+    if is_flat:
+        flatten = Reshape((*shape[:lead], element_count(shape[lead:])))
+        parameters = [_reshape(padding, flatten, [x]) for x in parameters]
+    for axis in range(lead, parameters[0].ndim):
         parameters = [padding.compact(x, axis) for x in parameters]
     operands = [key, *parameters]
     for axis in range(lead):
         operands, _ = padding.together(operands, [axis] * len(operands))
-    return _same(padding, op, operands, padding.of(operands[1]))
+    y = _same(padding, op, operands, padding.of(operands[1]))
+    return _divided(padding, y, lead, shape[lead:]) if is_flat else y
 
 
 def _random_fold(padding: Padding, op: Any, xs: Sequence[Tensor]) -> Outputs:
@@ -749,6 +783,7 @@ RULES: dict[type, Rule] = {
     ArgSort: _sorting,
     TopK: _top_k,
     TrueIndices: _true_indices,
+    RandomPermutation: _permutation,
     FromKey: _from_key,
     FromParameters: _from_parameters,
     RandomFold: _random_fold,

@@ -482,7 +482,10 @@ def _axis_index_from(x: Tensor, axis: int, begin: Any, count: Any) -> AxisIndex:
     if has_dtype(begin):
         tensor = as_tensor(begin)
         known = _known_number(tensor)
-        if known is None and not (known_int(count) and count == -1):
+        is_rest = known_int(count) and count == -1
+        if known is None and is_rest and is_open(tensor):
+            return _rest_from(x, axis, tensor)
+        if known is None and not is_rest:
             value = value_now(tensor)
             if value is not None:
                 _check_inside(x, axis, int(value), count)
@@ -494,6 +497,14 @@ def _axis_index_from(x: Tensor, axis: int, begin: Any, count: Any) -> AxisIndex:
     count = size - begin if known_int(count) and count == -1 else count
     _check_inside(x, axis, begin, count)
     return AxisIndex(begin, count)
+
+
+def _rest_from(x: Tensor, axis: int, begin: Tensor) -> AxisIndex:
+    """All elements from one on whose index is known only at run time, counted from 0."""
+    begin = _scalar_bound(x, begin)
+    _check_inside_at_run_time("slice", x, axis, begin, 0)
+    first = begin if begin.dtype.is_unsigned else Maximum()(begin, as_tensor(0, begin.dtype))
+    return _found_by_run(x, x.type.shape[axis], slice(first, None), 1)
 
 
 def _check_inside_at_run_time(op: str, x: Tensor, axis: int, begin: Tensor, count: Size) -> None:

@@ -353,15 +353,21 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.softsign([-1.0, 3.0]).numpy()
     array([-0.5 ,  0.75], dtype=float32)
     """
-    x = as_tensor(features)
+    x = _inexact("softsign", features)
+    return x / (1 + ops.ABS(x))  # type: ignore[operator]
+
+
+def _inexact(op: str, x: TensorLike) -> Tensor:
+    """x as a tensor. Raises DTypeError for integers and truth values."""
+    x = as_tensor(x)
     if not x.dtype.is_floating and not x.dtype.is_complex:
         fail(
             DTypeError,
-            f"softsign: the operand is {x.type}, and only floating or complex types are allowed",
+            f"{op}: the operand is {x.type}, and only floating or complex types are allowed",
             operands=[operand_text(x)],
             fix="convert it: tg.cast(x, tg.float32)",
         )
-    return x / (1 + ops.ABS(x))  # type: ignore[operator]
+    return x
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
@@ -395,16 +401,18 @@ def conj(x: TensorLike, name: str | None = None) -> Tensor:
 
 
 def angle(input: TensorLike, name: str | None = None) -> Tensor:
-    """The angle of a complex number from the positive real axis, in radians; 0 or pi for real ones.
+    """The angle of a complex number from the positive real axis, in radians; 0 or pi for real ones,
+    and nan for nan. Raises DTypeError for integers and truth values.
 
     >>> tg.math.angle([1j, -1.0]).numpy()
     array([1.57079633, 3.14159265])
     """
-    x = as_tensor(input)
+    x = _inexact("angle", input)
     if x.dtype.is_complex:
         return ops.Atan2()(ops.IMAG(x), ops.REAL(x))
     zero = zeros_of(x)
-    return ops.SELECT(ops.GREATER_EQUAL(x, zero), zero, full_like(x, np.asarray(math.pi)))
+    angle = ops.SELECT(ops.LESS(x, zero), full_like(x, np.asarray(math.pi)), zero)
+    return ops.SELECT(ops.EQUAL(x, x), angle, full_like(x, np.asarray(math.nan)))
 
 
 __all__ = [
