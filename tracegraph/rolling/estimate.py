@@ -27,7 +27,7 @@ _TOLERANCE = 0.03
 _FLOPS_PER_SECOND = 3e10
 _SECONDS_PER_NODE = 1e-6
 _SECONDS_PER_STEP = 2e-6
-#: XLA compiles a loop that moves so few bytes in a step as a single kernel.
+#: XLA compiles a loop that moves so few bytes in a step, and holds no loop, as a single kernel.
 _SMALL_STEP, _SECONDS_PER_SMALL_STEP = 1024, 0.2e-6
 _SECONDS_PER_ROW = 0.2e-6
 #: Weights are copied as rows, forward and backward, and their gradients are written.
@@ -88,7 +88,7 @@ def _seconds_of_loop(run: BlockRun) -> float:
     if not run.wiring.carried:  # one computation on stacks: there are no steps
         return 0.0
     moved = sum(bytes_of(x) for node in run.blocks[0] for x in (*node.inputs, *node.outputs))
-    if moved <= _SMALL_STEP:
+    if moved <= _SMALL_STEP and not any(node.op.is_loop for node in run.blocks[0]):
         return len(run) * _SECONDS_PER_SMALL_STEP
     own = {xs[0]: None for xs in run.wiring.own.values()}
     weights = [x for x in own if x.node is not None and not x.node.inputs]
