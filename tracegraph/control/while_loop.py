@@ -593,7 +593,7 @@ class WhileGradient(Loop):
         return WhileGradient(*parts, count, self.extras)
 
     @property
-    def states_kept(self) -> int:
+    def states_kept(self) -> int:  # type: ignore[override]
         return self.checkpoints
 
     @property

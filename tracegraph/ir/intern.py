@@ -7,7 +7,7 @@ graph is reused with everything derived from it, and nothing is compiled again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tracegraph.core.lru_cache import LRUCache
 from tracegraph.core.recursion_limit import headroom
@@ -41,7 +41,9 @@ class OpForms:
     def _attribute(self, value: Any) -> Any:
         if isinstance(value, Graph):
             return (Graph, self._number(value))
-        return tuple(map(self._attribute, value)) if type(value) is tuple else attribute_key(value)
+        if isinstance(value, tuple):
+            return (tuple, *map(self._attribute, cast("tuple[Any, ...]", value)))
+        return attribute_key(value)
 
     def _number(self, graph: Graph) -> int:
         if graph not in self._known:
