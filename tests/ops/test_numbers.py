@@ -166,6 +166,21 @@ def test_a_number_over_itself_is_one(run):
     assert run(lambda x: x / x[40], tg.constant(whole)).numpy()[40] == 1
 
 
+@pytest.mark.parametrize("divisor", [41.0, 2e38])
+def test_a_cotangent_is_divided_too(run, divisor):
+    """The reciprocal of the second divisor is denormal, which XLA for CPUs reads as 0."""
+    gs = np.array([41.0, -49.0, 57.3, 1e30], np.float32)
+
+    def gradient(x):
+        with tg.GradientTape() as tape:
+            tape.watch(x)
+            y = x / divisor
+        return tape.gradient(y, x, output_gradients=x)
+
+    found = run(gradient, tg.constant(gs))
+    np.testing.assert_array_equal(found.numpy(), gs / np.float32(divisor))
+
+
 def test_normalised_and_softmax_divide_as_numpy_does(run):
     """e ** x is XLA's own; what is checked is the division by a sum that is broadcast."""
     x = tg.constant(np.random.default_rng(0).standard_normal((256, 64)).astype(np.float32))

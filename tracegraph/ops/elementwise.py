@@ -251,6 +251,11 @@ class Div(Elementwise):
     def partials(self, z: Tensor, x: Tensor, y: Tensor) -> Factors:
         return 1 / y, -z / y
 
+    def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
+        # g / y is rounded once, unlike a product with 1 / y, which may be 0 where y is large. A
+        # tangent has the product: JAX cannot transpose our quotients.
+        return self(g, conjugated(y)), MUL(g, conjugated(-z / y))
+
 
 class SteepDiv(Elementwise):
     """x / y, and 0 where x is 0, even if y is 0 or nan: no cotangent down an infinite slope"""

@@ -61,6 +61,8 @@ def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
     reached = {x, *(y for node in path for y in node.outputs)}
     if x.type.dtype.is_complex or any(y.type is not x.type for y in ys if y in reached):
         return False
+    if len(path) == 1 and not path[0].op.regions:
+        return False  # its vjp is as short, and may be rounded once where a product is twice
     return is_diagonal_path(path, x.type) and not (is_narrow(x.type) and _has_many_uses(path))
 
 
