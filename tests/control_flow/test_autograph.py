@@ -463,6 +463,28 @@ def test_a_loop_over_a_range_beyond_int32_that_ends_early():
     assert int(count()) == 3
 
 
+def by_a_step_of_zero(x, n):
+    for _ in range(0, n, 0):  # here
+        x = x + 1.0
+    return x
+
+
+def by_a_step_of_the_run(x, n):
+    for i in tg.range(0, 3, n):  # here
+        x = x + tg.cast(i, tg.float32)
+    return x
+
+
+@pytest.mark.parametrize("function", [by_a_step_of_zero, by_a_step_of_the_run])
+def test_a_for_over_a_range_with_a_step_of_zero_is_refused_as_by_python(function):
+    f = tg.function(function)
+    with pytest.raises(ValueError, match="range: the step is 0") as error:
+        float(f(tg.constant(1.0), tg.constant(0)))
+    assert here(function, "# here") in str(error.value)
+    if function is by_a_step_of_the_run:
+        assert [float(f(tg.constant(1.0), tg.constant(n))) for n in (1, 2, -1)] == [4.0, 3.0, 1.0]
+
+
 def test_maximum_iterations():
     @tg.function
     def f(x):
@@ -1386,6 +1408,50 @@ def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
             assert here(function, "# here") in str(error.value)
     f = tg.function(caught_inside)
     assert [float(f(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
+
+
+def refused_and_caught(x):
+    xs = [x]
+    try:
+        if x > 1.0:  # here
+            xs = [*xs, x]
+    except ValueError:
+        xs = [x, x, x]
+    return xs[-1] * float(len(xs))
+
+
+def refused_in_a_loop_and_caught(x):
+    y = x
+    try:
+        while x > 0.0:  # here
+            x, y = x - 1.0, tg.stack([y, y])
+    except ValueError:
+        x = -x
+    return x
+
+
+def refused_in_an_expression_and_caught(x):
+    try:
+        y = tg.reshape(x, [3]) if x > 1.0 else x  # here
+    except ValueError:
+        y = -x
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (refused_and_caught, "'xs' is a list"),
+        (refused_in_a_loop_and_caught, "'y' is a tensor"),
+        (refused_in_an_expression_and_caught, "1 element"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_what_refuses_a_statement_is_raised_although_it_is_caught(function, words):
+    """Python would not raise it, or not for each tensor, so the handler would give wrong values."""
+    with pytest.raises((SignatureError, ShapeError), match=words) as error:
+        tg.function(function)(tg.constant(2.0))
+    assert here(function, "# here") in str(error.value)
 
 
 def test_a_tensor_is_no_key_of_a_result():

@@ -40,6 +40,20 @@ def sums(n):
     return tg.stack(ys + xs + ys)
 
 
+def repeated(n):
+    xs, ys = [3], []
+    for i in tg.range(n):
+        xs.append(i)
+        ys.append(10 * i)
+    zs = 2 * xs
+    ys *= 3
+    ys += xs * 0
+    xs *= True
+    if n > 2:
+        xs *= 2
+    return tg.stack(zs + ys + xs)
+
+
 def renamed(n):
     xs = []
     for i in tg.range(n):
@@ -127,6 +141,7 @@ def asking(n):
     [
         (adding, (4, 0)),
         (sums, (4, 1)),
+        (repeated, (3, 0)),
         (renamed, (3, 0)),
         (popping_behind, (4, 2)),
         (popping_in_a_step, (4, 0)),
@@ -307,9 +322,51 @@ def of_two_names_between_loops(n):
     return len(ys)
 
 
+def repeated_in_the_loop(n):
+    xs = [n]
+    for i in tg.range(n):
+        xs.append(i)
+        xs *= 2
+    return tg.stack(xs)
+
+
+def repeated_in_a_branch(n):
+    table = {"xs": []}
+    for i in tg.range(n):
+        table["xs"].append(i)
+    xs = table["xs"]
+    if n > 2:
+        xs *= 2
+    return tg.stack(table["xs"])
+
+
+def added_to_itself(n):
+    xs = [n]
+    for _ in tg.range(n):
+        xs += xs
+    return tg.stack(xs)
+
+
+def behind_a_loop(use):
+    def function(n):
+        xs = []
+        for i in tg.range(n):
+            xs.append(i)
+        return use(xs)
+
+    return function
+
+
 @pytest.mark.parametrize(
     "function, kind, fact",
     [
+        (repeated_in_the_loop, SignatureError, r"`\*=` changes a list to which a loop appends"),
+        (repeated_in_a_branch, SignatureError, r"\.__imul__\(\) changes a list in a branch"),
+        (added_to_itself, SignatureError, r"adding a list to itself changes a list"),
+        (behind_a_loop(lambda xs: xs.index(1)), TraceError, r"\.index\(\) compares the items"),
+        (behind_a_loop(lambda xs: xs.count(1)), TraceError, r"\.count\(\) compares the items"),
+        (behind_a_loop(lambda xs: [2 * x for x in xs]), TraceError, r"in a `for` statement"),
+        (behind_a_loop(lambda xs: xs[1:]), TraceError, r"tg\.stack\(xs\)\[1:\]"),
         (by_a_helper_in_a_branch, SignatureError, r"\.append\(\) changes a list in a branch"),
         (by_a_helper_in_a_loop, SignatureError, r"\.append\(\) changes a list in a loop"),
         (by_another_name_in_a_loop, SignatureError, r"\.append\(\) changes a list in a loop"),

@@ -9,7 +9,7 @@ import pytest
 
 import tracegraph as tg
 from tests.oracles import raises
-from tracegraph.errors import MissingRuleError, ShapeError
+from tracegraph.errors import ShapeError
 
 
 def next_state(called):
@@ -126,20 +126,25 @@ def test_reverse_mode_reads_variables_that_python_assigns_in_a_while(call):
     np.testing.assert_allclose(slope, by_w, rtol=1e-12)
 
 
-def test_a_while_with_python_in_a_branch_has_derivatives_and_one_in_a_loop_only_runs():
+def test_a_while_with_python_has_derivatives_in_a_branch_and_in_a_loop():
+    called = []
+
     def chosen(x, steps):
-        return tg.cond(x > 0.0, lambda: episode([], x, steps), lambda: x)
+        return tg.cond(x > 0.0, lambda: episode(called, x, steps), lambda: x)
 
     def repeated(x, steps):
-        return tg.foldl(lambda y, _: y + chosen(x, steps), tg.range(2), 0.0 * x)
+        return tg.foldl(lambda y, n: y + chosen(x, n), steps, 0.0 * x)
 
     x, steps = tg.constant(1.3, tg.float64), tg.constant(2)
     np.testing.assert_allclose(of_both_orders(chosen)(x, steps), in_jax(1.3, 2), rtol=1e-10)
     np.testing.assert_allclose(of_both_orders(chosen)(-x, steps), [-1.3, 1.0, 0.0])
-    found = tg.function(repeated)(x, steps)
-    np.testing.assert_allclose(found, 2.0 * in_jax(1.3, 2)[0], rtol=1e-12)
-    derived = lambda: of_both_orders(repeated)(x, steps)  # noqa: E731
-    raises(MissingRuleError, "calls a Python function, which it would have to call again", derived)
+    called.clear()
+    repeated(x, np.array([1, 0, 5, 2]))
+    once, called[:] = [*called], []
+    found = of_both_orders(repeated)(x, tg.constant([1, 0, 5, 2]))
+    expected = sum(in_jax(1.3, n) for n in (1, 5, 2))
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    assert called == pytest.approx(once)
 
 
 @tg.custom_gradient
@@ -231,7 +236,53 @@ def in_whiles_in_branches(f, x, k):
     return one(x) * k + one(-x)
 
 
+def times(n, step, y):
+    """The state behind so many steps of a while."""
+    n = tg.cast(n, tg.int32)
+    return tg.while_loop(lambda i, _: i < n, lambda i, y: (i + 1, step(y)), (0, y))[1]
+
+
+def in_whiles_of_other_lengths(f, x, k):
+    """Where what was added to the shorter ones may not give nan."""
+    step = lambda y: f(y, k) + 1.5 * tg.math.log(y * y)  # noqa: E731
+    return tg.foldl(lambda y, n: times(n, step, y), np.array([0.0, 2.0, 0.0, 3.0]), x)
+
+
+def in_whiles_of_products(f, x, k):
+    """A loop of matrix products multiplies what its steps stacked, behind it."""
+    w = tg.stack([[x, k], [-k, x]])
+
+    def step(h):
+        h = tg.tanh(h @ w)
+        return tg.stack([[f(h[0, 0], k), h[0, 1]]])
+
+    many = lambda h, n: times(n, step, h) + 0.1 * h  # noqa: E731
+    return tg.reduce_sum(tg.foldl(many, np.array([1.0, 0.0, 3.0]), tg.stack([[x, k]])) ** 2)
+
+
+def in_loops_of_three_levels(f, x, k):
+    def outer(i, y):
+        rows = lambda y, n: times(tg.minimum(i, n), lambda y: f(y, k), y * 1.2) + y * 0.1  # noqa: E731
+        return i + 1, tg.foldl(rows, np.array([1, 3, 2]), y)
+
+    return tg.while_loop(lambda i, _: i < 3, outer, (0, x))[1]
+
+
+def in_episodes_with_tapes(f, x, k):
+    def step(y, n):
+        with tg.GradientTape() as tape:
+            tape.watch(y)
+            z = times(n, lambda y: f(y, k), y * n)
+        return tape.gradient(z, y) * 0.4 + y
+
+    return tg.foldl(step, ROWS[[0, 2, 1]], x)
+
+
 NESTS = [
+    in_whiles_of_other_lengths,
+    in_whiles_of_products,
+    in_loops_of_three_levels,
+    in_episodes_with_tapes,
     in_a_scan,
     in_a_while,
     in_no_step,

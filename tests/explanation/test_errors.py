@@ -3600,7 +3600,12 @@ class OfTheUser(tg.layers.Dense):
     twice_of_a_layer=trace_error(
         lambda: tg.layers.Dense(3)([[1.0]], inputs=[[1.0]]),
         "Dense: the argument 'inputs' is given by position and by name",
-        "give it once",
+        "give it once: by position, argument 1 is inputs",
+    ),
+    name_of_a_weight=trace_error(
+        lambda: tg.layers.Layer().add_weight("kernel", shape=[2, 4]),
+        "Layer.add_weight: the argument 'shape' is given by position and by name",
+        "give it once: by position, argument 1 is shape",
     ),
     none_of_an_optimizer=trace_error(
         lambda: tg.optimizers.SGD().apply_gradients(),
@@ -3615,7 +3620,7 @@ class OfTheUser(tg.layers.Dense):
     twice=trace_error(
         lambda: tg.reduce_sum([1.0], 0, axis=0),
         "reduce_sum: the argument 'axis' is given by position and by name",
-        "give it once",
+        "give it once: by position, argument 2 is axis",
     ),
 )
 @pytest.mark.parametrize("is_traced", [False, True], ids=["top level", "function"])

@@ -93,6 +93,51 @@ def test_images_are_flipped_or_not(mode, axes):
     assert sum(counts) == 40 and min(counts) > 5
 
 
+@pytest.mark.parametrize("contrast", [0.5, 1.5])
+def test_contrast_and_brightness(contrast):
+    """The mean of each channel of each image stays, in both formats; results are clipped."""
+    layer = L.RandomContrast([1 - contrast, contrast - 1], (0.25, 0.75))
+    mean = X.mean((1, 2), keepdims=True)
+    wanted = np.clip((X - mean) * contrast + mean, 0.25, 0.75)
+    assert np.allclose(layer(X).numpy(), wanted, atol=1e-6)
+    first = L.RandomContrast(
+        [1 - contrast, contrast - 1], (0.25, 0.75), data_format="channels_first"
+    )
+    assert np.allclose(first(X[0].transpose(2, 0, 1)).numpy(), wanted[0].transpose(2, 0, 1))
+    part = contrast - 1
+    wanted = np.clip(X + 2 * part, -1, 1)
+    assert np.allclose(L.RandomBrightness([part, part], (1, -1))(X).numpy(), wanted, atol=1e-6)
+    for layer in (L.RandomContrast(0.3), L.RandomBrightness(0.3)):
+        assert np.array_equal(layer(X, training=False).numpy(), X)
+
+
+def test_factors_of_contrast_and_brightness_are_on_both_sides():
+    x = np.broadcast_to(np.float32([[100.0], [101.0]])[None, None], (200, 1, 2, 1))
+    contrast = np.ptp(L.RandomContrast(0.5)(x).numpy(), axis=2).ravel()
+    assert 0.5 <= contrast.min() < 0.6 and 1.4 < contrast.max() <= 1.5
+    change = L.RandomBrightness(0.2)(x).numpy()[:, 0, 0, 0] - 100
+    assert -51.001 <= change.min() < -40 and 40 < change.max() <= 51.001
+
+
+def test_parts_are_cropped():
+    x = np.arange(48.0, dtype=np.float32).reshape(1, 6, 8, 1)
+    layer = L.RandomCrop(4, 7)
+    f = tg.function(layer, input_signature=[tg.TensorSpec([None, 6, 8, 1])])
+    corners = set()
+    for _ in range(60):
+        y = f(np.concatenate([x, x + 100])).numpy()
+        top, left = divmod(int(y[0, 0, 0, 0]), 8)
+        assert np.array_equal(y[0], x[0, top : top + 4, left : left + 7])
+        assert np.array_equal(y[1], y[0] + 100)
+        corners.add((top, left))
+    assert corners == {(top, left) for top in range(3) for left in range(2)}
+    assert np.array_equal(L.RandomCrop(6, 8)(x).numpy(), x)
+    for size in ((4, 7), (9, 3)):
+        in_ratio = L.Resizing(*size, crop_to_aspect_ratio=True)(x).numpy()
+        assert np.array_equal(L.RandomCrop(*size)(x, training=False).numpy(), in_ratio)
+    assert np.array_equal(L.RandomCrop(9, 3)(x).numpy(), in_ratio)
+
+
 def test_training_is_that_of_the_layer_around():
     model = L.Sequential([L.RandomRotation([0.5, 0.5]), L.Rescaling(1.0)])
     turned = X[:, ::-1, ::-1]

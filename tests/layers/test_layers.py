@@ -723,3 +723,19 @@ def test_names_that_are_not_identifiers(tmp_path):
             tg.layers.Dense(2, name=name)
     with pytest.raises(ValueError, match="use letters, digits and underscores"):
         tg.Module(name="top-2")
+
+
+def test_a_layer_of_ones_own_has_a_config():
+    class Scale(tg.layers.Layer):
+        def __init__(self, by, **kwargs):
+            super().__init__(**kwargs)
+            self.by = by
+
+        def get_config(self):
+            return {**super().get_config(), "by": self.by}
+
+    layer = Scale(2.0, dtype="mixed_float16", trainable=False)
+    config = {"name": "scale", "trainable": False, "dtype": "mixed_float16", "by": 2.0}
+    assert layer.get_config() == config == Scale.from_config(config).get_config()
+    with pytest.raises(AttributeError, match="keep the arguments yourself"):
+        tg.layers.Dense(2).get_config()

@@ -921,6 +921,14 @@ def test_searchsorted(side):
     close(tg.searchsorted(sequence, values, side), expected.astype(np.int32))
 
 
+def test_a_nan_is_inserted_at_an_end():
+    """As TensorFlow's binary searches do, whichever of ours is used."""
+    for count in (3, 100):
+        for side, wanted in (("left", 0), ("right", count)):
+            found = tg.searchsorted(np.arange(count, dtype=np.float32), [np.nan, 1.0], side)
+            assert found.numpy().tolist() == [wanted, 1 if side == "left" else 2]
+
+
 def test_in_top_k():
     predictions = sample(6, 4)
     targets = np.arange(6) % 4

@@ -48,6 +48,7 @@ LAZY_IMPORTS = {
     "tracegraph/autograph/hooks.py": {"tracegraph"},
     "tracegraph/autograph/staging.py": {"tracegraph"},
     "tracegraph/config.py": {"tracegraph"},
+    "tracegraph/control/scan.py": {"tracegraph"},
     "tracegraph/control_flow/regions.py": {"tracegraph"},
     "tracegraph/core/later.py": {"tracegraph"},
     "tracegraph/debugging.py": {"tracegraph"},

@@ -202,7 +202,7 @@ _NO_GRAPH = (
     "what you need",
 )
 _CONFIG = ("objects are saved as data", "use tg.saved_model.save, or keep the arguments yourself")
-_VARIABLES = ("they are called variables here", "use .variables, or .trainable_variables")
+_VARIABLES = ("it has variables", "use .variables, or .trainable_variables")
 
 #: Attributes of Keras' and PyTorch's layers and optimizers, and their replacements.
 _OF_LAYERS = {
@@ -234,7 +234,8 @@ _OF_LAYERS = {
             "call reset_state of these: for layer in model.layers: ...",
         ),
     ),
-    "parameters": _VARIABLES,
+    **dict.fromkeys(["get_weights", "parameters", "set_weights", "weights"], _VARIABLES),
+    "lr": ("it has Keras 3's name", "use .learning_rate"),
     "step": _STEP,
     "zero_grad": ("each tape begins without gradients", "leave it out"),
 }

@@ -228,10 +228,11 @@ _RULES: list[tuple[str, str, str]] = [
     # Keras.
     (r"(\w+\.)*(de)?serialize", *_SERIAL),
     (
-        r"keras\.(applications|preprocessing|datasets)",
+        r"keras\.(applications|datasets)",
         "there are no models or data to download",
         "use those of another package, and give its arrays",
     ),
+    (r"keras\.preprocessing", "it stands elsewhere", "use tg.utils.pad_sequences, or tg.image"),
     (r"keras\.(callbacks|export|models|saving|wrappers)", *_TRAINING),
     (r"keras\.backend", "functions of tensors are those of tg", "use tg, tg.math and tg.nn"),
     (r"keras\.(random|tree)", "it stands in tg itself", "use tg.random, or tg.nest"),
@@ -262,15 +263,16 @@ _RULES: list[tuple[str, str, str]] = [
         "pictures are changed by functions",
         "use tg.image, in the function that reads the batch",
     ),
+    (r"layers\.\w+Spectrogram", "signals have functions", "use tg.signal.stft in a layer"),
     (
         r"layers\.ThresholdedReLU",
         "there is no such layer",
         "use tg.layers.ReLU(threshold=1.0)",
     ),
     (
-        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|Discretization|CategoryEncoding|FeatureSpace)",
+        r"layers\.(Hash\w*|\w+Lookup|TextVectorization|StringLookup|FeatureSpace)",
         "data are prepared before they are tensors",
-        "use NumPy, tg.one_hot, or tg.raw_ops.Bucketize",
+        "use np.unique(x, return_inverse=True), and tg.layers.CategoryEncoding of its integers",
     ),
     (
         r"layers\.(Flax|Jax|Torch|TFSM)\w*",
@@ -329,6 +331,12 @@ _REST: list[tuple[str, str, str]] = [
         "write a subclass of tg.initializers.Initializer",
     ),
     (r"config\.\w+(\.\w+)*", "devices are JAX's", "use JAX's settings, or leave it out"),
+    (r"utils\.Progbar", "training is a loop of your own", "print in it what it has reached"),
+    (
+        r"utils\.(plot_model|model_to_dot)",
+        "models have summaries, and graphs",
+        "use model.summary(), or f.graph(x) of a @tg.function",
+    ),
     (r"(keras\.)?utils\.\w+(\.\w+)*", "data are prepared by NumPy", "use NumPy"),
 ]
 _FIRST, _LAST = (

@@ -211,6 +211,8 @@ def _folds(rows: Any, *arguments: Any) -> bool:
     try:
         run_fold(rows, *arguments)
     except (SizeOfStepError, UnfitState):
+        if (trace := current_trace()) is not None:
+            trace.escaped = None
         return False
     return True
 
@@ -624,6 +626,7 @@ function_conversion.hooks.cell_contents = SimpleNamespace(
     list_add=lambda *args, **options: _lists().list_add(*args, **options),
     list_append=lambda *args, **options: _lists().list_append(*args, **options),
     list_extend=lambda *args, **options: _lists().list_extend(*args, **options),
+    list_repeat=lambda *args, **options: _lists().list_repeat(*args, **options),
     list_insert=lambda *args, **options: _lists().list_insert(*args, **options),
     called=called,
     check_left_out=check_left_out,

@@ -18,6 +18,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops.broadcast import full
 from tracegraph.ops.constant import Iota
 from tracegraph.tensor_arrays.tensor_array import TensorList
+from tracegraph.tracing.trace import current_trace
 
 
 class Steps:
@@ -103,14 +104,19 @@ class Range(Steps):
         if dtype is None:
             typed = [x for x in bounds if not isinstance(x, (int, float))]
             dtype = as_tensor(typed[0] if typed else sum(bounds)).dtype
-        self._rises = delta > 0 if isinstance(delta, (int, float)) else None
+        is_number = isinstance(delta, (int, float))
+        fact, fix = "range: the step is 0", "use a step such as 1 or -1"
+        if is_number and not delta:
+            fail(ShapeError, fact, fix=fix)
+        if not is_number and (trace := current_trace()) is not None:
+            trace.check(as_tensor(delta != 0), fact, (), fix)
+        self._rises = delta > 0 if is_number else None
         self._known = None
         if all(isinstance(x, int) for x in bounds) and delta:
             self._known = builtins.range(*bounds)
             self.bound = len(self._known)
         self._start, self._limit = as_tensor(start, dtype), as_tensor(limit, dtype)
         # A number is part of the body, which shows that the counter ends the loop.
-        is_number = isinstance(delta, (int, float))
         self._delta = delta if is_number else as_tensor(delta, dtype)
 
     def rows(self) -> Any:

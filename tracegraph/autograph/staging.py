@@ -50,7 +50,7 @@ from tracegraph.control_flow.regions import (
 )
 from tracegraph.control_passes.dataflow import becomes_float64
 from tracegraph.core.later import opened
-from tracegraph.core.source import HOOKS, here, is_of_us
+from tracegraph.core.source import HOOKS, here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, float32, float64
 from tracegraph.effects.host_calls import declare_result
@@ -69,7 +69,7 @@ from tracegraph.tensor_arrays.array_states import (
     supplied,
 )
 from tracegraph.tensor_arrays.tensor_array import TensorArray, TensorList
-from tracegraph.tracing.trace import Trace, current_trace
+from tracegraph.tracing.trace import Trace, current_trace, notes_what_leaves
 
 if TYPE_CHECKING:
     from tracegraph.autograph.late_values import LateValue
@@ -189,6 +189,7 @@ class _Exits:
         return own if is_own and not own <= other else frozenset()
 
 
+@notes_what_leaves("a branch of the `if`")
 def chosen(
     pred: Tensor,
     first: Callable[[], Values],
@@ -367,12 +368,8 @@ def run_choice(
     def branch(run: Callable[[], None], is_first: bool) -> Callable[[], Values]:
         def traced() -> Values:
             set_state(before)
-            try:
-                with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
-                    run()
-            except Exception as error:
-                _mark(error, "a branch of the `if`")
-                raise
+            with changes_kept(run, flags), _objects_kept(run, names, is_loop=False):
+                run()
             if changed := containers.changed(held, names):
                 raise containers.ContainersChanged(changed)
             after = get_state()
@@ -402,15 +399,6 @@ def run_choice(
         raise
     keys.put_back()
     set_state(after)
-
-
-def _mark(error: Exception, what: str) -> None:
-    """Notes where a user's exception leaves code that is traced whatever a tensor is: who catches
-    it would see it in every run. See `Trace.escaped`."""
-    if not is_of_us(type(error)):
-        told = f"{type(error).__name__} that leaves {what} at {here()}"
-        with contextlib.suppress(AttributeError):  # one with slots
-            error.escaped = told, here()  # type: ignore[attr-defined]
 
 
 def _note_raise(error: BaseException) -> None:
@@ -552,6 +540,7 @@ class _StagedLoop:
         #: if only the run knows its size: the loop carries what it is computed from.
         self._late: dict[int, LateValue] = {}
 
+    @notes_what_leaves("the loop")
     def run(
         self, execute: Callable[[_StagedLoop], Sequence[Tensor]], once: Callable[[], None]
     ) -> None:
@@ -690,9 +679,6 @@ class _StagedLoop:
                     raise _Again from None
             if not is_in_loop(growth.items):
                 growth.refuse()
-            raise
-        except Exception as error:
-            _mark(error, "the loop")
             raise
 
     def _carry_items(self, held: Sequence[Any]) -> None:

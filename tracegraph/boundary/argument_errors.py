@@ -155,10 +155,9 @@ def _explained(
         most = counted(len(positional), "argument")
         return f"it takes {most} by position, and {were(count)} given", listed
     if twice:
-        return (
-            f"the argument {_joined(map(repr, twice))} is given by position and by name",
-            "give it once",
-        )
+        places = _joined(f"argument {given.index(name) + 1} is {name}" for name in twice)
+        fact = f"the argument {_joined(map(repr, twice))} is given by position and by name"
+        return fact, f"give it once: by position, {places}"
     if missing:
         is_one = len(missing) == 1
         words = "argument {} is missing" if is_one else "arguments {} are missing"

@@ -31,7 +31,7 @@ from tracegraph.calls.call import (
 )
 from tracegraph.control.without_prints import (
     calls_python,
-    keeps_no_results,
+    lengths_of_runs,
     without_prints,
     without_tokens,
 )
@@ -174,7 +174,7 @@ class Branch(Op, abstract=True):
         if all(plan.forward is branch for plan, branch in zip(plans, self.branches, strict=True)):
             return self
         graphs = _with_shared_residuals(self.branches, plans)
-        return self.with_branches(graphs, alone=any(map(keeps_no_results, self.branches)))
+        return self.with_branches(graphs, alone=any(map(lengths_of_runs, self.branches)))
 
     def vjp(self, *values: Any) -> Derivative:
         count = len(self.branches[0].outputs)

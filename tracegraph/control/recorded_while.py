@@ -2,7 +2,8 @@
 
 Such a loop runs step by step from Python, so each step can return what the rules of the body read,
 to be stacked as in a scan. The number of steps is an open size that the run determines. From then
-on its reverse mode is that of a scan of this length.
+on its derivatives are those of a scan of this length. Inside another loop, each step of which has a
+number of its own, the rows are filled up to the largest, and the scan leaves out what was added.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
 from tracegraph.control.branch import stacked_outputs
-from tracegraph.control.scan import Flags, Loop, Scan, stacked_steps, swapped
-from tracegraph.control.without_prints import without_tokens
+from tracegraph.control.scan import Flags, Loop, Scan, rows_of_steps, swapped
+from tracegraph.control.without_prints import lengths_of_runs, without_tokens
 from tracegraph.core.shapes import Size
 from tracegraph.core.sparsity_patterns import Pattern
-from tracegraph.core.types import TOKEN, TensorType, int32
+from tracegraph.core.types import TensorType, bool_
 from tracegraph.errors import Mismatch
 from tracegraph.ir.op import (
     Batched,
@@ -34,12 +35,13 @@ from tracegraph.ir.op import (
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.passes.simplify import dead_code
+from tracegraph.passes.specialise import names_in
 from tracegraph.passes.vectorise import vectorise
 
 
 class RecordedWhile(Loop):
-    """The states behind the last step, the numbers of the steps, and the other outputs of all
-    steps, stacked: `(*constants, *states) -> (*states, i32[length], *stacked)`.
+    """The states behind the last step, for each step True, and the other outputs of all steps,
+    stacked: `(*constants, *states) -> (*states, bool[length], *stacked)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition
     holds, and `length` is how often it ran, which the run tells.
@@ -80,22 +82,37 @@ class RecordedWhile(Loop):
             outputs = run(self.body, [*constants, *states], 0)
             states = outputs[: self.states]
             made.append(outputs[self.states :])
-        steps = np.arange(len(made), dtype=np.int32)
-        return [*states, steps, *stacked_steps(self.body, self.states, values, made, on_host)]
+        stacked = rows_of_steps().stacked_steps
+        rows = stacked(self.body, self.states, values, made, len(made), on_host)
+        return [*states, np.ones(len(made), np.bool_), *rows]
 
     def how_often(self, region: Region) -> str:
         return "until it ends"
 
     def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        return outputs[self.states : self.states + 1]  # the numbers of the steps
+        return [
+            *outputs[self.states : self.states + 1],
+            *self._as_scan().outputs_sized_by_run(self._without_steps(outputs)),
+        ]
+
+    @property
+    def sizes_of_runs(self) -> set[str]:
+        return {str(self.length)}
 
     def infer(self, *types: TensorType) -> tuple[TensorType, ...]:
         found = self._as_scan().infer(*types)
-        steps = TensorType(int32, (self.length,))
+        steps = TensorType(bool_, (self.length,))
         return (*found[: self.states], steps, *found[self.states :])
 
     def _as_scan(self) -> Scan:
         return Scan(self.body, self.constants, self.states, self.length)
+
+    def _of_rows(self) -> Scan:
+        """The scan that leaves out rows that are of no step: it takes as its last input, and as
+        rows, which are."""
+        key = "of rows", self.constants, self.states
+        body = self.body.cached(key, lambda: self._as_scan().with_optional_steps().body)
+        return Scan(body, self.constants, self.states, self.length)
 
     def with_regions(
         self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
@@ -112,7 +129,8 @@ class RecordedWhile(Loop):
     def vjp(self, *values: Any) -> Derivative:
         count = len(self.body.outputs) + 1
         gs, ys = self._without_steps(values[:count]), self._without_steps(values[count : 2 * count])
-        return self._as_scan().pulled_back(gs, ys, without_tokens(values[2 * count :]))
+        xs = (*without_tokens(values[2 * count :]), values[count + self.states])
+        return self._of_rows().pulled_back(gs, ys, xs)[:-1]
 
     def _without_steps(self, values: Sequence[Any]) -> tuple[Any, ...]:
         return (*values[: self.states], *values[self.states + 1 :])
@@ -120,7 +138,8 @@ class RecordedWhile(Loop):
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         count = len(self.body.outputs) + 1
         ys = self._without_steps(values[:count])
-        found = self._as_scan().jvp(tangents, *ys, *values[count:])
+        xs = (*values[count:], values[self.states])
+        found = self._of_rows().jvp((*tangents, None), *ys, *xs)
         return (*found[: self.states], None, *found[self.states :])
 
     def pruned(self, used: Flags) -> tuple[RecordedWhile, Flags, Flags]:
@@ -189,7 +208,8 @@ def _recording(body: Graph, constants: int) -> Graph:
     plan = residual_plan(body)
     outputs = plan.forward.outputs[: len(body.outputs)]
     known = {*plan.forward.inputs[:constants], *outputs[len(body.inputs) - constants :]}
-    kept = [y for y in results_of_effects(plan.forward) if y.type.is_static or y.type is TOKEN]
+    lengths = lengths_of_runs(plan.forward)
+    kept = [y for y in results_of_effects(plan.forward) if names_in(y.type) <= lengths]
     missing = [x for x in dict.fromkeys((*plan.residuals, *kept)) if x not in known]
     is_same = all(x is y for x, y in zip(plan.forward.inputs, body.inputs, strict=True))
     return body if is_same and not missing else plan.forward.with_outputs((*outputs, *missing))

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,21 +31,14 @@ from tracegraph.calls.call import (
 from tracegraph.control.branch import narrowed, spread, stacked_outputs
 from tracegraph.control.without_prints import (
     calls_python,
-    keeps_no_results,
+    lengths_of_runs,
     without_prints,
     without_tokens,
 )
-from tracegraph.core.shapes import (
-    ShapeVariable,
-    Size,
-    element_count,
-    same_shape,
-    same_size,
-    static_shape,
-    substitute_shape,
-)
+from tracegraph.core.later import opened
+from tracegraph.core.shapes import Size, element_count, same_shape, same_size, static_shape
 from tracegraph.core.sparsity_patterns import Pattern, moved
-from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32, type_of_array
+from tracegraph.core.types import TOKEN, DType, TensorType, bool_, float32
 from tracegraph.errors import Mismatch
 from tracegraph.ir.builder import Builder, copy_inputs, inline, replay
 from tracegraph.ir.op import (
@@ -63,13 +56,12 @@ from tracegraph.ir.pass_observers import passed
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import Sum, full, stack
 from tracegraph.ops.contract import Bilinear, Matmul
-from tracegraph.ops.effect import token_of
 from tracegraph.ops.elementwise import ADD, SELECT, Cast
 from tracegraph.ops.shape import Reshape, Transpose
 from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.simplify import dead_code, simplify
-from tracegraph.passes.specialise import bind_sizes
+from tracegraph.passes.specialise import bound_names
 from tracegraph.passes.vectorise import vectorise
 
 #: One flag for each input, or each output, of a body.
@@ -188,9 +180,11 @@ class Scan(Loop):
 
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         constants, states = values[: self.constants], values[self.constants : self.rows]
-        steps = range(static_shape((self.length,))[0])
+        length = static_shape((self.length,))[0]
+        steps = range(min([length, *self._tokens_given(values)]))
         pairs = zip(self.body.input_types[self.rows :], values[self.rows :], strict=True)
-        rows = [_tokens(x, steps) if t is TOKEN else on_host(x) for t, x in pairs]
+        own = rows_of_steps()
+        rows = [own.tokens_of_steps(x, steps) if t is TOKEN else on_host(x) for t, x in pairs]
         made: list[Sequence[Any]] = []
         for step in reversed(steps) if self.reverse else steps:
             outputs = run(self.body, [*constants, *states, *(x[step] for x in rows)], 0)
@@ -198,7 +192,18 @@ class Scan(Loop):
             made.append(outputs[self.states :])
         made = made[:: -1 if self.reverse else 1]
         given = values[: self.rows]
-        return [*states, *stacked_steps(self.body, self.states, given, made, on_host)]
+        return [*states, *own.stacked_steps(self.body, self.states, given, made, length, on_host)]
+
+    def _tokens_given(self, values: Sequence[Any]) -> Iterator[int]:
+        """How many tokens of steps there are in each row of them. Steps that have none are not
+        among those of this run: their other rows only fill it up to the longest."""
+        for type, x in zip(self.body.input_types[self.rows :], values[self.rows :], strict=True):
+            if type is TOKEN and getattr(x, "steps", None) is not None:
+                yield len(x.steps)
+
+    def outputs_sized_by_run(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        names = lengths_of_runs(self.body)
+        return [y for y in outputs[self.states :] if names & bound_names(y.type)] if names else ()
 
     @property
     def steps(self) -> range | None:  # type: ignore[override]
@@ -273,8 +278,6 @@ class Scan(Loop):
     # Derivatives.
 
     def recorded(self) -> Scan:
-        if keeps_no_results(self.body):
-            return self
         body = self.body.cached(("stacks", self.rows), lambda: (self._stacking_body(),))[0]
         return self if body is self.body else self.with_body(body, self.constants, self.states)
 
@@ -304,7 +307,7 @@ class Scan(Loop):
         gs, ys = values[:count], values[count : 2 * count]
         xs = without_tokens(values[2 * count :])
         recorded = self.recorded()
-        if recorded is not self or keeps_no_results(self.body):
+        if recorded is not self:
             # It was recorded without a tape, hence without residuals: compute them now.
             recorded = self.silent().recorded()
             ys = as_tuple(recorded(*xs))
@@ -445,6 +448,11 @@ class Scan(Loop):
         for i in range(self.states):
             flags[self.constants + i] = wanted[i]
         return tuple(flags)
+
+
+def rows_of_steps() -> Any:
+    """The module about rows of steps that Python runs, which few programs need."""
+    return opened("tracegraph.control.run_from_python.rows")
 
 
 def _of_one_step(rows: TensorType) -> TensorType:
@@ -724,57 +732,3 @@ def interleaved(
             if has:
                 inputs.append(full(0, x.type) if t is None else t)
     return inputs
-
-
-# What the steps computed one by one, as rows.
-
-
-def stacked_steps(
-    body: Graph,
-    states: int,
-    values: Sequence[Any],
-    made: Sequence[Sequence[Any]],
-    on_host: OnHost,
-) -> list[np.ndarray]:
-    """The outputs of `body` behind its `states`, each stacked into one array with a row for each
-    step. `values` are the first inputs of the body, and `made` is what each step computed."""
-    places = range(len(body.outputs) - states)
-    if not made:
-        return [_no_rows(body, values, states + place, on_host) for place in places]
-    types = body.output_types[states:]
-    return [
-        token_of(steps=[row[place] for row in made])
-        if types[place] is TOKEN
-        else _stacked([on_host(row[place]) for row in made])
-        for place in places
-    ]
-
-
-def _tokens(token: Any, steps: Sequence[int]) -> Sequence[Any]:
-    """The token of each step; without what calls kept, their derivatives call them again."""
-    return getattr(token, "steps", ()) or [token for _ in steps]
-
-
-def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-    for row in rows:
-        if row.shape != rows[0].shape:
-            raise Mismatch(
-                f"what one step computes has the shape {[*rows[0].shape]}, and what another one "
-                f"computes {[*row.shape]}, so it cannot be kept for derivatives or stacked",
-                fix="let the Python function return one shape in all steps",
-            )
-    return np.stack(rows)
-
-
-def _no_rows(body: Graph, values: Sequence[Any], output: int, on_host: OnHost) -> np.ndarray:
-    """The rows of zero steps: with the sizes that the run knows, and 0 for those that a step would
-    choose."""
-    formal = body.input_types
-    pairs = zip(formal, values)
-    known = [x if x is TOKEN else type_of_array(on_host(value)) for x, value in pairs]
-    type = body.output_types[output]
-    if type is TOKEN:
-        return token_of()
-    shape = substitute_shape(type.shape, bind_sizes(formal[: len(known)], known))
-    rest = () if isinstance(shape, ShapeVariable) else shape
-    return np.zeros((0, *(n if isinstance(n, int) else 0 for n in rest)), type.dtype.numpy_dtype)

@@ -25,7 +25,6 @@ from tracegraph.control.while_loop import (
     has_while_gradients,
     usual_checkpoints,
 )
-from tracegraph.control.without_prints import keeps_no_results
 from tracegraph.control_passes.ranges import most_steps
 from tracegraph.core.shapes import element_count
 from tracegraph.core.source import sourced
@@ -115,8 +114,6 @@ def _counted_by(node: Node) -> Node | None:
     reads."""
     op = node.op
     if type(op) is not WhileGradient or op.extras or op.body.cuts_runs:
-        return None
-    if keeps_no_results(op.body):
         return None
     loop = node.inputs[0].node
     is_counted = loop is not None and type(loop.op) is While and loop.op.counts

@@ -47,7 +47,7 @@ from tracegraph.control.branch import (
 )
 from tracegraph.control.recorded_while import recorded_while
 from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
-from tracegraph.control.without_prints import keeps_no_results, without_prints, without_tokens
+from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
 from tracegraph.core.types import TOKEN, TensorType, bool_, int32
@@ -215,7 +215,7 @@ class While(Loop):
     # Derivatives.
 
     def recorded(self) -> Op:
-        if self.length is None or keeps_no_results(self.body) or not has_plan(self.body):
+        if self.length is None or not has_plan(self.body):
             parts = (self.body, self.constants, self.condition, self.checkpoints)
             return While(*parts, True, self.length)
         return recorded_while(self.body, self.constants, self.condition, self.length)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from tracegraph.core.types import TOKEN
 from tracegraph.errors import Mismatch
-from tracegraph.ir.op import Op
 from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.effect import FirstToken, HostCall
 from tracegraph.passes.simplify import dead_code
@@ -22,17 +21,12 @@ def calls_python(graph: Graph) -> bool:
     )
 
 
-def keeps_no_results(graph: Graph) -> bool:
-    """Whether an enclosing loop cannot keep the results of its Python functions for derivatives: a
-    loop of unknown length calls them, and in each step they are of another number."""
-    return graph.cuts_runs and any(
-        _keeps_none(node.op) for inner in graph.graphs() for node in inner.nodes
-    )
-
-
-def _keeps_none(op: Op) -> bool:
-    is_unknown = bool(op.regions) and op.repetitions is None
-    return is_unknown and any(calls_python(region.graph) for region in op.regions)
+def lengths_of_runs(graph: Graph) -> set[str]:
+    """The names of the lengths of the loops inside of it that only their runs know, since they call
+    Python."""
+    return {
+        name for inner in graph.graphs() for node in inner.nodes for name in node.op.sizes_of_runs
+    }
 
 
 def without_prints(graph: Graph) -> Graph:
@@ -55,8 +49,7 @@ def _without_prints(graph: Graph) -> Graph:
             "which it would have to call again",
             fix="call the Python function outside of the loop or branch; or let a "
             "tg.numpy_function return the slope too, for a tg.custom_gradient to multiply; or stop "
-            "the gradient: tg.stop_gradient; derivatives go through branches and loops that call "
-            "Python functions, but not through a while that is inside another loop",
+            "the gradient: tg.stop_gradient",
         )
     tokens = [x for x in graph.inputs if x.type is TOKEN]
     outputs = tuple(tokens[0] if y.type is TOKEN else y for y in graph.outputs)

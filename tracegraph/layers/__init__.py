@@ -8,6 +8,8 @@ from tracegraph.layers import (
     attention,
     base,
     core,
+    drawing,
+    features,
     images,
     merging,
     noise,
@@ -42,8 +44,14 @@ from tracegraph.layers.core import (
     Masking as Masking,
     Rescaling as Rescaling,
 )
+from tracegraph.layers.features.categories import CategoryEncoding as CategoryEncoding
+from tracegraph.layers.features.ranges import Discretization as Discretization
+from tracegraph.layers.images.at_random import RandomCrop as RandomCrop, RandomFlip as RandomFlip
+from tracegraph.layers.images.colours import (
+    RandomBrightness as RandomBrightness,
+    RandomContrast as RandomContrast,
+)
 from tracegraph.layers.images.moving import (
-    RandomFlip as RandomFlip,
     RandomRotation as RandomRotation,
     RandomTranslation as RandomTranslation,
     RandomZoom as RandomZoom,
@@ -166,7 +174,7 @@ from tracegraph.layers.windows.pooling import (
 from tracegraph.layers.wrappers import TimeDistributed as TimeDistributed
 
 # Submodules are not public names.
-del activations, attention, base, core, merging, noise, normalisation, images
+del activations, attention, base, core, merging, drawing, features, images, noise, normalisation
 del recurrent, sequential, shaping, windows, wrappers
 
 if not TYPE_CHECKING:  # to a type checker, names imported as themselves are public

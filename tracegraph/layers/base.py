@@ -34,7 +34,7 @@ from tracegraph.state.module import Module, added_losses, is_frozen, settings_te
 from tracegraph.state.variable import Variable
 
 if TYPE_CHECKING:
-    from typing import ParamSpec, Protocol, TypeVar
+    from typing import ParamSpec, Protocol, Self, TypeVar
 
     from numpy.typing import NDArray
 
@@ -432,6 +432,35 @@ class Layer(Module):
             fail(ShapeError, fact, fix="give one for each of layer.weights, in their order")
         for variable, value in zip(own, values):
             variable.assign(value)
+
+    @api_boundary
+    def get_config(self) -> dict[str, Any]:
+        """The `name`, the `trainable` and the `dtype` of a layer whose class has its own
+        `get_config`, which adds the other arguments: what `from_config` takes.
+
+        Raises AttributeError for a class that has none, as ours.
+
+        >>> class Scale(tg.layers.Layer):
+        ...     def __init__(self, by, **kwargs):
+        ...         super().__init__(**kwargs)
+        ...         self.by = by
+        ...     def get_config(self):
+        ...         return {**super().get_config(), "by": self.by}
+        >>> Scale(2.0).get_config()
+        {'name': 'scale', 'trainable': True, 'dtype': 'float32', 'by': 2.0}
+        >>> Scale.from_config(Scale(2.0).get_config()).by
+        2.0
+        """
+        if type(self).get_config is Layer.get_config:
+            refuse_attribute(self, "get_config", ())
+        policy = self._policy
+        dtype = policy.name if isinstance(policy, DType) else policy
+        return {"name": self.name, "trainable": self.trainable, "dtype": dtype}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The layer with these arguments: `cls(**config)`."""
+        return cls(**config)
 
     def _ordered_attributes(self) -> list[tuple[str, Any]]:
         return list(vars(self).items())

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tracegraph import nn, random, regularizers
+from tracegraph import regularizers
 from tracegraph.array.arguments import as_flag, as_number, sizes_of
 from tracegraph.array.indexing.selection import where
 from tracegraph.core.types import float32
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, is_channels_first
+from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.logic import greater_equal
 from tracegraph.nn.windows import ranked
@@ -23,11 +24,13 @@ from tracegraph.typing import DTypeLike, Nest, ShapeLike
 _LEAST = -1.6732632423543772 * 1.0507009873554805
 
 
-class Dropout(Layer):
+class Dropout(DrawingLayer):
     """In training, sets elements to 0 with probability `rate`, and scales the others by
     1 / (1 - rate) (Srivastava and others 2014).
 
-    - `noise_shape`, `seed`: as in `tg.nn.dropout`.
+    - `noise_shape`: as in `tg.nn.dropout`.
+    - `seed`: the seed of a generator of its own, whose state is in checkpoints and saved models;
+      None for the global generator.
 
     Raises ValueError for a rate that is not in [0, 1).
 
@@ -48,12 +51,13 @@ class Dropout(Layer):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number(type(self).__name__, "rate", rate, low=0, below=1)
-        self.noise_shape, self.seed = noise_shape, seed
+        self.noise_shape = noise_shape
+        self._set_seed(seed)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         is_training = as_flag(type(self).__name__, "training", training)
-        return nn.dropout(x, self.rate, self._noise_shape(x), self.seed) if is_training else x
+        return self._dropped(x, self.rate, self._noise_shape(x)) if is_training else x
 
     def _noise_shape(self, x: Tensor) -> Any:
         return self.noise_shape
@@ -125,7 +129,7 @@ class SpatialDropout3D(SpatialDropout2D):
     rank = 3
 
 
-class GaussianNoise(Layer):
+class GaussianNoise(DrawingLayer):
     """In training, adds normal noise with standard deviation `stddev`.
 
     >>> tg.layers.GaussianNoise(0.1)([1.0]).numpy()
@@ -144,17 +148,17 @@ class GaussianNoise(Layer):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.stddev = as_number("GaussianNoise", "stddev", stddev, low=0)
-        self.seed = seed
+        self._set_seed(seed)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
         if not as_flag("GaussianNoise", "training", training) or not self.stddev:
             return x
         sizes = sizes_of("GaussianNoise", x)
-        return add(x, random.normal(sizes, 0.0, self.stddev, x.dtype, self.seed))
+        return add(x, self._numbers.normal(sizes, 0.0, self.stddev, x.dtype))
 
 
-class GaussianDropout(Layer):
+class GaussianDropout(DrawingLayer):
     """In training, multiplies elements by normal noise with mean 1 and variance
     rate / (1 - rate) (Srivastava and others 2014).
 
@@ -174,7 +178,7 @@ class GaussianDropout(Layer):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("GaussianDropout", "rate", rate, low=0, below=1)
-        self.seed = seed
+        self._set_seed(seed)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
@@ -182,10 +186,10 @@ class GaussianDropout(Layer):
             return x
         deviation = math.sqrt(self.rate / (1 - self.rate))
         sizes = sizes_of("GaussianDropout", x)
-        return multiply(x, random.normal(sizes, 1.0, deviation, x.dtype, self.seed))
+        return multiply(x, self._numbers.normal(sizes, 1.0, deviation, x.dtype))
 
 
-class AlphaDropout(Layer):
+class AlphaDropout(DrawingLayer):
     """In training, sets elements to the minimum of `selu`, -1.7581, with probability `rate`, then
     scales and shifts all so that inputs of mean 0 and variance 1 keep both (Klambauer and others
     2017).
@@ -210,7 +214,8 @@ class AlphaDropout(Layer):
     ) -> None:
         super().__init__(name, dtype, trainable=trainable)
         self.rate = as_number("AlphaDropout", "rate", rate, low=0, below=1)
-        self.noise_shape, self.seed = noise_shape, seed
+        self.noise_shape = noise_shape
+        self._set_seed(seed)
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         x = as_tensor(inputs)
@@ -219,7 +224,7 @@ class AlphaDropout(Layer):
         sizes = sizes_of("AlphaDropout", x)
         given = sizes if self.noise_shape is None else self.noise_shape
         shape = [own if size is None else size for size, own in zip(given, sizes)]
-        u = random.uniform(shape, dtype=drawn_dtype(x.dtype), seed=self.seed)
+        u = self._numbers.uniform(shape, dtype=drawn_dtype(x.dtype))
         is_kept = greater_equal(u, self.rate)
         scale = ((1 - self.rate) * (1 + self.rate * _LEAST**2)) ** -0.5
         return add(multiply(where(is_kept, x, _LEAST), scale), -scale * _LEAST * self.rate)

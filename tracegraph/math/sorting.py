@@ -144,7 +144,8 @@ def searchsorted(
 ) -> Tensor:
     """The positions at which to insert `values` into the sorted sequences along the last axis.
 
-    Before equal elements if `side` is "left", after them if it is "right".
+    Before equal elements if `side` is "left", after them if it is "right". A nan is inserted before
+    all elements, or after them.
 
     >>> tg.searchsorted([1, 3, 5], [3, 4]).numpy()
     array([1, 2], dtype=int32)
@@ -154,7 +155,7 @@ def searchsorted(
     if not rank_of("searchsorted", sequence) == rank_of("searchsorted", x) >= 1:
         fact = f"the sequences {sequence.type} and the values {x.type} do not have as many axes"
         refuse("searchsorted", fact, sequence, x, fix="give both the same leading axes")
-    comes_before = ops.LESS if side == "left" else ops.LESS_EQUAL
+    comes_before = ops.LESS if side == "left" else _is_not_above
     length = sequence.type.shape[-1]
     if known_int(length) and length > _FEW:
         return cast_to(_halved(sequence, x, comes_before), as_dtype(out_type))
@@ -173,6 +174,12 @@ def _counted(sequence: Tensor, x: Tensor, comes_before: Any, dtype: DType) -> Te
     left = BroadcastTo(shape, (*range(rank - 2), rank - 1))(sequence)
     right = BroadcastTo(shape, tuple(range(rank - 1)))(x)
     return Sum((rank - 1,))(ops.Cast(dtype)(comes_before(left, right)))
+
+
+def _is_not_above(element: Tensor, x: Tensor) -> Tensor:
+    """element <= x, and true for a nan, which is inserted after all elements."""
+    is_below = ops.LESS_EQUAL(element, x)
+    return ops.LogicalOr()(is_below, ops.NotEqual()(x, x)) if x.dtype.is_floating else is_below
 
 
 def _halved(sequence: Tensor, x: Tensor, comes_before: Any) -> Tensor:

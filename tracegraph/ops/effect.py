@@ -389,10 +389,10 @@ class Token(np.ndarray):
     derivatives: `made` by the call before it, or the tokens of all `steps` of a loop."""
 
     made: Made | None
-    steps: Sequence[Any]
+    steps: Sequence[Any] | None
 
 
-def token_of(made: Made | None = None, steps: Sequence[Any] = ()) -> Token:
+def token_of(made: Made | None = None, steps: Sequence[Any] | None = None) -> Token:
     """A token that carries this."""
     found = np.zeros((), np.bool_).view(Token)
     found.made, found.steps = made, steps

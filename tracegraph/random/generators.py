@@ -87,6 +87,8 @@ class Generator(Module):
     True
     """
 
+    _holds_weights = False
+
     def __init__(
         self,
         copy_from: Generator | None = None,
@@ -278,6 +280,13 @@ def generator_of(op_seed: Any = None) -> Generator:
         return found
 
 
+def own_generator(op_seed: int) -> Generator:
+    """A generator for one layer with a seed: it starts as the one that functions with this seed
+    share, and `set_seed` does not restart it."""
+    with _Global.lock, init_scope():
+        return Generator(state=_key_for(_int_seed(op_seed)))
+
+
 def get_global_generator() -> Generator:
     """The generator that `normal`, `uniform` and the like draw from.
 
@@ -298,7 +307,7 @@ def set_global_generator(generator: Generator) -> None:
 def set_seed(seed: int | None) -> None:
     """Restarts all random numbers of this program: the same seed gives the same sequence, and None
     one that differs in each run, as before any seed was set. A loaded model goes on from the state
-    that was saved with it, whatever the seed.
+    that was saved with it, whatever the seed, and a layer with a `seed` of its own from its state.
 
     >>> tg.random.set_seed(1)
     >>> first = tg.random.uniform([2]).numpy()

@@ -652,6 +652,8 @@ class TensorList(TensorArray):
     def extended(self, values: Iterable[Any]) -> TensorList:
         """The list with further elements."""
         if isinstance(values, TensorList) and not values.has_known_length:
+            if self.grows and values._own_size is self._own_size:
+                self._refuse("adding a list to itself")
             return self._followed_by(values)
         made = self
         for value in [*values]:
@@ -688,6 +690,22 @@ class TensorList(TensorArray):
         if not isinstance(values, list):
             return NotImplemented
         return TensorList.of(values, self._dtype, self.element_shape).extended(self)
+
+    def __mul__(self, times: Any) -> Any:
+        if not isinstance(times, (int, np.integer)):
+            return NotImplemented
+        made = TensorList.of([], self._dtype, self.element_shape)
+        for _ in range(int(times)):
+            made = made.extended(self)
+        return made
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times: Any) -> TensorList:
+        if self.grows:
+            self._refuse("`*=`")
+        self._become(self * times)
+        return self
 
     def copy(self) -> TensorList:
         """Another list of the same elements."""
@@ -764,21 +782,24 @@ class TensorList(TensorArray):
         return known
 
     def __len__(self) -> int:
+        return self._length("ask for it as a tensor: tg.shape(tg.stack(xs))[0]")
+
+    def _length(self, fix: str) -> int:
+        """The length. Raises TraceError, with this repair, if only runs know it."""
         length = self._known_length()
         if length is None:
-            fail(
-                TraceError,
-                "the length of a list to which a loop appends is known only when the graph runs",
-                fix="ask for it as a tensor: tg.shape(tg.stack(x))[0]",
-            )
+            fact = "the length of a list to which a loop appends is known only when the graph runs"
+            fail(TraceError, fact, fix=fix)
         return length
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter([self.read(k) for k in range(len(self))])
+        length = self._length("take its items in a `for` statement, or as one tensor: tg.stack(xs)")
+        return iter([self.read(k) for k in range(length)])
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [*self][index]
+            length = self._length("take them from a tensor: tg.stack(xs)[1:]")
+            return [self.read(k) for k in range(length)[index]]
         if isinstance(index, int) and index < 0:
             length = self._known_length()
             index = ADD(self.size(), as_tensor(index, int32)) if length is None else length + index
@@ -787,6 +808,13 @@ class TensorList(TensorArray):
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS_OF_LISTS:
             self._refuse(f".{name}()")
+        if name in ("count", "index"):
+            fail(
+                TraceError,
+                f".{name}() compares the items of a list to which a loop appends, and their values "
+                "are known only when the graph runs",
+                fix="compare them as one tensor: tg.stack(xs) == x",
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -798,7 +826,7 @@ class TensorList(TensorArray):
     def _refuse(self, what: str) -> NoReturn:
         fail(
             SignatureError,
-            f"{what} changes a list to which a loop appends, and there it can only grow",
+            f"{what} changes a list to which a loop appends, and there it only grows by new items",
             fix="for a list of fixed length assign all of it: h = [*h[1:], x]; or write to a "
             "tg.TensorArray",
         )
@@ -817,7 +845,7 @@ def refuse_growth(name: str, reason: str, fix: str = "") -> NoReturn:
         f"{name}: the final size of an array of dynamic size is not known, because {reason}",
         fix=fix
         or "make it with size= and without dynamic_size, or bound the loop: "
-        "maximum_iterations= of tg.while_loop, or in a while "
+        "maximum_iterations= of tg.while_loop, or in a `while` or `for` "
         "tg.autograph.experimental.set_loop_options(maximum_iterations=n)",
     )
 

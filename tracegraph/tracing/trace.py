@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
 from tracegraph.control_passes.check_numerics import MESSAGE, Site, watched
 from tracegraph.core.recursion_limit import headroom, recursion_limit
 from tracegraph.core.shapes import dim_names
-from tracegraph.core.source import Source, here, place_of_thread, sourced
+from tracegraph.core.source import Source, here, is_of_us, place_of_thread, sourced
 from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import TOKEN, TensorType, int32, type_of_array
 from tracegraph.eager import backend
@@ -232,9 +233,9 @@ class Trace(Builder):
         self.paths: Any = None
         #: Variables that no known object holds, with their inputs.
         self._unreached: list[tuple[Variable, Tensor]] = []
-        #: The exception that has left a branch or a loop inside, and its line. If the trace is
-        #: finished after all, it was caught here.
-        self.escaped: tuple[str, Source] | None = None
+        #: The exception that has left a branch or a loop inside, which of the two, and its line. If
+        #: the trace is finished after all, it was caught here.
+        self.escaped: tuple[Exception, str, Source] | None = None
         #: What is being traced, for the error about a Variable that it must not create.
         self.what = "a @tg.function"
         #: The line of the parallel loop, if it is the body of one.
@@ -258,9 +259,6 @@ class Trace(Builder):
         super().__exit__(*exception)
         _open.traces.pop()
         self.is_open = False
-        escaped = getattr(exception[1], "escaped", None) if exception[1:] else None
-        if escaped is not None and isinstance(self.outer, Trace):
-            self.outer.escaped = escaped
 
     def knows_sizes(self, names: Set[str]) -> bool:
         """Whether a run knows the open sizes of these names: from its inputs, or by finding
@@ -482,15 +480,7 @@ class Trace(Builder):
     def traced(self, results: Sequence[Tensor]) -> Traced:
         """The finished body. The trace must not be used afterwards."""
         if self.escaped is not None:
-            told, source = self.escaped
-            fail(
-                TraceError,
-                f"a {told} was caught while tracing, where it is raised whatever the tensor is "
-                "that decides about it",
-                source=source,
-                fix="let the branch or the loop set a name to test behind it, or decide by a "
-                "Python value",
-            )
+            _refuse_caught(*self.escaped)
         results = self.admit_all(tuple(results))
         self._name_handles()
         states = [self.states[id(v)] for v in self.variables]
@@ -548,6 +538,44 @@ def _varies(value: np.ndarray) -> bool:
     """Whether a constant may change: integers are structure, and so are 0 and 1."""
     is_plain = not value.any() or (value.ndim == 0 and value in (1, -1))
     return type_of_array(value).dtype.is_differentiable and not is_plain
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def notes_what_leaves(place: str) -> Callable[[Function], Function]:
+    """Decorates a function that traces a branch or a loop: what is raised from there is raised
+    whatever the tensors are, so the trace around it ends with it even if it is caught."""
+
+    def decorated(function: Function) -> Function:
+        @functools.wraps(function)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                trace = current_trace()
+                # Other exceptions of ours are for the statements around, which trace again.
+                is_error = isinstance(error, (ValueError, TypeError, RuntimeError))
+                if trace is not None and (is_error or not is_of_us(type(error))):
+                    trace.escaped = error, place, here()
+                raise
+
+        return cast("Function", noting)
+
+    return decorated
+
+
+def _refuse_caught(error: Exception, place: str, source: Source) -> NoReturn:
+    """Raises an error that the user's code has caught, or one about it."""
+    if is_of_us(type(error)):
+        raise error
+    fail(
+        TraceError,
+        f"a {type(error).__name__} that leaves {place} at {source} was caught while tracing, where "
+        "it is raised whatever the tensor is that decides about it",
+        source=source,
+        fix="let the branch or the loop set a name to test behind it, or decide by a Python value",
+    )
 
 
 def current_trace() -> Trace | None:

@@ -57,6 +57,16 @@ def list_add(items: Any, values: Any, is_own: bool = True) -> Any:
     return list_extend(items, values, is_own)
 
 
+def list_repeat(items: Any, times: Any, is_own: bool = True) -> Any:
+    """What `items *= times` gives."""
+    if isinstance(items, TensorList):
+        if is_own and not items.grows and _holders(items):
+            return items * times
+        refuse_change(items.__imul__)
+    items *= times
+    return items
+
+
 def list_insert(items: Any, place: Any, value: Any, is_own: bool = True) -> Any:
     """The list after `items.insert(place, value)`."""
     if type(items) is list and any(map(is_carried, nest.flatten(value))):

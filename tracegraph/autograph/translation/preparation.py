@@ -152,16 +152,17 @@ class _Prepared(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        """`x += y` for a list of the function's own, or where y is a literal list."""
+        """`x += y` and `x *= n` for a list of the function's own, or where y is a literal list."""
         self.generic_visit(node)
-        if not isinstance(node.op, ast.Add) or not self._lists:
+        method = {ast.Add: "add", ast.Mult: "repeat"}.get(type(node.op))
+        if method is None or not self._lists:
             return node
         is_stored = self._lists[-1].is_stored(node.target)
         is_literal = isinstance(node.target, ast.Name) and isinstance(node.value, ast.List)
         if is_stored is None and not is_literal:
             return node
         # Python stores the sum in any case.
-        return _changed_list("add", node.target, [node.value], node, bool(is_stored), True)
+        return _changed_list(method, node.target, [node.value], node, bool(is_stored), True)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)

@@ -7,7 +7,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from tracegraph import nn, regularizers
+from tracegraph import regularizers
 from tracegraph.array.arguments import (
     as_axes,
     as_count,
@@ -26,8 +26,9 @@ from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
 from tracegraph.layers.attention.masks import banded, both, causal, combined
-from tracegraph.layers.base import Layer, known_last, positive, tree_shape
+from tracegraph.layers.base import known_last, positive, tree_shape
 from tracegraph.layers.core import EinsumDense
+from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.math.elementwise.arithmetic import multiply
 from tracegraph.math.product import einsum
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 _LETTERS = string.ascii_lowercase
 
 
-class MultiHeadAttention(Layer):
+class MultiHeadAttention(DrawingLayer):
     """Attention in `num_heads` spaces at once, with mixed results (Vaswani and others 2017).
 
     Each head has its own projections of queries and keys, with `key_dim` features, and of values,
@@ -165,7 +166,7 @@ class MultiHeadAttention(Layer):
         self.activity_regularizer = regularizers.get(activity_regularizer)
         self._describe("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
-        self.seed = seed
+        self._set_seed(seed)
 
     @overload
     def __call__(  # type: ignore[override]
@@ -338,7 +339,7 @@ class MultiHeadAttention(Layer):
         # A query may always attend to its own position, so only other masks may exclude all.
         axes = tuple(range(rank - count, rank))
         weights = masked_softmax(self._scores(queries, keys), axes, allowed, is_masked)
-        kept = nn.dropout(weights, self.dropout, seed=self.seed) if is_training else weights
+        kept = self._dropped(weights, self.dropout) if is_training else weights
         y = einsum(self._equations[1], kept, values)
         y = self.output_dense(multiply(y, self.gate_dense(query)) if self.use_gate else y)
         results: list[Any] = [y]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tracegraph import nn
 from tracegraph.array.arguments import as_choice, as_flag, as_number, refuse, sizes_of
 from tracegraph.array.indexing.selection import where
 from tracegraph.array.shaping import expand_dims
@@ -14,7 +13,8 @@ from tracegraph.errors import shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.activations import masked_softmax
 from tracegraph.layers.attention.masks import both, causal
-from tracegraph.layers.base import Layer, flags_of, known_last
+from tracegraph.layers.base import flags_of, known_last
+from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.math.elementwise.arithmetic import add, multiply
 from tracegraph.math.elementwise.unary import tanh
 from tracegraph.math.product import matmul
@@ -23,7 +23,7 @@ from tracegraph.operands.conversion import as_tensor
 from tracegraph.typing import DTypeLike, Nest, TensorLike
 
 
-class Attention(Layer):
+class Attention(DrawingLayer):
     """softmax(query @ key^T) @ value (Luong and others 2015)
 
     - `use_scale`: whether to multiply the scores by a learned scalar.
@@ -58,7 +58,7 @@ class Attention(Layer):
         self.use_scale = as_flag(op, "use_scale", use_scale)
         self.score_mode = as_choice(op, "score_mode", score_mode, ("dot", "concat"))
         self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
-        self.seed = seed
+        self._set_seed(seed)
 
     def build(self, input_shape: Any) -> None:
         if self.use_scale:
@@ -121,7 +121,7 @@ class Attention(Layer):
             allowed = both(allowed, causal(*sizes_of(op, scores)[-2:]))
         weights = masked_softmax(scores, (scores.ndim - 1,), allowed)
         if as_flag(op, "training", training):
-            weights = nn.dropout(weights, self.dropout, seed=self.seed)
+            weights = self._dropped(weights, self.dropout)
         y = matmul(weights, value)
         if query_mask is not None:
             y = where(expand_dims(flags_of(query_mask), -1), y, as_tensor(0.0, y.dtype))

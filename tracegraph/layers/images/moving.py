@@ -1,20 +1,17 @@
-"""Layers that flip, turn, move and zoom images at random."""
+"""Layers that turn, move and zoom images at random."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from tracegraph import random
-from tracegraph.array.arguments import as_choice, as_flag, as_number, sizes_of
+from tracegraph.array.arguments import as_choice, as_number, sizes_of
 from tracegraph.array.creation import range as numbers
 from tracegraph.array.indexing.selection import gather, where
-from tracegraph.array.shaping import broadcast_to, expand_dims, reshape, reverse
+from tracegraph.array.shaping import broadcast_to, expand_dims, reshape
 from tracegraph.core.types import float32, int32
-from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
-from tracegraph.layers.images.sizes import OfImages
+from tracegraph.layers.images.at_random import AtRandom
 from tracegraph.math.elementwise.arithmetic import (
     add,
     clip_by_value,
@@ -23,76 +20,15 @@ from tracegraph.math.elementwise.arithmetic import (
     multiply,
     subtract,
 )
-from tracegraph.math.elementwise.logic import greater, greater_equal, less, less_equal, logical_and
+from tracegraph.math.elementwise.logic import greater, greater_equal, less, logical_and
 from tracegraph.math.elementwise.unary import abs as absolute, cos, floor, negative, sign, sin
 from tracegraph.operands.conversion import as_tensor, cast_to
 from tracegraph.typing import DTypeLike
 
-
-class _AtRandom(OfImages):
-    """A layer that changes each image at random, unless a call has `training=False`."""
-
-    seed: int | None = None
-
-    def call(self, inputs: Tensor, training: bool | None = True) -> Tensor:
-        x = cast_to(self.batch_of(inputs), self.compute_dtype)
-        is_training = training is None or as_flag(type(self).__name__, "training", training)
-        return self._as_given(self._changed(x) if is_training else x, inputs)
-
-    def _changed(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _draw(self, x: Tensor, low: float, high: float) -> Tensor:
-        """One number for each image, [examples, 1, 1]."""
-        count = sizes_of(type(self).__name__, x)[0]
-        if low == high:
-            return as_tensor(low, float32)
-        return random.uniform([count, 1, 1], low, high, seed=self.seed)
-
-
-class RandomFlip(_AtRandom):
-    """Each image flipped or not, with probability 1/2, in training; see `tg.image`.
-
-    - `mode`: "horizontal", "vertical", or "horizontal_and_vertical" for both or neither.
-    - `seed`: as in `tg.random.uniform`.
-    - `data_format`: "channels_last" or "channels_first".
-
-    Images are [height, width, channels], or a batch of them; results have their shape, and the
-    dtype in which the layer computes. A call that is not told otherwise, by its `training` or by a
-    layer around, is in training. Raises ShapeError for what is not images of known height and
-    width, ValueError for another mode.
-
-    >>> x = tg.constant([[[1.0], [2.0]]])
-    >>> y = tg.layers.RandomFlip("horizontal")(x).numpy().ravel().tolist()
-    >>> y in ([1.0, 2.0], [2.0, 1.0])
-    True
-    """
-
-    def __init__(
-        self,
-        mode: str = "horizontal_and_vertical",
-        seed: int | None = None,
-        data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
-        choices = ("horizontal", "vertical", "horizontal_and_vertical")
-        self.mode = as_choice("RandomFlip", "mode", mode, choices)
-        self.seed = seed
-        self._set_format(data_format)
-
-    def _changed(self, x: Tensor) -> Tensor:
-        axes = [axis for axis, word in ((1, "vertical"), (2, "horizontal")) if word in self.mode]
-        is_flipped = expand_dims(less_equal(self._draw(x, 0.0, 1.0), 0.5), -1)
-        return where(is_flipped, reverse(x, axes), x)
-
-
 _FILLS = ("reflect", "wrap", "constant", "nearest")
 
 
-class _Moving(_AtRandom):
+class _Moving(AtRandom):
     """A layer that takes each pixel from another place of the same image."""
 
     def _set_filling(
@@ -109,22 +45,8 @@ class _Moving(_AtRandom):
             name, "interpolation", interpolation, ("bilinear", "nearest")
         )
         self.fill_value = as_number(name, "fill_value", fill_value)
-        self.seed = seed
+        self._set_seed(seed)
         self._set_format(data_format)
-
-    def _range(
-        self, what: str, factor: Any, low: float = -math.inf, high: float = math.inf
-    ) -> tuple[float, float]:
-        """The least and the largest of a factor: two numbers, or one for both signs of it."""
-        name = type(self).__name__
-        if not isinstance(factor, (list, tuple)):
-            size = abs(as_number(name, what, factor, low=low, high=high))
-            return -size, size
-        if len(factor) != 2:
-            fact = f"{name}: {what} is {shown(factor)}"
-            fail(SignatureError, fact, fix="give one number, or the least and the largest")
-        first, last = (as_number(name, what, part, low=low, high=high) for part in factor)
-        return min(first, last), max(first, last)
 
     def _taken(self, x: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """The pixels at these places, [examples, height, width], which need not be whole."""
@@ -208,7 +130,7 @@ class RandomRotation(_Moving):
     - `fill_mode`: what is outside of an image: "reflect" for dcba|abcd|dcba, "wrap" for
       abcd|abcd|abcd, "nearest" for aaaa|abcd|dddd, or "constant" for `fill_value`.
     - `interpolation`: "bilinear" or "nearest".
-    - `seed`: as in `tg.random.uniform`.
+    - `seed`: as in `Dropout`.
     - `data_format`: "channels_last" or "channels_first".
 
     Shapes, dtypes and `training` are as in `RandomFlip`. Places outside are found as by

@@ -53,6 +53,12 @@ def _in_ratio(size: int, own: int, wanted: int) -> int:
     return int(float(size * own) / wanted)
 
 
+def resized_in_ratio(x: Tensor, sides: tuple[int, int], height: int, width: int) -> Tensor:
+    """The largest part in the middle with the ratio of `height` and `width`, in that size."""
+    part = _cropped_to_ratio(x, sides, height, width)
+    return cast_to(image.resize(part, (height, width)), x.dtype)
+
+
 class Resizing(OfImages):
     """Images of another size, by `tg.image.resize`. Integers stay of their dtype.
 
@@ -164,5 +170,5 @@ class CenterCrop(OfImages):
             start = (height - self.height) // 2, (width - self.width) // 2
             y = image.crop_to_bounding_box(x, *start, *size)
         else:
-            y = cast_to(image.resize(_cropped_to_ratio(x, self.sides(x), *size), size), x.dtype)
+            y = resized_in_ratio(x, self.sides(x), *size)
         return self._as_given(y, inputs)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.array.arguments import as_axes, as_flag, as_sizes, refuse, refuse_kind
+from tracegraph.array.arguments import as_axes, as_flag, as_sizes, refuse
 from tracegraph.array.shaping import reshape
 from tracegraph.core.types import float32, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, known
+from tracegraph.layers.features.batches import batches_of
 from tracegraph.math.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from tracegraph.math.elementwise.unary import sqrt
 from tracegraph.operands.conversion import as_tensor, cast_to
@@ -123,7 +124,7 @@ class Normalization(Layer):
         if self.input_mean is not None:
             fact = "Normalization: the mean and the variance were given, so they are not adapted"
             fail(SignatureError, fact, fix="make the layer without them")
-        batches = _batches_of(data)
+        batches = batches_of("Normalization", data)
         first = next(batches, None)
         if first is None:
             fail(SignatureError, "Normalization: there are no data", fix="give at least one batch")
@@ -166,22 +167,6 @@ class Normalization(Layer):
         if self.invert:
             return add(multiply(x, deviation), self.mean)
         return divide(subtract(x, self.mean), deviation)
-
-
-def _batches_of(data: Any) -> Iterator[np.ndarray]:
-    """The data as arrays."""
-    if hasattr(data, "shape"):
-        yield np.asarray(data)
-        return
-    if not hasattr(data, "__iter__") or isinstance(data, (str, dict)):
-        fix = "give an array, a tensor, or a list of batches"
-        refuse_kind("Normalization", "data are arrays", data, fix=fix)
-    for batch in data:
-        array = batch[0] if isinstance(batch, tuple) and batch else batch
-        if not hasattr(array, "shape"):
-            fix = "give an array, np.array(data), or a list of arrays"
-            refuse_kind("Normalization", "a batch is an array", array, fix=fix)
-        yield np.asarray(array)
 
 
 def _parts(batch: np.ndarray, *, is_whole: bool) -> Iterator[np.ndarray]:

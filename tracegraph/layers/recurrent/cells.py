@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracegraph import nest, nn
+from tracegraph import nest
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import ones_like, zeros
 from tracegraph.array.joining import concat, split, unstack
@@ -13,6 +13,7 @@ from tracegraph.core.types import float32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
 from tracegraph.layers.base import Layer, activation_of, known_last, positive, takes
+from tracegraph.layers.drawing import DrawingLayer
 from tracegraph.math.elementwise.arithmetic import add, multiply, subtract
 from tracegraph.math.product import matmul
 from tracegraph.operands.conversion import as_tensor
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Masks = tuple[Tensor | None, Tensor | None]
 
 
-class Cell(Layer):
+class Cell(DrawingLayer):
     """One step: a product with the inputs, which does not need the state, and the rest."""
 
     #: The number of gates, or products, in a step.
@@ -72,7 +73,8 @@ class Cell(Layer):
         self._describe("bias", bias_initializer, bias_regularizer, bias_constraint)
         self.dropout = as_number(op, "dropout", dropout, low=0, below=1)
         rate = as_number(op, "recurrent_dropout", recurrent_dropout, low=0, below=1)
-        self.recurrent_dropout, self.seed = rate, seed
+        self.recurrent_dropout = rate
+        self._set_seed(seed)
 
     @property
     def state_size(self) -> int | list[int]:
@@ -121,8 +123,7 @@ class Cell(Layer):
         is_training = as_flag(type(self).__name__, "training", training)
         parts = ((inputs, self.dropout), (states[0], self.recurrent_dropout))
         of_inputs, of_state = (
-            nn.dropout(ones_like(x), rate, seed=self.seed) if is_training and rate else None
-            for x, rate in parts
+            self._dropped(ones_like(x), rate) if is_training and rate else None for x, rate in parts
         )
         return of_inputs, of_state
 

@@ -1,0 +1,1 @@
+"""Loops that call Python, which runs them step by step."""

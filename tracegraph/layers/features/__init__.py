@@ -1,0 +1,1 @@
+"""Layers that prepare features: their categories, and the ranges in which they are."""

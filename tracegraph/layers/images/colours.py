@@ -1,0 +1,106 @@
+"""Layers that change the colours of images at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracegraph.array.arguments import as_number
+from tracegraph.array.shaping import expand_dims
+from tracegraph.core.types import float32
+from tracegraph.errors import SignatureError, fail, shown
+from tracegraph.ir.tensor import Tensor
+from tracegraph.layers.images.at_random import AtRandom
+from tracegraph.math.elementwise.arithmetic import add, clip_by_value, multiply, subtract
+from tracegraph.math.reduction import reduce_mean
+from tracegraph.operands.conversion import cast_to
+from tracegraph.typing import DTypeLike
+
+
+class RandomContrast(AtRandom):
+    """(x - mean) * contrast + mean for each channel of each image, with a random contrast for each
+    image, in training; see `tg.image.adjust_contrast`.
+
+    - `factor`: how much the contrast differs from 1, at most, from 0 to 1; or two numbers, how much
+      less and how much more it may be.
+    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
+    - `seed`, `data_format`: as in `RandomFlip`.
+
+    Shapes, dtypes and `training` are as in `RandomFlip`. Raises ShapeError for what is not images
+    of known height and width, ValueError for a factor that is out of range.
+
+    >>> x = tg.constant([[[10.0], [20.0]]])
+    >>> 9.0 <= tg.layers.RandomContrast(0.2)(x).numpy()[0, 0, 0] <= 11.0
+    True
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.factor = self._factor(factor)
+        self.value_range = self._two("value_range", value_range)
+        self._set_seed(seed)
+        self._set_format(data_format)
+
+    def _factor(self, factor: Any) -> tuple[float, float]:
+        if not isinstance(factor, (list, tuple)):
+            size = as_number("RandomContrast", "factor", factor, low=0, high=1)
+            return size, size
+        self._two("factor", factor)
+        less, more = factor
+        if less > 1 or less + more < 0:
+            fact = f"RandomContrast: factor is {shown(factor)}, for {1 - less:g} to {1 + more:g}"
+            fail(SignatureError, fact, fix="give how much less, at most 1, and how much more")
+        return less, more
+
+    def _changed(self, x: Tensor) -> Tensor:
+        less, more = self.factor
+        contrast = cast_to(expand_dims(self._draw(x, 1 - less, 1 + more), -1), x.dtype)
+        mean = reduce_mean(reduce_mean(x, 1, keepdims=True), 2, keepdims=True)
+        return clip_by_value(add(multiply(subtract(x, mean), contrast), mean), *self.value_range)
+
+
+class RandomBrightness(AtRandom):
+    """x + brightness, with a random brightness for each image, in training.
+
+    - `factor`: the largest part of the range of values to add or to subtract, from 0 to 1; or two
+      numbers, the least and the largest part, from -1 to 1.
+    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
+    - `seed`, `data_format`: as in `RandomFlip`.
+
+    Shapes, dtypes and `training` are as in `RandomFlip`. Raises ShapeError for what is not images
+    of known height and width, ValueError for a factor that is out of range.
+
+    >>> x = tg.constant([[[10.0], [200.0]]])
+    >>> tg.layers.RandomBrightness([0.5, 0.5])(x).numpy().ravel()
+    array([137.5, 255. ], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        factor: float | Sequence[float],
+        value_range: Sequence[float] = (0, 255),
+        seed: int | None = None,
+        data_format: str | None = None,
+        name: str | None = None,
+        dtype: DTypeLike = float32,
+        trainable: bool = True,
+    ) -> None:
+        super().__init__(name, dtype, trainable=trainable)
+        self.factor = self._range("factor", factor, -1, 1)
+        self.value_range = self._two("value_range", value_range)
+        self._set_seed(seed)
+        self._set_format(data_format)
+
+    def _changed(self, x: Tensor) -> Tensor:
+        low, high = self.value_range
+        part = expand_dims(self._draw(x, *self.factor), -1)
+        return clip_by_value(add(x, cast_to(multiply(part, high - low), x.dtype)), low, high)
