@@ -414,6 +414,14 @@ def test_loops_keep_as_many_states_as_the_budget_has_room_for(planned):
         counts += checkpoints_of(f, *args)
     assert 2 <= counts[-1] < counts[0] < 63
     assert checkpoints_of(plain, *args) == [63]
+    # How often the steps run again is not known, so the table says it in words.
+    (note,) = f.memory().loops
+    assert re.fullmatch(
+        rf"checkpoints: while, test_memory_budget\.py:\d+ vjp; at most {counts[-1]} states are "
+        "kept at a time, and the steps between them run again for its gradient",
+        note,
+    )
+    assert note in str(f.memory())
 
 
 def test_a_number_of_checkpoints_that_was_given_stays_while_that_holds():

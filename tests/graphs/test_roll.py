@@ -235,6 +235,47 @@ def test_blocks_that_are_functions(wrap):
     assert runs_in(step, x)
 
 
+def branching(x, kernel):
+    y = x @ kernel
+    return tg.cond(tg.reduce_sum(y) > 0.0, lambda: x + tg.tanh(y), lambda: x - 0.5 * tg.sin(y))
+
+
+def recurrent(x, kernel):
+    """A recurrence over the rows, as of a recurrent layer."""
+    return tg.scan(lambda h, row: tg.tanh(row + tg.linalg.matvec(kernel, h)), x, tg.zeros([5]))
+
+
+def relaxing(x, kernel):
+    y = tg.while_loop(
+        lambda i, y: i < 3, lambda i, y: (i + 1, y + 0.1 * tg.tanh(y @ kernel)), (0, x)
+    )[1]
+    return y - 0.1 * tg.sin(y) + 0.1 * tg.cos(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*decorated again")
+@pytest.mark.parametrize("block", [branching, recurrent, relaxing])
+def test_blocks_with_branches_and_loops(block):
+    """The graph of a branch is traced again in each block."""
+    results = []
+    for roll in (False, "always"):
+        step, kernels, x = descent_through(block, roll)
+        losses = [step(x).numpy() for _ in range(2)]
+        results.append([*losses, *(kernel.numpy() for kernel in kernels)])
+    assert_same(*results)
+    assert max(runs_in(step, x), default=0) >= 5
+
+
+def test_blocks_whose_branches_compute_something_else_stay_apart():
+    @tg.function(roll="always")
+    def f(x):
+        for i in range(8):
+            x = tg.cond(tg.reduce_sum(x) > 0.0, lambda: x * (2.0 + i), lambda: x - 1.0)  # noqa: B023
+            x = tg.sin(x) + tg.cos(x)
+        return x
+
+    assert runs_in(f, tg.ones([3])) == []
+
+
 def test_an_unrolled_recurrence_is_one_loop():
     kernel = tg.Variable(numbers(8, 16) / 3)
 

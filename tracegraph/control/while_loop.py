@@ -593,6 +593,10 @@ class WhileGradient(Loop):
         return WhileGradient(*parts, count, self.extras)
 
     @property
+    def states_kept(self) -> int:  # type: ignore[override]
+        return self.checkpoints
+
+    @property
     def ends(self) -> tuple[int, int, int]:
         """Where the constants and the states start and end among the inputs of the body."""
         return 0, self.constants, len(self.body.inputs)

@@ -334,6 +334,10 @@ class Op(metaclass=_Interning):
         their number; with `lowers_all` no more in any case."""
         return self
 
+    #: Of a reverse mode that keeps some of a loop's states and runs the steps between them again:
+    #: how many it keeps at a time.
+    states_kept: ClassVar[Any] = None
+
     def with_optional_steps(self) -> Op:
         """The loop of known length with one more input, a bool for each step: where it is false,
         the step passes the states on."""

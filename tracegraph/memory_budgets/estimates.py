@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from tracegraph.control.less_memory.segments import bytes_of
 from tracegraph.ir.tensor import Graph, Node, Tensor
-from tracegraph.memory_budgets.residuals import graphs_inside, made_of_nothing
+from tracegraph.memory_budgets.residuals import made_of_nothing
 from tracegraph.ops.broadcast import BroadcastTo, Sum
 from tracegraph.ops.effect import Read
 from tracegraph.ops.elementwise import Elementwise
 from tracegraph.ops.reduce import Reduction
 from tracegraph.ops.shape import Reshape
+from tracegraph.passes.specialise import graphs_inside
 
 #: Ops whose results share the buffers of their operands.
 _ALIASES = (Reshape, Read)

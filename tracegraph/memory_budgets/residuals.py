@@ -29,7 +29,7 @@ from tracegraph.memory_budgets.cuts import Edge, behind_minimum_cut
 from tracegraph.ops.barrier import Barrier
 from tracegraph.ops.constant import Constant
 from tracegraph.ops.random import FromKey, FromParameters
-from tracegraph.passes.specialise import specialise
+from tracegraph.passes.specialise import graphs_inside
 
 #: The role of nodes that a gradient derived.
 BY_GRADIENT = "vjp"
@@ -359,17 +359,6 @@ def cost(node: Node) -> float:
         repetitions = node.op.repetitions
         return work * (1 if repetitions is None else repetitions) + made
     return rule(*(x.type for x in node.inputs)) + made
-
-
-def graphs_inside(node: Node) -> list[Graph]:
-    """The graphs of the regions of a node, for the types of its inputs: a function that is called
-    may be traced for any sizes."""
-    types = [x.type for x in node.inputs]
-    pairs = [(region.graph, region) for region in node.op.regions]
-    return [
-        graph if graph.is_static else specialise(graph, node.op.types_inside(region, types))
-        for graph, region in pairs
-    ]
 
 
 def _inner_cost(graph: Graph) -> float:

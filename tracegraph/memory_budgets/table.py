@@ -8,6 +8,7 @@ from typing import Any
 
 from tracegraph.ir.tensor import Graph
 from tracegraph.memory_budgets.budget import size_text
+from tracegraph.memory_budgets.loop_checkpoints import checkpoint_notes
 from tracegraph.memory_budgets.recomputation import SCHEDULE, Schedule, kept_only
 from tracegraph.memory_budgets.residuals import Residual, Timeline
 from tracegraph.views.device_costs import aligned
@@ -41,7 +42,8 @@ class MemoryTable:
     - `temporaries`: of intermediate values, the maximum over all programs; a `memory_budget` bounds
       it.
     - `again`: the share of work that is recomputed, such as 0.21.
-    - `loops`: how scans are divided for the budget, a sentence for each.
+    - `loops`: which loops run steps again for their gradients, a sentence for each. `again` counts
+      the steps of scans; how often a `while` runs is known only at run time.
     - `rows`: a `MemoryRow` for each line whose values gradients read, the largest first.
     """
 
@@ -68,7 +70,7 @@ class MemoryTable:
 
     def _lines(self) -> list[str]:
         if not self.rows:
-            return ["gradients read no value of an earlier node"]
+            return [*self.loops, "gradients read no value of an earlier node"]
         kept, again = (sum(getattr(row, name) for row in self.rows) for name in ("kept", "again"))
         names = short_names({row.file for row in self.rows})
         cells = [
@@ -107,14 +109,18 @@ def memory_table(programs: Sequence[Any], budget: int | None) -> MemoryTable:
         shared=sum(need.shared for need in needs),
         temporaries=max(need.temporaries for need in needs),
         again=again / work if work else 0.0,
-        loops=tuple(note for schedule in schedules for note in schedule.timeline.notes),
+        loops=tuple(note for schedule in schedules for note in _notes(schedule)),
         rows=_rows(schedules),
     )
 
 
 def loop_notes(program: Any) -> list[str]:
-    """How the scans of a program are divided for a budget."""
-    return [*_schedule(program.graph).timeline.notes]
+    """Which loops of a program run steps again for their gradients."""
+    return _notes(_schedule(program.graph))
+
+
+def _notes(schedule: Schedule) -> list[str]:
+    return [*schedule.timeline.notes, *checkpoint_notes(schedule.timeline.graph)]
 
 
 def _schedule(graph: Graph) -> Schedule:

@@ -141,6 +141,17 @@ def specialise(graph: Graph, types: Sequence[TensorType]) -> Graph:
     return graph.cached(("specialise", types), lambda: _specialised(graph, types))
 
 
+def graphs_inside(node: Node) -> list[Graph]:
+    """The graphs of the regions of a node, for the types of its inputs: a function that is called
+    may be traced for any sizes."""
+    types = [x.type for x in node.inputs]
+    pairs = [(region.graph, region) for region in node.op.regions]
+    return [
+        graph if graph.is_static else specialise(graph, node.op.types_inside(region, types))
+        for graph, region in pairs
+    ]
+
+
 def with_known_sizes(graph: Graph, types: Sequence[TensorType], sizes: Mapping[str, Size]) -> Graph:
     """`graph` for inputs of `types` and for `sizes` that no input determines; not cached."""
     return _specialised(graph, tuple(types), sizes)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tracegraph.core.shapes import element_count
 from tracegraph.ir.tensor import Node, Tensor
+from tracegraph.passes.specialise import graphs_inside
 from tracegraph.rolling.repeats import BlockRun, bytes_of
 
 #: Loops that save fewer nodes than this save less than a fifth of a second.
@@ -26,7 +27,7 @@ _TOLERANCE = 0.03
 _FLOPS_PER_SECOND = 3e10
 _SECONDS_PER_NODE = 1e-6
 _SECONDS_PER_STEP = 2e-6
-#: XLA compiles a loop that moves so few bytes in a step as a single kernel.
+#: XLA compiles a loop that moves so few bytes in a step, and holds no loop, as a single kernel.
 _SMALL_STEP, _SECONDS_PER_SMALL_STEP = 1024, 0.2e-6
 _SECONDS_PER_ROW = 0.2e-6
 #: Weights are copied as rows, forward and backward, and their gradients are written.
@@ -73,20 +74,29 @@ def _seconds_of_blocks(run: BlockRun) -> float:
 
 
 def _flops_of(node: Node) -> Any:
+    """The operations of a node: of all steps of a loop, and of the longest branch."""
     rule = getattr(node.op, "flops", None)
     if rule is not None:
         return rule(*(x.type for x in node.inputs))
-    return sum(element_count(y.type.shape) for y in node.outputs)
+    inner = max((sum(map(_flops_of, graph.nodes)) for graph in graphs_inside(node)), default=0)
+    repetitions = node.op.repetitions
+    made = sum(element_count(y.type.shape) for y in node.outputs)
+    return inner * (1 if repetitions is None else repetitions) + made
 
 
 def _seconds_of_loop(run: BlockRun) -> float:
     if not run.wiring.carried:  # one computation on stacks: there are no steps
         return 0.0
     moved = sum(bytes_of(x) for node in run.blocks[0] for x in (*node.inputs, *node.outputs))
-    if moved <= _SMALL_STEP:
+    if moved <= _SMALL_STEP and not any(node.op.is_loop for node in run.blocks[0]):
         return len(run) * _SECONDS_PER_SMALL_STEP
     own = {xs[0]: None for xs in run.wiring.own.values()}
     weights = [x for x in own if x.node is not None and not x.node.inputs]
-    # Each weight of this run has a gradient among the results of another run.
-    copied = sum(map(bytes_of, weights)) * _SECONDS_PER_BYTE_OF_ROWS * 1.5
+    # A loop in the block takes its operands whole, so their rows are copied as well.
+    for (j, _), xs in run.wiring.own.items():
+        if run.blocks[0][j].op.is_loop:
+            weights.append(xs[0])
+    # Each weight of this run has a gradient among the results of another run, and each row was
+    # written by one.
+    copied = sum(map(bytes_of, dict.fromkeys(weights))) * _SECONDS_PER_BYTE_OF_ROWS * 1.5
     return len(run) * (_SECONDS_PER_STEP + len(own) * _SECONDS_PER_ROW + copied)

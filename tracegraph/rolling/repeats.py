@@ -14,6 +14,7 @@ import numpy as np
 
 from tracegraph.core.shapes import element_count
 from tracegraph.core.types import TOKEN
+from tracegraph.ir.intern import OpForms
 from tracegraph.ir.tensor import Node, Tensor
 
 #: The longest period to search for: the search time is proportional to their number.
@@ -76,11 +77,12 @@ def runs_of(nodes: Sequence[Node], least: int) -> list[BlockRun]:
 def _numbers(nodes: Sequence[Node]) -> np.ndarray:
     """A number for each node, shared by equal nodes. A node that takes or returns tokens has a
     unique one: effects stay where they are."""
+    forms = OpForms()
     known: dict[object, int] = {}
     numbers = []
     for i, node in enumerate(nodes):
         types = (*(x.type for x in node.inputs), *(y.type for y in node.outputs))
-        key: object = (node.op, len(node.inputs), types)
+        key: object = (forms.of(node.op), len(node.inputs), types)
         if any(type is TOKEN for type in types):
             key = i
         numbers.append(known.setdefault(key, len(known)))
