@@ -268,6 +268,13 @@ def in_loops_of_three_levels(f, x, k):
     return tg.while_loop(lambda i, _: i < 3, outer, (0, x))[1]
 
 
+def in_whiles_of_three_levels(f, x, k):
+    """Where a step of the outer loop runs none of the middle one."""
+    inner = lambda y, i: times(i, lambda y: 1.3 * f(y, k), y) + 0.1  # noqa: E731
+    middle = lambda y, i: times(2 * i % 3, lambda y: inner(y, i), y)  # noqa: E731
+    return tg.foldl(middle, np.array([0, 1, 2]), x)
+
+
 def in_episodes_with_tapes(f, x, k):
     def step(y, n):
         with tg.GradientTape() as tape:
@@ -282,6 +289,7 @@ NESTS = [
     in_whiles_of_other_lengths,
     in_whiles_of_products,
     in_loops_of_three_levels,
+    in_whiles_of_three_levels,
     in_episodes_with_tapes,
     in_a_scan,
     in_a_while,

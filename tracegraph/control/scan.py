@@ -191,7 +191,7 @@ class Scan(Loop):
             states = outputs[: self.states]
             made.append(outputs[self.states :])
         made = made[:: -1 if self.reverse else 1]
-        given = values[: self.rows]
+        given = [*values[: self.rows], *map(own.one_like, rows)]
         return [*states, *own.stacked_steps(self.body, self.states, given, made, length, on_host)]
 
     def _tokens_given(self, values: Sequence[Any]) -> Iterator[int]:

@@ -26,7 +26,7 @@ def stacked_steps(
     on_host: OnHost,
 ) -> list[np.ndarray]:
     """The outputs of `body` behind its `states`, each stacked into one array with a row for each of
-    `length` steps. `values` are the first inputs of the body, and `made` is what each step
+    `length` steps. `values` are inputs of the body, of any step, and `made` is what each step
     computed."""
     places = range(len(body.outputs) - states)
     if not made:
@@ -43,6 +43,11 @@ def stacked_steps(
 def tokens_of_steps(token: Any, steps: Sequence[int]) -> Sequence[Any]:
     """The token of each step; without what calls kept, their derivatives call them again."""
     return [token for _ in steps] if getattr(token, "steps", None) is None else token.steps
+
+
+def one_like(rows: Any) -> Any:
+    """An array of the type of one row, of any values; tokens stay as they are."""
+    return np.empty(rows.shape[1:], rows.dtype) if isinstance(rows, np.ndarray) else rows
 
 
 def _stacked(
