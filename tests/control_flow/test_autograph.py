@@ -1386,6 +1386,20 @@ def caught_around_a_loop(x):
     return x
 
 
+@tg.function
+def refusing_large(x):
+    if x > 1.0:  # here
+        raise ValueError("large")
+    return x
+
+
+def caught_around_a_call(x):
+    try:
+        return refusing_large(x)
+    except ValueError:
+        return -x
+
+
 def caught_inside(x):
     if x > 1.0:
         try:
@@ -1400,12 +1414,15 @@ def test_an_exception_of_a_traced_branch_must_not_be_caught_behind_it():
     for function, told in (
         (caught_in_place, r"a ValueError that leaves a branch of the `if`"),
         (caught_around_a_loop, r"a KeyError that leaves the loop"),
+        (caught_around_a_call, r"a ValueError that leaves a branch of the `if`"),
     ):
         f = tg.function(function)
         for x in (0.5, 2.0):
             with pytest.raises(TraceError, match=told) as error:
                 f(tg.constant(x))
-            assert here(function, "# here") in str(error.value)
+            called = refusing_large.python_function
+            place = called if function is caught_around_a_call else function
+            assert here(place, "# here") in str(error.value)
     f = tg.function(caught_inside)
     assert [float(f(tg.constant(x))) for x in (0.5, 2.0)] == [0.5, -2.0]
 
@@ -1438,9 +1455,39 @@ def refused_in_an_expression_and_caught(x):
     return y
 
 
+@tg.function
+def refused(x):
+    xs = [x]
+    if x > 1.0:  # here
+        xs = [*xs, x]
+    return xs[-1]
+
+
+def refused_in_a_call_and_caught(x):
+    try:
+        return refused(x)
+    except ValueError:
+        return -x
+
+
+def refused_before_a_loop_is_traced_again(x):
+    xs, y = [x], tg.ones([1])
+    try:
+        if x > 1.0:  # here
+            xs = [*xs, x]
+    except ValueError:
+        xs = [x, x, x]
+    for row in tg.ones([2]):
+        tg.autograph.experimental.set_loop_options(shape_invariants=[(y, tg.TensorShape([None]))])
+        y = tg.concat([y, [row]], 0)
+    return y * float(len(xs))
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (refused_in_a_call_and_caught, "'xs' is a list"),
+        (refused_before_a_loop_is_traced_again, "'xs' is a list"),
         (refused_and_caught, "'xs' is a list"),
         (refused_in_a_loop_and_caught, "'y' is a tensor"),
         (refused_in_an_expression_and_caught, "1 element"),
@@ -1451,7 +1498,8 @@ def test_what_refuses_a_statement_is_raised_although_it_is_caught(function, word
     """Python would not raise it, or not for each tensor, so the handler would give wrong values."""
     with pytest.raises((SignatureError, ShapeError), match=words) as error:
         tg.function(function)(tg.constant(2.0))
-    assert here(function, "# here") in str(error.value)
+    place = refused.python_function if function is refused_in_a_call_and_caught else function
+    assert here(place, "# here") in str(error.value)
 
 
 def test_a_tensor_is_no_key_of_a_result():

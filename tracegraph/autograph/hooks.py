@@ -55,7 +55,7 @@ from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
-from tracegraph.tracing.trace import current_trace, effects_so_far
+from tracegraph.tracing.trace import current_trace, effects_so_far, tries
 from tracegraph.tracing.unrolled_loops import (
     WHILE,
     Unrolled,
@@ -204,6 +204,7 @@ def for_stmt(
         _guarded_for(iterated, extra_test, body, get_state, set_state, symbol_names, opts["exits"])
 
 
+@tries()
 def _folds(rows: Any, *arguments: Any) -> bool:
     """Makes one loop node over all rows. False if the state does not keep its shape, or a step
     computes a size, which a loop in a graph cannot do: each iteration is then traced separately.
@@ -211,8 +212,6 @@ def _folds(rows: Any, *arguments: Any) -> bool:
     try:
         run_fold(rows, *arguments)
     except (SizeOfStepError, UnfitState):
-        if (trace := current_trace()) is not None:
-            trace.escaped = None
         return False
     return True
 

@@ -48,7 +48,7 @@ from tracegraph.ops.index import Gather
 from tracegraph.ops.shape import Concatenate, Slice, with_rank_of
 from tracegraph.state.variable import Variable
 from tracegraph.tensor_arrays.array_states import ArrayStates, holds_arrays
-from tracegraph.tracing.trace import NeedsTraceError
+from tracegraph.tracing.trace import NeedsTraceError, tries
 
 if TYPE_CHECKING:
     import typing
@@ -271,12 +271,13 @@ def while_loop(
         options = maximum_iterations, checkpoints, back_prop, resized
         return arrays.run(lambda: _while(cond, body, arrays, *options))
 
-    try:
-        results = run()
-    except (ResizedState, SizeOfStepError):
-        if not leaves_open(shape_invariants):
-            raise
-        results = run(shape_invariants)
+    with tries():
+        try:
+            results = run()
+        except (ResizedState, SizeOfStepError):
+            if not leaves_open(shape_invariants):
+                raise
+            results = run(shape_invariants)
     return arrays.behind(results)
 
 

@@ -19,7 +19,7 @@ from tracegraph.ops.layout import mesh_around
 from tracegraph.passes.specialise import bind_sizes
 from tracegraph.signatures.retracing import Retracing
 from tracegraph.signatures.signature import InputSignature, Request, SpecTypes, canonical_keys
-from tracegraph.tracing.trace import tracing
+from tracegraph.tracing.trace import tracing, tries
 
 #: Traces kept per function.
 _TRACE_LIMIT = 256
@@ -195,6 +195,7 @@ class TraceCache:
         sizes = (Dim.named(f"{declared.shape.name}.{i}") for i in range(len(key.shape)))
         return TensorType(declared.dtype, tuple(sizes))
 
+    @tries()
     def _trace_new(self, request: Request, wanted: Request) -> ConcreteFunction:
         if self._reduces_retracing and self._declared is None:
             general = self._generalised(wanted)

@@ -259,6 +259,9 @@ class Trace(Builder):
         super().__exit__(*exception)
         _open.traces.pop()
         self.is_open = False
+        is_left = exception[1:2] not in ((), (None,))
+        if is_left and self.escaped is not None and isinstance(self.outer, Trace):
+            self.outer.escaped = self.escaped  # the code around may catch it as well
 
     def knows_sizes(self, names: Set[str]) -> bool:
         """Whether a run knows the open sizes of these names: from its inputs, or by finding
@@ -543,6 +546,17 @@ def _varies(value: np.ndarray) -> bool:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+@contextlib.contextmanager
+def tries() -> Iterator[None]:
+    """Around code of ours that may trace again what failed: if it succeeds, the trace forgets which
+    errors have left statements inside."""
+    trace = current_trace()
+    noted = None if trace is None else trace.escaped
+    yield
+    if trace is not None:
+        trace.escaped = noted
+
+
 def notes_what_leaves(place: str) -> Callable[[Function], Function]:
     """Decorates a function that traces a branch or a loop: what is raised from there is raised
     whatever the tensors are, so the trace around it ends with it even if it is caught."""
@@ -551,7 +565,8 @@ def notes_what_leaves(place: str) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def noting(*args: Any, **kwargs: Any) -> Any:
             try:
-                return function(*args, **kwargs)
+                with tries():
+                    return function(*args, **kwargs)
             except Exception as error:
                 trace = current_trace()
                 # Other exceptions of ours are for the statements around, which trace again.
