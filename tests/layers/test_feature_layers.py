@@ -40,6 +40,14 @@ def test_categories_of_an_open_number_of_examples(mode):
         assert np.array_equal(tape.gradient(total, weights).numpy(), ROWS + 1.0)
 
 
+def test_an_open_last_axis_may_be_of_size_1():
+    layer = L.CategoryEncoding(4, "one_hot")
+    f = tg.function(layer, input_signature=[tg.TensorSpec([None, None], tg.int32)])
+    for rows in (ROWS, ROWS[:, :1]):
+        rows = rows.astype(np.int32)
+        assert np.array_equal(f(rows).numpy(), layer(rows).numpy())
+
+
 def test_numbers_are_in_ranges():
     bounds = [0.0, 1.0, 2.0]
     found = L.Discretization(bounds)(VALUES)

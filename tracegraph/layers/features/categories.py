@@ -7,6 +7,8 @@ from typing import Any
 from tracegraph.array.arguments import as_choice, as_flag, rank_of, refuse
 from tracegraph.array.creation import one_hot
 from tracegraph.array.shaping import expand_dims, squeeze
+from tracegraph.core.shapes import Dim
+from tracegraph.core.tensorshape import AskedSize
 from tracegraph.core.types import DType, float32, int32
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.tensor import Tensor
@@ -31,13 +33,23 @@ def encoded(
     """The vectors, of length `depth`, of categories that are integers."""
     x = expand_dims(x, 0) if rank_of(op, x) == 0 else x
     if mode == "one_hot":
-        x = squeeze(x, -1) if x.ndim > 1 and x.shape[-1] == 1 else x
-        return one_hot(x, depth, dtype=dtype)
+        return one_hot(_without_column(x), depth, dtype=dtype)
     if x.ndim > 2:
         fix = f'reshape them, or use output_mode="one_hot" in place of "{mode}"'
         refuse(op, f"the categories of an example are a vector, and there is {x.type}", x, fix=fix)
     is_binary = mode == "multi_hot"
     return bincount(x, weights, depth, depth, dtype, axis=-1, binary_output=is_binary)
+
+
+def _without_column(x: Tensor) -> Tensor:
+    """x without a last axis of size 1. An open size is taken for another one; where it is 1, the
+    function is traced again."""
+    if x.ndim == 1:
+        return x
+    last = x.type.shape[-1]
+    if isinstance(last, Dim):
+        AskedSize.note_apart(last, 1)
+    return squeeze(x, -1) if last == 1 else x
 
 
 class CategoryEncoding(Layer):
