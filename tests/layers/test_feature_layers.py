@@ -108,6 +108,9 @@ def test_fewer_elements_than_ranges_leave_the_last_ranges_empty():
         (lambda: L.Discretization([1.0]).adapt(VALUES), "the boundaries were given"),
         (lambda: L.Discretization(num_bins=2).adapt([]), "there are no data"),
         (lambda: L.Discretization(num_bins=2).adapt([1.0]), "a batch is an array"),
+        (lambda: L.Discretization(num_bins=2).adapt(VALUES * np.nan), "a boundary is nan"),
+        (lambda: L.Discretization(num_bins=2).adapt(VALUES * 1j), "given as complex128"),
+        (lambda: L.Normalization().adapt(np.array(["a"])), "given as str32"),
     ],
 )
 def test_what_does_not_fit_is_refused(make, fact):

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from tracegraph.array.arguments import refuse_kind
+from tracegraph.errors import DTypeError, fail
 
 
 def batches_of(op: str, data: Any) -> Iterator[np.ndarray]:
-    """The data as arrays."""
+    """The data as arrays. Raises DTypeError for what is not real numbers."""
     if hasattr(data, "shape"):
-        yield np.asarray(data)
+        yield _numbers(op, data)
         return
     if not hasattr(data, "__iter__") or isinstance(data, (str, dict)):
         fix = "give an array, a tensor, or a list of batches"
@@ -23,4 +24,12 @@ def batches_of(op: str, data: Any) -> Iterator[np.ndarray]:
         if not hasattr(array, "shape"):
             fix = "give an array, np.array(data), or a list of arrays"
             refuse_kind(op, "a batch is an array", array, fix=fix)
-        yield np.asarray(array)
+        yield _numbers(op, array)
+
+
+def _numbers(op: str, data: Any) -> np.ndarray:
+    array = np.asarray(data)
+    if array.dtype.kind in "cmMSU":
+        fact = f"{op}: data are real numbers, and they were given as {array.dtype.name}"
+        fail(DTypeError, fact, fix="convert them first; of complex numbers take tg.abs(x)")
+    return array

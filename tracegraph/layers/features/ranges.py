@@ -100,7 +100,8 @@ class Discretization(Layer):
 
         - `steps`: the number of batches to read; None for all.
 
-        Raises SignatureError (a ValueError) for no data, or if the boundaries were given.
+        Raises SignatureError (a ValueError) for no data, for data that are nan where a boundary
+        would be, and if the boundaries were given; DTypeError for data that are not real numbers.
         """
         if self.num_bins is None:
             fact = "Discretization: the boundaries were given, so they are not adapted"
@@ -113,6 +114,9 @@ class Discretization(Layer):
         if not summary.size:
             fail(SignatureError, "Discretization: there are no data", fix="give some elements")
         found = _compressed(summary, 1 / self.num_bins)[0, :-1][: self.num_bins - 1]
+        if np.isnan(found).any():
+            fact = "Discretization: so many of the data are nan that a boundary is nan"
+            fail(SignatureError, fact, fix="leave them out: data[~np.isnan(data)]")
         missing = self.num_bins - 1 - len(found)
         self.boundaries.assign(np.pad(found, (0, missing), constant_values=math.inf))
 

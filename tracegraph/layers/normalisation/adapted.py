@@ -119,7 +119,7 @@ class Normalization(Layer):
         (Chan and others 1979).
 
         Raises SignatureError (a ValueError) for no data, or if the mean was given; ShapeError for
-        batches that do not fit each other.
+        batches that do not fit each other, DTypeError for data that are not real numbers.
         """
         if self.input_mean is not None:
             fact = "Normalization: the mean and the variance were given, so they are not adapted"
