@@ -347,6 +347,14 @@ def added_to_itself(n):
     return tg.stack(xs)
 
 
+def repeated_as_another_list(n):
+    xs = [n]
+    for _ in tg.range(n):
+        xs.append(n)
+        n += tg.size(tg.stack(xs * 2))
+    return n
+
+
 def behind_a_loop(use):
     def function(n):
         xs = []
@@ -362,7 +370,8 @@ def behind_a_loop(use):
     [
         (repeated_in_the_loop, SignatureError, r"`\*=` changes a list to which a loop appends"),
         (repeated_in_a_branch, SignatureError, r"\.__imul__\(\) changes a list in a branch"),
-        (added_to_itself, SignatureError, r"adding a list to itself changes a list"),
+        (repeated_as_another_list, SignatureError, "is added to itself, or repeated, in that loop"),
+        (added_to_itself, SignatureError, "is added to itself, or repeated, in that loop"),
         (behind_a_loop(lambda xs: xs.index(1)), TraceError, r"\.index\(\) compares the items"),
         (behind_a_loop(lambda xs: xs.count(1)), TraceError, r"\.count\(\) compares the items"),
         (behind_a_loop(lambda xs: [2 * x for x in xs]), TraceError, r"in a `for` statement"),

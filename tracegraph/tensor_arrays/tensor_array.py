@@ -653,7 +653,12 @@ class TensorList(TensorArray):
         """The list with further elements."""
         if isinstance(values, TensorList) and not values.has_known_length:
             if self.grows and values._own_size is self._own_size:
-                self._refuse("adding a list to itself")
+                fail(
+                    SignatureError,
+                    "a list to which a loop appends is added to itself, or repeated, in that loop, "
+                    "which only appends new items",
+                    fix="do it behind the loop, or append to another list",
+                )
             return self._followed_by(values)
         made = self
         for value in [*values]:
