@@ -360,6 +360,36 @@ def by_a_function(n):
     return len(values)
 
 
+def tensors_by_a_sum_in_place(n):
+    values, more = [n for _ in range(1)], [n]
+    if n > 3:
+        values += more
+    return len(values)
+
+
+def tensors_by_a_repeated_list(n):
+    values = [n]
+    others = values
+    for _ in range(n):
+        values *= 2
+        values = [n]
+    return len(others)
+
+
+def tensors_by_a_slice(n):
+    values = [n for _ in range(2)]
+    if n > 3:
+        values[1:] = [n, n, n]
+    return len(values)
+
+
+def own_list_repeated_in_a_branch(n):
+    values = [n]
+    if n > 3:
+        values *= 2
+    return len(values)
+
+
 def taken_from_a_set(n):
     left = {"sets": [{1, 2, 3}]}
     for _ in range(n):
@@ -387,6 +417,10 @@ def taken_from_a_set_in_a_branch(n):
         (in_a_row, r"\.append\(\) changes a list in a loop", 4),
         (at_a_computed_place, r"\.append\(\) changes a list in a loop", 4),
         (by_default, r"\.append\(\) changes a list in a loop", 3),
+        (tensors_by_a_sum_in_place, "a list of 1 gets 1 more in a branch", 2),
+        (tensors_by_a_repeated_list, "a list of 1 gets 1 more in a loop", 3),
+        (tensors_by_a_slice, "a list of 2 gets 2 more in a branch", 2),
+        (own_list_repeated_in_a_branch, r"'values' is a list \['\*', '\*'\] in the main branch", 2),
         (inserted, r"\.insert\(\) changes a list in a loop", 3),
         (grown_deque, r"items of values is a list, \[\] before the loop", 2),
         (counted_by_new_key, r"counts\['a'\] is set to 1 by the first step .* becomes 2", 2),
@@ -439,6 +473,22 @@ def test_what_is_collected_to_look_at_is_left_alone():
     np.testing.assert_array_equal(f(tg.constant([3.0, 1.0])).numpy(), [24.0, 8.0])
     assert log["ofx"] == 2 and tg.float32 in log["shapes"] and seen
     assert names == {"x", "y", 5}
+
+
+def repeated_in_both_branches(n):
+    values = [n, n + 1]
+    if n > 3:
+        values *= 2
+    else:
+        values *= 3
+        del values[4:]
+    return tg.stack(values)
+
+
+def test_a_list_is_repeated_in_both_branches():
+    for n in (1, 4):
+        found = tg.function(repeated_in_both_branches)(tg.constant(n))
+        assert found.numpy().tolist() == 2 * [n, n + 1]
 
 
 def extended(n):
@@ -664,7 +714,19 @@ def by_an_array_of_python(n):
     return n
 
 
-@pytest.mark.parametrize("function, name", [(by_another_name, "others"), (by_a_function, "values")])
+def by_a_sum_in_place(n):
+    values = [1.0]
+    others, more = values, [2.0]
+    for _ in range(n):
+        values += more
+        values = [3.0]
+    return len(others)
+
+
+@pytest.mark.parametrize(
+    "function, name",
+    [(by_another_name, "others"), (by_a_function, "values"), (by_a_sum_in_place, "values")],
+)
 def test_numbers_added_to_a_list_elsewhere_are_told(function, name):
     told = f"{name} grew from 1 to 2 items while the body of a loop was traced"
     with pytest.warns(UserWarning, match=told):

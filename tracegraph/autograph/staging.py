@@ -1029,9 +1029,11 @@ def changes_kept(body: Any, flags: Iterable[str] | None = None) -> Iterator[None
     counts = [(x, len(x)) for x in held if isinstance(x, (dict, set))]
     kept = {id(x): x for x in held if type(x) in (list, TensorList)}
     kept |= {id(x): x for x in opened("tracegraph.autograph.changes.containers").inside(body)}
+    lengths = [(x, len(x)) for x in kept.values() if type(x) is list]
     thread.entered.append(_Entered(kept, kind))
     try:
         yield
+        opened("tracegraph.autograph.changes.lists").check_lengths(lengths, kind or "a branch")
         for table, count in counts:
             _check_keys(table, count, kind or "a branch")
     finally:

@@ -100,7 +100,7 @@ def objects_kept(body: Any, names: Sequence[str], is_loop: bool) -> Iterator[Non
             what = "what is put into an array is put there"
             _tell_of_change(path, "changed", what, is_loop)
     for path, items, count in lists:
-        if path not in names and any(type(x) in _NUMBERS for x in items[count:]):
+        if any(type(x) in _NUMBERS for x in items[count:]):
             change = f"grew from {count} to {len(items)} items"
             _tell_of_change(path, change, "what is added to a list is added", is_loop)
 

@@ -5,12 +5,12 @@ The statement is traced once, so such a change would happen once, whatever the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from tracegraph import nest
 from tracegraph.autograph.staging import ListGrows, is_in_loop, thread
-from tracegraph.autograph.state_values import is_carried
+from tracegraph.autograph.state_values import in_graph, is_carried
 from tracegraph.errors import SignatureError, fail
 from tracegraph.tensor_arrays.tensor_array import TensorList
 
@@ -63,6 +63,8 @@ def list_repeat(items: Any, times: Any, is_own: bool = True) -> Any:
         if is_own and not items.grows and _holders(items):
             return items * times
         refuse_change(items.__imul__)
+    elif type(items) is list and is_own:
+        return items * times
     items *= times
     return items
 
@@ -87,15 +89,32 @@ def refuse_change(method: Any) -> None:
         refuse(method, is_loop=own.kind == "a loop")
 
 
+def check_lengths(lengths: Sequence[tuple[list[Any], int]], kind: str) -> None:
+    """Raises SignatureError if a list from outside, of which the length was noted, has got further
+    tensors in "a loop" or "a branch": by `+=`, `*=`, or an assignment to a slice."""
+    for items, length in lengths:
+        added = items[length:]
+        if any(map(in_graph, nest.flatten(added))):
+            del items[length:]
+            fail(
+                SignatureError,
+                f"a list of {length} gets {len(added)} more in {kind} that a tensor decides about; "
+                "it is traced once, and the list is Python's",
+                fix=_FIXES[kind],
+            )
+
+
+_FIXES = {
+    "a branch": "set a name in both branches, and change the list after them",
+    "a loop": "append to a list that this function creates, and that has one name there; or write "
+    "to a tg.TensorArray, or let tg.scan stack what each step returns",
+}
+
+
 def refuse(method: Any, is_loop: bool, source: Any = None) -> NoReturn:
     """Raises the SignatureError for a method that changes a list in a loop or a branch."""
     where = "a loop" if is_loop else "a branch"
-    fix = "set a name in both branches, and change the list after them"
-    if is_loop:
-        fix = (
-            "append to a list that this function creates, and that has one name there; or write to "
-            "a tg.TensorArray, or let tg.scan stack what each step returns"
-        )
+    fix = _FIXES[where]
     if method.__name__ == "pop":
         fix = "write to a tg.TensorArray, and keep the number of items that count as an int"
     fail(
