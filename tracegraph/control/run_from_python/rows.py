@@ -47,7 +47,7 @@ def tokens_of_steps(token: Any, steps: Sequence[int]) -> Sequence[Any]:
 
 def one_like(rows: Any) -> Any:
     """An array of the type of one row, of any values; tokens stay as they are."""
-    return np.empty(rows.shape[1:], rows.dtype) if isinstance(rows, np.ndarray) else rows
+    return np.empty(rows.shape[1:], rows.dtype) if hasattr(rows, "shape") else rows
 
 
 def _stacked(
