@@ -825,10 +825,37 @@ def test_what_keras_2_called_otherwise_in_a_scaling_optimizer(name, fix):
     assert not hasattr(optimizer, "nothing")
 
 
-def test_variable_without_gradient_stays():
-    a, b = tg.Variable(1.0), tg.Variable(1.0)
-    tg.optimizers.SGD(0.5).apply_gradients([(None, a), (tg.constant(1.0), b)])
-    assert a.numpy() == 1.0 and b.numpy() == 0.5
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tg.optimizers.SGD(0.5),
+        lambda: tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(0.5), initial_scale=1.0),
+    ],
+)
+def test_variable_without_gradient_stays_with_a_warning(make):
+    a, b, optimizer = tg.Variable(1.0, name="a"), tg.Variable(1.0, name="b"), make()
+    reasons = []
+
+    @tg.function
+    def step():
+        with tg.GradientTape() as tape:
+            loss = b + tg.stop_gradient(a)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [a, b]), [a, b]))
+        reasons.append(tape.explain(loss, a).reason)
+
+    with pytest.warns(UserWarning, match="no gradient for the variable a:0: the step") as told:
+        step()
+        step()
+    assert len(told) == 1 and told[0].filename == __file__ and reasons == ["stop_gradient"]
+    assert a.numpy() == 1.0 and b.numpy() == 0.0
+
+
+def test_a_warning_of_missing_gradients_stays_short():
+    variables = [tg.Variable(1.0, name=f"v{k}") for k in range(14)]
+    gradients = [tg.constant(1.0)] + [None] * 13
+    with pytest.warns(UserWarning, match="variables v1:0, .* v10:0, and 3 more: the step") as told:
+        tg.optimizers.SGD(0.5).apply(gradients, variables)
+    assert len(told) == 1
 
 
 def test_no_gradient_at_all_is_an_error():

@@ -17,6 +17,7 @@ from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.indexing.selection import where
 from tracegraph.boundary.tracebacks import asked
 from tracegraph.control_flow.branches import cond
+from tracegraph.core.source import here
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, bfloat16, float16, float32, int32
 from tracegraph.differentiation.tape import GradientTape
@@ -26,7 +27,9 @@ from tracegraph.errors import (
     SignatureError,
     counted,
     fail,
+    first_few,
     kind_of,
+    message,
     warn,
 )
 from tracegraph.ir.builder import at_top_level, operand_text
@@ -62,6 +65,9 @@ from tracegraph.state.variable import Variable, VariableReference
 from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import LayoutLike, Rate, ShapeLike, TensorLike
+
+#: The warnings already given, as Python's filters keep them.
+_registry: dict[Any, Any] = {}
 
 #: What users give as a gradient.
 Given: TypeAlias = TensorLike | IndexedSlices | None
@@ -273,9 +279,9 @@ class Optimizer(Module):
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
-        A variable whose gradient is None is left unchanged. A gradient of some rows may be
-        `tg.IndexedSlices(values, indices)`: values for the same row add up, and all other rows
-        are 0, or are skipped with `sparse_updates`.
+        A variable whose gradient is None is left unchanged, and a UserWarning names it. A gradient
+        of some rows may be `tg.IndexedSlices(values, indices)`: values for the same row add up, and
+        all other rows are 0, or are skipped with `sparse_updates`.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         connected = connected_pairs(grads_and_vars, self.sparse_updates)
@@ -578,8 +584,9 @@ def recorded_loss(
 def connected_pairs(
     grads_and_vars: Any, keeps_rows: bool = False, takes_examples: bool = False
 ) -> list[tuple[Gradient, Variable]]:
-    """The pairs whose gradient is not None. IndexedSlices become dense, or Rows with
-    `keeps_rows`; with `takes_examples`, a gradient may have an axis of examples in front.
+    """The pairs whose gradient is not None, with a warning that names the other variables.
+    IndexedSlices become dense, or Rows with `keeps_rows`; with `takes_examples`, a gradient may
+    have an axis of examples in front.
 
     Raises GradientError if all are None, and DTypeError or ShapeError for an invalid pair.
     """
@@ -590,10 +597,23 @@ def connected_pairs(
         fail(
             GradientError,
             "there is no gradient for any variable: "
-            + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
+            + (first_few([told_name(v) for _, v in pairs]) or "none was given"),
             fix="compute the loss from the variables, inside the tape's block",
         )
+    if len(connected) < len(pairs):
+        _tell_of_missing([v for g, v in pairs if g is None])
     return connected
+
+
+def _tell_of_missing(variables: list[Variable]) -> None:
+    what = "variable" if len(variables) == 1 else "variables"
+    text = message(
+        f"there is no gradient for the {what} {first_few([told_name(v) for v in variables])}: "
+        f"the step leaves {'it' if len(variables) == 1 else 'them'} unchanged",
+        source=here(),
+        fix="ask tape.explain(loss, variable) for the reason, or pass only pairs that have one",
+    )
+    warn(text, registry=_registry)
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:
