@@ -858,6 +858,15 @@ def test_a_warning_of_missing_gradients_stays_short():
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("wrap", [lambda x: x, tg.optimizers.LossScaleOptimizer])
+def test_the_former_name_of_the_rate_cannot_be_set(wrap):
+    optimizer = wrap(tg.optimizers.SGD(0.5))
+    with pytest.raises(AttributeError, match=r"'lr'.*\n.*lr = 0\.1\n  fix: use \.learning_rate"):
+        optimizer.lr = 0.1
+    optimizer.learning_rate = 0.25
+    assert float(optimizer.learning_rate) == 0.25
+
+
 def test_no_gradient_at_all_is_an_error():
     v = tg.Variable(1.0, name="weight")
     optimizer = tg.optimizers.Adam()

@@ -99,7 +99,7 @@ def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str =
 
 
 def compared(condition: Any) -> tuple[Tensor, ...]:
-    """The two numbers that a condition compares, for its error to show; none for other conditions."""
+    """The two numbers that a condition compares, for its error to show. Others have none."""
     node = as_tensor(condition).node
     return node.inputs if node is not None and isinstance(node.op, Relation) else ()
 

@@ -120,8 +120,6 @@ class Optimizer(Module):
         self._set_bounds(given["clipnorm"], given["clipvalue"], given["global_clipnorm"])
         self.weight_decay = self._optional("weight_decay", given["weight_decay"])
         self.use_ema = as_flag(type(self).__name__, "use_ema", given["use_ema"])
-        is_sparse = given["sparse_updates"]
-        self.sparse_updates = as_flag(type(self).__name__, "sparse_updates", is_sparse)
         self.ema_momentum = self._number("ema_momentum", given["ema_momentum"], low=0, high=1)
         self.ema_overwrite_frequency = self._count("ema_overwrite_frequency", given, 1)
         scale = given["loss_scale_factor"]
@@ -161,6 +159,12 @@ class Optimizer(Module):
         @asked
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
+
+    @asked
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "lr":  # which no step would read
+            refuse_attribute(self, name, ())
+        super().__setattr__(name, value)
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
         return as_number(type(self).__name__, what, value, **bounds)

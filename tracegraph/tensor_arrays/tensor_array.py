@@ -588,8 +588,8 @@ class TensorArray:
             InvalidArgumentError,
             f"TensorArray.{name}: nothing has been written to {self._text()}, so the shape of its "
             "elements is not known",
-            fix="keep what a write returns, as in array = array.write(index, value), or make it with "
-            "element_shape=",
+            fix="keep what a write returns, as in array = array.write(index, value), or make the "
+            "array with element_shape=",
         )
 
     def _tell_of_lost_write(self, place: Source) -> None:
