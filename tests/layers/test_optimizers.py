@@ -867,6 +867,24 @@ def test_the_former_name_of_the_rate_cannot_be_set(wrap):
     assert float(optimizer.learning_rate) == 0.25
 
 
+def test_a_setting_that_a_traced_step_keeps_is_told():
+    v, optimizer = tg.Variable(0.0), tg.optimizers.SGD(1.0, momentum=0.5)
+
+    @tg.function
+    def step():
+        optimizer.apply_gradients([(tg.constant(1.0), v)])
+
+    optimizer.momentum = 0.75  # before the first step
+    step()
+    optimizer.momentum = 0.75  # as it was
+    optimizer.learning_rate = 2.0  # a Variable
+    with pytest.warns(UserWarning, match="keeps the momentum that .*: a setting is") as told:
+        optimizer.momentum = 0.0
+    assert len(told) == 1 and told[0].filename == __file__
+    step()
+    assert float(v) == -1.0 - (2.0 + 0.75)
+
+
 def test_no_gradient_at_all_is_an_error():
     v = tg.Variable(1.0, name="weight")
     optimizer = tg.optimizers.Adam()

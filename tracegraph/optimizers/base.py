@@ -74,9 +74,9 @@ Given: TypeAlias = TensorLike | IndexedSlices | None
 
 #: The optimizers whose rate was read while a function was traced, which keeps reading it there.
 _TRACED: weakref.WeakSet[Module] = weakref.WeakSet()
-_KEPT_RATE = (
-    "a traced step keeps the learning rate that it was traced with: a schedule or function "
-    "is part of a trace. Set it before the first step, or decorate the step anew"
+_KEPT = (
+    "a traced step keeps the {} that it was traced with: {} is part of a trace. Set it before the "
+    "first step, or decorate the step anew"
 )
 
 
@@ -164,6 +164,9 @@ class Optimizer(Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "lr":  # which no step would read
             refuse_attribute(self, name, ())
+        is_kept = self in _TRACED and name in inspect.signature(type(self)).parameters
+        if is_kept and vars(self).get(name, value) != value:
+            warn(_KEPT.format(name, "a setting"))
         super().__setattr__(name, value)
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
@@ -224,7 +227,7 @@ class Optimizer(Module):
             self._learning_rate.assign(self._checked_rate(value))
         else:
             if self in _TRACED:
-                warn(_KEPT_RATE)
+                warn(_KEPT.format("learning rate", "a schedule or function"))
             self._learning_rate = self._as_rate(value)
 
     def _as_rate(self, value: Any) -> Any:
