@@ -1,7 +1,7 @@
-"""Small graphs that only fill in and move numbers of the host, computed by NumPy.
+"""Graphs that only fill in and move numbers of the host, computed by NumPy.
 
 XLA takes 20 ms to compile what `tg.ones([3])` needs, and a process would keep the program of each
-shape.
+shape: those of a model's variables and of an optimizer's slots.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tracegraph.ops.constant import Constant, Iota
 from tracegraph.ops.elementwise import Identity
 from tracegraph.ops.shape import Concatenate, Pad, Reshape, Reverse, Slice, Transpose
 
-#: The most elements of a value: XLA fills larger ones faster, on the device.
-_MOST_ELEMENTS = 4096
+#: The most elements of a value. NumPy takes some ms for as many; larger ones XLA fills sooner, what
+#: it takes to compile included.
+_MOST_ELEMENTS = 2**22
 #: Ops that fill in or move numbers: their values have the same bits in NumPy.
 _OPS: frozenset[type[Op]] = frozenset(
     [BroadcastTo, Concatenate, Constant, Identity, Iota, Pad, Reshape, Reverse, Slice, Transpose]

@@ -109,14 +109,14 @@ def _other_target(whole: Path, target: Mapping[str, str]) -> str:
     if not differences:
         return f"the folder {os.fspath(folder)} was {_name(target)} when they were made"
     texts = [_told(name, other.get(name), target[name]) for name in differences]
-    return f"they were made where {', and '.join(texts)}"
+    return f"they were made with other {'; '.join(texts)}"
 
 
 def _told(name: str, before: Any, now: str) -> str:
     """How a fact differs: by which of its lines."""
     lines = [x.splitlines() if isinstance(x, str) else [] for x in (before, now)]
     old, new = ([x for x in a if x not in b] for a, b in (lines, lines[::-1]))
-    return f"{name} was {_short(old)} and is now {_short(new)}"
+    return f"{name}: {_short(old)}, and now {_short(new)}"
 
 
 def _read_target(path: Path) -> dict[str, str]:
@@ -128,5 +128,5 @@ def _read_target(path: Path) -> dict[str, str]:
 
 
 def _short(lines: Sequence[str]) -> str:
-    text = ", ".join(lines) or "nothing"
+    text = ", ".join(lines) or "none"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."

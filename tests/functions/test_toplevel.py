@@ -460,7 +460,7 @@ def test_xla_computes_what_is_large_or_on_the_device(monkeypatch):
     tg.function(lambda x: x + 1.0)(x)  # moves it
     compiled, usual = [], backend.program
     monkeypatch.setattr(backend, "program", lambda graph: compiled.append(graph) or usual(graph))
-    assert tg.ones([3, 1 << 11]).numpy().all()
+    assert tg.ones([3, 1 << 21]).numpy().all()
     for start in (1, 2):
         assert tg.reshape(x, [4, 25])[1, start:].numpy().tolist() == [*range(25 + start, 50)]
     assert len(compiled) == 3

@@ -263,14 +263,14 @@ def test_a_damaged_program_is_compiled_anew_and_named(saved, hits, damage):
 
 def test_programs_for_something_else_are_refused_with_what_differs(saved, hits, monkeypatch):
     monkeypatch.setattr(disk, "_versions", lambda: "format-1-of-tomorrow")
-    refused(saved, hits, "made where versions was format-1-tracegraph-.*and is now format-1-of-to")
+    refused(saved, hits, "made with other versions: format-1-tracegraph-.*, and now format-1-of-to")
 
 
 def test_flags_are_a_part_of_the_target(saved, hits, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
     told = "XLA_FLAGS='--xla_cpu_enable_fast_math=false', XLA_PYTHON_CLIENT_MEM_FRACTION='0.5'"
-    refused(saved, hits, f"made where flags was .* and is now {told}. What")
+    refused(saved, hits, f"made with other flags: .*, and now {told}. What")
 
 
 def test_variables_of_other_programs_are_no_part_of_the_target(monkeypatch):
