@@ -2954,6 +2954,7 @@ TOP_LEVEL = {
         tg.TensorSpec([None])
     ),
     "optimizer": lambda m, d: setattr(tg.optimizers.SGD(0.1), "learning_rate", "0.1"),
+    "former name": lambda m, d: setattr(tg.optimizers.SGD(0.1), "lr", 0.1),
     "module": lambda m, d: Dividing()(tg.ones([])),
     "method of a module": lambda m, d: Dividing().ratio(),
     "apply_layouts": lambda m, d: m.apply_layouts({"wight": []}),

@@ -94,8 +94,8 @@ _API_BOUNDARY = api_boundary(lambda: None).__code__
 
 
 def asked(getter: PublicFunction) -> PublicFunction:
-    """A `__getattr__`, `__setattr__`, `__get__` or `__getitem__` that refuses names or keys: its
-    errors show only the user's frames."""
+    """A `__getattr__`, `__get__` or `__getitem__` that refuses names or keys: its errors show only
+    the user's frames."""
 
     @functools.wraps(getter)
     def __getattr__(*args: Any) -> Any:

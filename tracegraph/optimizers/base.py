@@ -15,7 +15,7 @@ from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.indexing.selection import where
-from tracegraph.boundary.tracebacks import asked
+from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.control_flow.branches import cond
 from tracegraph.core.source import here
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
@@ -160,7 +160,7 @@ class Optimizer(Module):
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
 
-    @asked
+    @api_boundary
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "lr":  # which no step would read
             refuse_attribute(self, name, ())
