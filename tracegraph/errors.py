@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from tracegraph.core.source import here, user_line
@@ -301,6 +301,12 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def were(number: int) -> str:
     """The verb for a count: '1 was', '1,200 were'."""
     return f"{number:,} {'was' if number == 1 else 'were'}"
+
+
+def first_few(names: Sequence[str], separator: str = ", ") -> str:
+    """Names for a message: the first ten, and how many more there are."""
+    more = f"{separator}and {len(names) - 10:,} more" if len(names) > 10 else ""
+    return separator.join(names[:10]) + more
 
 
 def shown(value: Any) -> str:

@@ -975,6 +975,25 @@ def test_the_else_of_a_try():
             np.testing.assert_allclose(found, body(x, raises), rtol=1e-6)
 
 
+def test_an_assertion_in_a_loop_shows_both_numbers():
+    @tg.function
+    def f(x, is_small):
+        for _ in tg.range(3):
+            x = x * 2.0
+            assert is_small
+            assert x <= 20.0, "too large"
+        return x
+
+    with pytest.raises(tg.errors.InvalidArgumentError) as caught:
+        f(tg.constant(5.0), tg.constant(True))
+    fact, _, *operands = str(caught.value).splitlines()
+    assert fact.startswith("too large; in step 2 of the loop at ")
+    assert operands == ["  operand 0: 40.", "  operand 1: 20."]
+    with pytest.raises(tg.errors.InvalidArgumentError, match="the assertion does not") as caught:
+        f(tg.constant(5.0), tg.constant(False))
+    assert "operand" not in str(caught.value)
+
+
 def test_assert():
     @tg.function
     def f(x):
@@ -987,6 +1006,7 @@ def test_assert():
         f(tg.constant(-2.0))
     assert isinstance(caught.value, AssertionError)
     assert here(f.python_function, "assert x > 0.0") in str(caught.value)
+    assert str(caught.value).endswith("\n  operand 0: -2.\n  operand 1: 0.")
     with pytest.raises(AssertionError, match=r"^no$"):
         tg.function(lambda: refuse())()
 

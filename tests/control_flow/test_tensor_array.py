@@ -52,6 +52,35 @@ def lists(x):
 # Elements.
 
 
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_write_that_is_not_kept_is_told(is_traced):
+    def lost(n):
+        found = array(3, element_shape=[])
+        for i in tg.range(n):
+            found.write(i, 1.0)
+        return found.stack()
+
+    with pytest.warns(UserWarning, match="before the write at test_tensor_array.py") as told:
+        zeros = (tg.function(lost) if is_traced else lost)(tg.constant(3))
+    assert_near(zeros, np.zeros(3))
+    assert len(told) == 1 and told[0].filename == __file__
+
+
+def test_an_array_of_zeros_and_writes_that_are_kept_are_not_told():
+    @tg.function
+    def kept(n):
+        found = array(3, element_shape=[])
+        zeros = found.stack()
+        for i in tg.range(n):
+            found = found.write(i, 1.0)
+        if n > 1:
+            found = found.write(2, 3.0)
+        return zeros + found.stack()
+
+    assert_near(kept(tg.constant(2)), [1.0, 1.0, 3.0])
+    assert_near(kept(tg.constant(0)), np.zeros(3))
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("make", "expected"),

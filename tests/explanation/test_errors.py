@@ -1150,6 +1150,7 @@ def symbolic(body, what, fix, operand="f32[]  (argument %x)", type="f32[]"):
     int=symbolic(lambda x: int(x), "int()", NUMBER_FIX),
     complex=symbolic(lambda x: complex(x), "complex()", NUMBER_FIX),
     item=symbolic(lambda x: x.item(), ".item()", PRINT_FIX),
+    format=symbolic(lambda x: f"loss {x:.3f}", "the format '.3f'", PRINT_FIX),
     numpy=symbolic(lambda x: x.numpy(), ".numpy()", PRINT_FIX),
     np_sin=symbolic(lambda x: np.sin(x), "np.sin", OWN_FIX.format("sin")),
     np_sum=symbolic(lambda x: np.sum(x), "np.sum", OWN_FIX.format("sum")),
@@ -1167,6 +1168,7 @@ READ_OF_V = "f32[]  (Variable 'v')"
 @table(
     numpy=symbolic(lambda v: v.numpy(), ".numpy()", PRINT_FIX, READ_OF_V),
     float=symbolic(lambda v: float(v), "float()", NUMBER_FIX, READ_OF_V),
+    format=symbolic(lambda v: f"{v:.3f}", "the format '.3f'", PRINT_FIX, READ_OF_V),
     python_if=symbolic(lambda v: 1.0 if v else 2.0, "a Python bool", BOOL_FIX, READ_OF_V),
 )
 def test_python_values_of_variables_while_tracing(case):
@@ -2952,6 +2954,7 @@ TOP_LEVEL = {
         tg.TensorSpec([None])
     ),
     "optimizer": lambda m, d: setattr(tg.optimizers.SGD(0.1), "learning_rate", "0.1"),
+    "former name": lambda m, d: setattr(tg.optimizers.SGD(0.1), "lr", 0.1),
     "module": lambda m, d: Dividing()(tg.ones([])),
     "method of a module": lambda m, d: Dividing().ratio(),
     "apply_layouts": lambda m, d: m.apply_layouts({"wight": []}),

@@ -825,10 +825,64 @@ def test_what_keras_2_called_otherwise_in_a_scaling_optimizer(name, fix):
     assert not hasattr(optimizer, "nothing")
 
 
-def test_variable_without_gradient_stays():
-    a, b = tg.Variable(1.0), tg.Variable(1.0)
-    tg.optimizers.SGD(0.5).apply_gradients([(None, a), (tg.constant(1.0), b)])
-    assert a.numpy() == 1.0 and b.numpy() == 0.5
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tg.optimizers.SGD(0.5),
+        lambda: tg.optimizers.LossScaleOptimizer(tg.optimizers.SGD(0.5), initial_scale=1.0),
+    ],
+)
+def test_variable_without_gradient_stays_with_a_warning(make):
+    a, b, optimizer = tg.Variable(1.0, name="a"), tg.Variable(1.0, name="b"), make()
+    reasons = []
+
+    @tg.function
+    def step():
+        with tg.GradientTape() as tape:
+            loss = b + tg.stop_gradient(a)
+        optimizer.apply_gradients(zip(tape.gradient(loss, [a, b]), [a, b]))
+        reasons.append(tape.explain(loss, a).reason)
+
+    with pytest.warns(UserWarning, match="no gradient for the variable a:0: the step") as told:
+        step()
+        step()
+    assert len(told) == 1 and told[0].filename == __file__ and reasons == ["stop_gradient"]
+    assert a.numpy() == 1.0 and b.numpy() == 0.0
+
+
+def test_a_warning_of_missing_gradients_stays_short():
+    variables = [tg.Variable(1.0, name=f"v{k}") for k in range(14)]
+    gradients = [tg.constant(1.0)] + [None] * 13
+    with pytest.warns(UserWarning, match="variables v1:0, .* v10:0, and 3 more: the step") as told:
+        tg.optimizers.SGD(0.5).apply(gradients, variables)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, tg.optimizers.LossScaleOptimizer])
+def test_the_former_name_of_the_rate_cannot_be_set(wrap):
+    optimizer = wrap(tg.optimizers.SGD(0.5))
+    with pytest.raises(AttributeError, match=r"'lr'.*\n.*lr = 0\.1\n  fix: use \.learning_rate"):
+        optimizer.lr = 0.1
+    optimizer.learning_rate = 0.25
+    assert float(optimizer.learning_rate) == 0.25
+
+
+def test_a_setting_that_a_traced_step_keeps_is_told():
+    v, optimizer = tg.Variable(0.0), tg.optimizers.SGD(1.0, momentum=0.5)
+
+    @tg.function
+    def step():
+        optimizer.apply_gradients([(tg.constant(1.0), v)])
+
+    optimizer.momentum = 0.75  # before the first step
+    step()
+    optimizer.momentum = 0.75  # as it was
+    optimizer.learning_rate = 2.0  # a Variable
+    with pytest.warns(UserWarning, match="keeps the momentum that .*: a setting is") as told:
+        optimizer.momentum = 0.0
+    assert len(told) == 1 and told[0].filename == __file__
+    step()
+    assert float(v) == -1.0 - (2.0 + 0.75)
 
 
 def test_no_gradient_at_all_is_an_error():

@@ -960,7 +960,7 @@ def test_what_cannot_be_saved(tmp_path, make, error, match):
 
 def test_a_path_that_holds_something_else(tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ValueError, match=r"holds 1 other files, such as 'letter\.txt'"):
+    with pytest.raises(ValueError, match=r"holds 1 other file, such as 'letter\.txt'"):
         save(tg.Module(), tmp_path)
     with pytest.raises(ValueError, match="is a file, and a directory is written there"):
         save(tg.Module(), tmp_path / "letter.txt")

@@ -75,7 +75,7 @@ def test_folders_that_are_links_are_not_written_through(tmp_path, model, folder)
 def test_folders_of_somebody_else_are_refused(tmp_path, folder):
     (tmp_path / "m" / folder).mkdir(parents=True)
     (tmp_path / "m" / folder / "photo.png").write_text("mine")
-    with pytest.raises(ValueError, match=rf"1 other files, such as '{folder}/photo\.png'"):
+    with pytest.raises(ValueError, match=rf"1 other file, such as '{folder}/photo\.png'"):
         save(tg.Module(), tmp_path / "m")
     assert names(tmp_path / "m") == [f"{folder}/photo.png"]
 

@@ -38,6 +38,7 @@ from tracegraph.errors import (
     LoadError,
     NothingSavedError,
     SignatureError,
+    counted,
     fail,
     refused,
     shown,
@@ -411,7 +412,8 @@ def _refuse_foreign(root: Path) -> None:
     if others:
         fail(
             SignatureError,
-            f"{root} holds {len(others)} other files, such as {others[0]!r}, and no {MANIFEST}",
+            f"{root} holds {counted(len(others), 'other file')}, such as {others[0]!r}, and no "
+            f"{MANIFEST}",
             fix="give a path that does not exist, an empty directory, or one that was saved before",
         )
 

@@ -48,7 +48,7 @@ from tracegraph.control_flow.regions import SizeOfStepError, check_kept
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.later import opened
 from tracegraph.core.source import stand_for_users
-from tracegraph.effects.checks_and_prints import print_tensors
+from tracegraph.effects.checks_and_prints import check, compared, print_tensors
 from tracegraph.errors import SignatureError, fail
 from tracegraph.ir.builder import current
 from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
@@ -286,9 +286,8 @@ def _staged_for(
 def assert_stmt(test: Callable[[], Any], text: Callable[[], Any]) -> None:
     holds = test()
     if in_graph(holds):
-        trace = current_trace()
-        assert trace is not None
-        trace.check(predicate(holds), str(text() or "the assertion does not hold"), ())
+        message = str(text() or "the assertion does not hold")
+        check(predicate(holds), message, compared(holds))
     elif not holds:
         raise AssertionError(*filter(None, [text()]))
 

@@ -277,7 +277,7 @@ def value_repr(tensor: Tensor) -> str:
 
 def _format(self: Tensor, spec: str) -> str:
     if is_symbolic(self):
-        return str(self)
+        return refuse_value(self, f"the format {spec!r}") if spec else str(self)
     array = host_array(self)
     return format(array[()] if array.ndim == 0 else array, spec)
 

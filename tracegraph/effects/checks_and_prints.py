@@ -12,7 +12,9 @@ from tracegraph.eager.tensor_methods import gathered_array
 from tracegraph.effects.host_calls import host_call
 from tracegraph.effects.printing import AppendedFile, Template, template_of
 from tracegraph.errors import InvalidArgumentError, TraceError, fail, shown
+from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
+from tracegraph.ops.elementwise import Relation
 from tracegraph.tracing.trace import current_trace
 
 # Printing.
@@ -96,4 +98,10 @@ def check(condition: Any, message: str, operands: Sequence[Any] = (), fix: str =
         )
 
 
-__all__ = ["check", "print_tensors"]
+def compared(condition: Any) -> tuple[Tensor, ...]:
+    """The two numbers that a condition compares, for its error to show. Others have none."""
+    node = as_tensor(condition).node
+    return node.inputs if node is not None and isinstance(node.op, Relation) else ()
+
+
+__all__ = ["check", "compared", "print_tensors"]

@@ -15,8 +15,9 @@ from tracegraph.api.absent import refuse_attribute
 from tracegraph.array.arguments import as_flag, as_list, as_number, refuse, refuse_kind
 from tracegraph.array.creation import fill, ones_like, zeros_like
 from tracegraph.array.indexing.selection import where
-from tracegraph.boundary.tracebacks import asked
+from tracegraph.boundary.tracebacks import api_boundary, asked
 from tracegraph.control_flow.branches import cond
+from tracegraph.core.source import here
 from tracegraph.core.tensorshape import IndexedSlices, shape_of
 from tracegraph.core.types import DType, bfloat16, float16, float32, int32
 from tracegraph.differentiation.tape import GradientTape
@@ -26,7 +27,9 @@ from tracegraph.errors import (
     SignatureError,
     counted,
     fail,
+    first_few,
     kind_of,
+    message,
     warn,
 )
 from tracegraph.ir.builder import at_top_level, operand_text
@@ -63,14 +66,17 @@ from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import LayoutLike, Rate, ShapeLike, TensorLike
 
+#: The warnings already given, as Python's filters keep them.
+_registry: dict[Any, Any] = {}
+
 #: What users give as a gradient.
 Given: TypeAlias = TensorLike | IndexedSlices | None
 
 #: The optimizers whose rate was read while a function was traced, which keeps reading it there.
 _TRACED: weakref.WeakSet[Module] = weakref.WeakSet()
-_KEPT_RATE = (
-    "a traced step keeps the learning rate that it was traced with: a schedule or function "
-    "is part of a trace. Set it before the first step, or decorate the step anew"
+_KEPT = (
+    "a traced step keeps the {} that it was traced with: {} is part of a trace. Set it before the "
+    "first step, or decorate the step anew"
 )
 
 
@@ -114,8 +120,6 @@ class Optimizer(Module):
         self._set_bounds(given["clipnorm"], given["clipvalue"], given["global_clipnorm"])
         self.weight_decay = self._optional("weight_decay", given["weight_decay"])
         self.use_ema = as_flag(type(self).__name__, "use_ema", given["use_ema"])
-        is_sparse = given["sparse_updates"]
-        self.sparse_updates = as_flag(type(self).__name__, "sparse_updates", is_sparse)
         self.ema_momentum = self._number("ema_momentum", given["ema_momentum"], low=0, high=1)
         self.ema_overwrite_frequency = self._count("ema_overwrite_frequency", given, 1)
         scale = given["loss_scale_factor"]
@@ -155,6 +159,15 @@ class Optimizer(Module):
         @asked
         def __getattr__(self, name: str) -> NoReturn:
             refuse_attribute(self, name, ("iterations", "_learning_rate", "_slots"))
+
+    @api_boundary
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "lr":  # which no step would read
+            refuse_attribute(self, name, ())
+        is_kept = self in _TRACED and name in inspect.signature(type(self)).parameters
+        if is_kept and vars(self).get(name, value) != value:
+            warn(_KEPT.format(name, "a setting"))
+        super().__setattr__(name, value)
 
     def _number(self, what: str, value: Any, **bounds: float) -> Any:
         return as_number(type(self).__name__, what, value, **bounds)
@@ -214,7 +227,7 @@ class Optimizer(Module):
             self._learning_rate.assign(self._checked_rate(value))
         else:
             if self in _TRACED:
-                warn(_KEPT_RATE)
+                warn(_KEPT.format("learning rate", "a schedule or function"))
             self._learning_rate = self._as_rate(value)
 
     def _as_rate(self, value: Any) -> Any:
@@ -273,9 +286,9 @@ class Optimizer(Module):
     ) -> Variable:
         """Takes one step: `optimizer.apply_gradients(zip(gradients, variables))`.
 
-        A variable whose gradient is None is left unchanged. A gradient of some rows may be
-        `tg.IndexedSlices(values, indices)`: values for the same row add up, and all other rows
-        are 0, or are skipped with `sparse_updates`.
+        A variable whose gradient is None is left unchanged, and a UserWarning names it. A gradient
+        of some rows may be `tg.IndexedSlices(values, indices)`: values for the same row add up, and
+        all other rows are 0, or are skipped with `sparse_updates`.
         Raises GradientError (a ValueError) if all gradients are None. Returns `iterations`.
         """
         connected = connected_pairs(grads_and_vars, self.sparse_updates)
@@ -578,8 +591,9 @@ def recorded_loss(
 def connected_pairs(
     grads_and_vars: Any, keeps_rows: bool = False, takes_examples: bool = False
 ) -> list[tuple[Gradient, Variable]]:
-    """The pairs whose gradient is not None. IndexedSlices become dense, or Rows with
-    `keeps_rows`; with `takes_examples`, a gradient may have an axis of examples in front.
+    """The pairs whose gradient is not None, with a warning that names the other variables.
+    IndexedSlices become dense, or Rows with `keeps_rows`; with `takes_examples`, a gradient may
+    have an axis of examples in front.
 
     Raises GradientError if all are None, and DTypeError or ShapeError for an invalid pair.
     """
@@ -590,10 +604,23 @@ def connected_pairs(
         fail(
             GradientError,
             "there is no gradient for any variable: "
-            + (", ".join(told_name(v) for _, v in pairs) or "none was given"),
+            + (first_few([told_name(v) for _, v in pairs]) or "none was given"),
             fix="compute the loss from the variables, inside the tape's block",
         )
+    if len(connected) < len(pairs):
+        _tell_of_missing([v for g, v in pairs if g is None])
     return connected
+
+
+def _tell_of_missing(variables: list[Variable]) -> None:
+    what = "variable" if len(variables) == 1 else "variables"
+    text = message(
+        f"there is no gradient for the {what} {first_few([told_name(v) for v in variables])}: "
+        f"the step leaves {'it' if len(variables) == 1 else 'them'} unchanged",
+        source=here(),
+        fix="ask tape.explain(loss, variable) for the reason, or pass only pairs that have one",
+    )
+    warn(text, registry=_registry)
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:

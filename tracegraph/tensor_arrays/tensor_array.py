@@ -24,6 +24,7 @@ from tracegraph.core.shapes import (
     maximum,
     same_shape,
 )
+from tracegraph.core.source import Source, here
 from tracegraph.core.tensorshape import TensorShape, shape_of
 from tracegraph.core.types import DType, TensorType, as_dtype, bool_, int32
 from tracegraph.effects.checks_and_prints import check
@@ -35,7 +36,9 @@ from tracegraph.errors import (
     SignatureError,
     TraceError,
     fail,
+    message,
     shown,
+    warn,
 )
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
@@ -98,11 +101,13 @@ class TensorArray:
 
     __slots__ = (
         *("_buffer", "_declared", "_dtype", "_infer_shape", "_is_dynamic", "_own_size"),
-        *("_rows", "_written", "grows", "has_room"),
+        *("_left", "_rows", "_written", "grows", "has_room"),
     )
 
     #: The elements at known indices that were written since the buffer was created.
     _rows: dict[int, Tensor]
+    #: Where a write to this array returned another one; None if that never happened.
+    _left: Source | None
     #: The elements in one tensor, and flags for those written; None until it is needed.
     _buffer: Any
     _written: Any
@@ -142,7 +147,7 @@ class TensorArray:
         self._infer_shape = infer_shape
         self._declared = TensorShape(element_shape)
         self._rows = {}
-        self._buffer = self._written = None
+        self._buffer = self._written = self._left = None
         self.grows = self.has_room = False
 
     # Properties.
@@ -238,6 +243,8 @@ class TensorArray:
     def stack(self, name: str | None = None) -> Tensor:
         """All elements, along a new first axis. Elements never written are zeros."""
         array = self._merged("stack")
+        if self._left is not None and self._buffer is None and not self._rows:
+            self._tell_of_lost_write(self._left)
         return _first_rows(array._buffer, array._size)
 
     @api_boundary
@@ -451,7 +458,9 @@ class TensorArray:
             pairs = zip(shape, self.element_shape, strict=True)
             sizes = [known if isinstance(known, int) else own for own, known in pairs]
             x = with_sizes(x, (*(x.type.shape[:1] if rows else ()), *sizes))
-        return self._copy(), x
+        array, self._left = self._copy(), here()
+        array._left = None
+        return array, x
 
     def _shape_of_unknown(self) -> Shape:
         """The assumed shape of an element of unknown rank, such as a Python function's result in a
@@ -579,8 +588,18 @@ class TensorArray:
             InvalidArgumentError,
             f"TensorArray.{name}: nothing has been written to {self._text()}, so the shape of its "
             "elements is not known",
-            fix="write first, or make it with element_shape=",
+            fix="keep what a write returns, as in array = array.write(index, value), or make the "
+            "array with element_shape=",
         )
+
+    def _tell_of_lost_write(self, place: Source) -> None:
+        text = message(
+            f"TensorArray.stack: the array is as it was before the write at {place}, and has only "
+            "zeros: a write returns another array",
+            source=here(),
+            fix="keep it: array = array.write(index, value)",
+        )
+        warn(text)
 
     def _written_anywhere(self, name: str, at: Tensor, x: Tensor) -> TensorArray:
         """The array with one element, or the rows of x, at indices known only at run time."""
@@ -1038,7 +1057,7 @@ class ArrayContainer(nest.Container):
     def build(self, items: Sequence[Any]) -> TensorArray:
         array = object.__new__(self.kind)
         array._rows, array.has_room = {}, False
-        array._buffer = array._written = array._own_size = None
+        array._buffer = array._written = array._own_size = array._left = None
         for name, value in (*self.state, *zip(self.names, items, strict=True)):
             setattr(array, name, value)
         if "_own_size" in self.names and isinstance(array._own_size, int):

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from tracegraph.core.source import Source
 from tracegraph.eager import backend
 from tracegraph.eager.slots import state_lock
-from tracegraph.errors import LoadError, MatchError, ShapeError, fail, warn
+from tracegraph.errors import LoadError, MatchError, ShapeError, fail, first_few, warn
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.optimizers.base import slot_names
 from tracegraph.state import deferred
@@ -31,8 +31,6 @@ from tracegraph.train.object_graph import (
     slots_of,
 )
 
-#: How many names to list in a message.
-_SHOWN = 10
 #: The counter of `Checkpoint.save`, which `write` does not save.
 COUNTER = "save_counter"
 
@@ -78,7 +76,7 @@ class Unused:
             return
         text = (
             f"values of the checkpoint {self._path} were never used: there was no variable for "
-            f"{_listed(keys)}. Give the Checkpoint the objects that it was saved with, or say "
+            f"{first_few(keys)}. Give the Checkpoint the objects that it was saved with, or say "
             "that this is meant: checkpoint.restore(path).expect_partial()"
         )
         warn(text, place=self._place)
@@ -234,7 +232,7 @@ class Restoration:
         fail(
             ShapeError if is_dtype else DTypeMismatchError,
             f"the checkpoint {self.saved.path} does not fit, and the variables keep their values: "
-            f"{_listed(facts, '; ')}",
+            f"{first_few(facts, '; ')}",
             fix="make the variables as they were made when they were saved",
         )
 
@@ -337,12 +335,6 @@ def _by_variable(owner: Any) -> dict[tuple[int, str], Variable]:
     return {(id(variable), name): slot for variable, name, slot in slots(owner)}
 
 
-def _listed(names: list[str], separator: str = ", ") -> str:
-    """Formats names for a message: the first few, and how many more there are."""
-    more = f"{separator}and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return separator.join(names[:_SHOWN]) + more
-
-
 # Reports.
 
 
@@ -398,9 +390,9 @@ class CheckpointLoadStatus:
     def _compare(self, unused: list[str], missing: list[str]) -> None:
         facts = []
         if unused:
-            facts.append(f"there is no variable for the values of {_listed(unused)}")
+            facts.append(f"there is no variable for the values of {first_few(unused)}")
         if missing:
-            facts.append(f"there is no value for the variables {_listed(missing)}")
+            facts.append(f"there is no value for the variables {first_few(missing)}")
         if facts:
             self._restoration.unused.is_known = True
             path = self._restoration.saved.path
