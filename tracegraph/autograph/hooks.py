@@ -55,7 +55,7 @@ from tracegraph.operands.conversion import as_tensor, cast_to, has_dtype
 from tracegraph.ops.constant import constant
 from tracegraph.ops.elementwise import LogicalOr
 from tracegraph.tensor_arrays.tensor_array import TensorList
-from tracegraph.tracing.trace import current_trace, effects_so_far, tries
+from tracegraph.tracing.trace import effects_so_far, tries
 from tracegraph.tracing.unrolled_loops import (
     WHILE,
     Unrolled,
