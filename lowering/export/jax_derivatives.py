@@ -55,6 +55,7 @@ from tracegraph.ops.elementwise import (
     Cos,
     Cosh,
     Discrete,
+    Div,
     Erf,
     Erfc,
     Exp,
@@ -159,7 +160,7 @@ class _Differentiable(Lowering):
             return _with_tangents(rule, node, _as_custom_call(node))
         if isinstance(op, (Branch, Scan)):  # JAX must see their steps to transpose them
             return functools.partial(rule, way=DIFFERENTIABLE)
-        wrapped = _with_tangents(rule, node)
+        wrapped = _with_tangents(_quotient if isinstance(op, Div) else rule, node)
         if isinstance(op, ScatterMul):
             return _as_product(wrapped)
         return _SPECIAL.get(type(op)) or wrapped
@@ -223,6 +224,16 @@ def _scatter_update(op: ScatterUpdate, x: Any, indices: Any, updates: Any) -> An
     updates = jnp.where(stayed, updates, 0)
     added = RULES[ScatterAdd](ScatterAdd(*op.attributes), jnp.zeros_like(x), indices, updates)
     return jnp.where(kept, x, added)
+
+
+def _quotient(op: Div, x: Any, y: Any) -> Any:
+    """x / y for JAX to transpose in x: it cannot transpose our quotient, which looks at bits."""
+
+    def divided(residuals: Sequence[Any], xs: Sequence[Any]) -> list[Any]:
+        return [RULES[Div](op, *xs, *residuals)]
+
+    (z,) = LinearMap(divided, divided, 1, [jax.ShapeDtypeStruct(x.shape, x.dtype)])([y], [x])
+    return z
 
 
 def _as_product(rule: Rule) -> Rule:
