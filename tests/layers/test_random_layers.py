@@ -25,6 +25,7 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_restored_layer_goes_on_with_the_same_numbers(name, tmp_path):
     make, x = LAYERS[name]
+    tg.random.set_seed(0)  # a part of each seed: with another one, two crops may be the same
     layer = make()
     layer(x, training=True)
     path = tg.train.Checkpoint(layer=layer).save(tmp_path / "ckpt")
