@@ -209,12 +209,17 @@ def warn(
     text: str,
     kind: type[Warning] = UserWarning,
     place: Any = None,
-    registry: dict[Any, Any] | None = None,
+    once: bool = False,
 ) -> None:
-    """Warns at the user's line, or at another `place`; with a registry once per line and text,
-    unless Python's filters say otherwise."""
+    """Warns at the user's line, or at another `place`; with `once`, once per line and text, unless
+    Python's filters say otherwise."""
     place = here() if place is None else place
+    registry = _given if once else None
     warnings.warn_explicit(text, kind, place.file, place.line, registry=registry)
+
+
+#: The warnings given so far, as Python's filters keep them.
+_given: dict[Any, Any] = {}
 
 
 def is_too_large(error: Exception) -> bool:

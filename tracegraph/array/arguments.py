@@ -285,6 +285,19 @@ def as_integers(op: str, what: str, value: Any) -> Tensor:
     )
 
 
+def as_inexact(op: str, value: Any) -> Tensor:
+    """A tensor of floating or complex numbers. Raises DTypeError for other dtypes."""
+    x = as_tensor(value)
+    if x.dtype.is_differentiable:
+        return x
+    fail(
+        DTypeError,
+        f"{op}: the operand is {x.type}, and only floating or complex types are allowed",
+        operands=[operand_text(x)],
+        fix="convert it: tg.cast(x, tg.float32)",
+    )
+
+
 def known_int(size: Any) -> bool:
     """Whether a size is an int rather than a symbolic size."""
     return type(size) is int

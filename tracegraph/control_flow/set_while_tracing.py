@@ -50,8 +50,6 @@ _FORMS = {
 }
 #: The forms that may not assign Variables.
 _PARALLEL = ("pfor", "vectorized_map", "vmap")
-#: What was told, as Python's filters for warnings keep it.
-_registry: dict[Any, Any] = {}
 
 
 def telling(form: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +75,7 @@ def _tell(form: str, path: str) -> None:
         source=here(),
         fix=fix,
     )
-    warn(text, registry=_registry)
+    warn(text, once=True)
 
 
 @contextlib.contextmanager

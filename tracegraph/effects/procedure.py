@@ -70,8 +70,6 @@ from tracegraph.tracing.trace import CheckReport
 _RANGE_OPERANDS = 4
 #: How many sizes of one region are a reason to warn.
 _MANY_SIZES = 32
-#: The warnings of that, by which Python gives each once.
-_told: dict[Any, Any] = {}
 #: The value of a token, which orders effects and carries no information.
 START = np.zeros((), np.bool_)
 
@@ -452,7 +450,7 @@ def _tell_of_sizes(source: Source) -> None:
         fix="keep the shapes: write to a tg.TensorArray, or compute with the largest size and a "
         "mask",
     )
-    warn(text, UnrolledLoopWarning, source, _told)
+    warn(text, UnrolledLoopWarning, source, once=True)
 
 
 def _region_program(graph: Graph, types: tuple[TensorType, ...]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from tracegraph.array.arguments import (
     as_choice,
     as_flag,
+    as_inexact,
     as_integers,
     as_number,
     known_int,
@@ -22,8 +23,6 @@ from tracegraph.array.joining import stack
 from tracegraph.array.shaping import cut, expand_dims, pad
 from tracegraph.core.shapes import maximum, same_shape
 from tracegraph.core.types import bfloat16, float16, float32, int32
-from tracegraph.errors import DTypeError, fail
-from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.linalg.parts import diag, diag_part
 from tracegraph.math.elementwise.unary import log
@@ -242,11 +241,7 @@ def pinv(
 def rounding(op: str, x: Tensor) -> Any:
     """max(m, n) times the distance of 1 and the next number: a float, or a tensor where a size is
     open. Raises DTypeError for integers."""
-    if not x.dtype.is_differentiable:
-        fact = f"{op}: the operand is {x.type}, and only floating or complex types are allowed"
-        fix = "convert it: tg.cast(x, tg.float32)"
-        fail(DTypeError, fact, operands=[operand_text(x)], fix=fix)
-    rows, columns = x.type.shape[-2:]
+    rows, columns = as_inexact(op, x).type.shape[-2:]
     size: Any = maximum(rows, columns)
     eps = float(np.finfo(x.dtype.real.numpy_dtype).eps)
     return (size if known_int(size) else cast_to(as_tensor(size), x.dtype.real)) * eps

@@ -16,6 +16,7 @@ from tracegraph.array.arguments import (
     as_axes,
     as_axis,
     as_flag,
+    as_inexact,
     as_sizes,
     known_int,
     rank_of,
@@ -28,8 +29,7 @@ from tracegraph.array.shaping import cut, neighbours
 from tracegraph.calls.top_level_calls import composition
 from tracegraph.core.shapes import ShapeVariable, element_count, minimum
 from tracegraph.core.types import TensorType, as_dtype, float32, float64, int64
-from tracegraph.errors import DTypeError, SignatureError, fail, shown
-from tracegraph.ir.builder import operand_text
+from tracegraph.errors import SignatureError, fail, shown
 from tracegraph.ir.tensor import Tensor
 from tracegraph.math.elementwise.arithmetic import (
     add,
@@ -195,7 +195,7 @@ def reduce_logsumexp(
     >>> tg.reduce_logsumexp([1000.0, 1000.0]).numpy()
     np.float32(1000.6932)
     """
-    x = _inexact("reduce_logsumexp", input_tensor)
+    x = as_inexact("reduce_logsumexp", input_tensor)
 
     def over_axes(axes: Any) -> Callable[[Tensor], Tensor]:
         return functools.partial(_log_of_powers, axes=axes)
@@ -257,7 +257,7 @@ def reduce_variance(
     >>> tg.math.reduce_variance([1.0, 2.0, 3.0, 4.0]).numpy()
     np.float32(1.25)
     """
-    x = _inexact("reduce_variance", input_tensor)
+    x = as_inexact("reduce_variance", input_tensor)
     wide = summable(x)
     if wide is not x:  # use the unrounded mean
         return ops.Cast(x.dtype)(reduce_variance(wide, axis, keepdims))
@@ -273,7 +273,7 @@ def reduce_std(
     >>> tg.math.reduce_std([1.0, 1.0, 3.0, 3.0]).numpy()
     np.float32(1.0)
     """
-    x = _inexact("reduce_std", input_tensor)
+    x = as_inexact("reduce_std", input_tensor)
     wide = summable(x)
     scale = scale_near(largest_modulus(wide, axis))
     root = ops.SQRT(reduce_variance(over(wide, scale), axis, keepdims))
@@ -291,7 +291,7 @@ def reduce_euclidean_norm(
     x = as_tensor(input_tensor)
     if x.dtype.is_integer:
         return cast_to(reduce_euclidean_norm(cast_to(x, float64), axis, keepdims), x.dtype)
-    x = _inexact("reduce_euclidean_norm", x)
+    x = as_inexact("reduce_euclidean_norm", x)
     wide = summable(x)
     scale = scale_near(largest_modulus(wide, axis))
     total = reduce_sum(squared_modulus(over(wide, scale)), axis, keepdims)
@@ -310,18 +310,6 @@ def _times_scale(y: Tensor, scale: Tensor) -> Tensor:
     """y times a scale whose axes of size 1 it may lack."""
     is_kept = y.type.rank == scale.type.rank
     return ops.MUL(y, scale if is_kept else Reshape(y.type.shape)(scale))
-
-
-def _inexact(op: str, x: Any) -> Tensor:
-    x = as_tensor(x)
-    if not x.dtype.is_differentiable:
-        fail(
-            DTypeError,
-            f"{op}: the operand is {x.type}, and it must be floating or complex",
-            operands=[operand_text(x)],
-            fix="convert it: tg.cast(x, tg.float32)",
-        )
-    return x
 
 
 def scale_near(top: Tensor) -> Tensor:
@@ -363,7 +351,7 @@ def norm(
     >>> tg.norm([3.0, 4.0]).numpy(), tg.norm([3.0, -4.0], ord=1).numpy()
     (np.float32(5.0), np.float32(7.0))
     """
-    x = _inexact("norm", tensor)
+    x = as_inexact("norm", tensor)
     axes = None if axis is None else as_sizes("norm", "an axis", axis)
     if axes is not None and len(axes) not in (1, 2):
         refuse("norm", f"the axes are {axes}", x, fix="use one axis, two axes, or None for all")

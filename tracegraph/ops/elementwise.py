@@ -252,9 +252,12 @@ class Div(Elementwise):
         return 1 / y, -z / y
 
     def vjp(self, g: Tensor, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
-        # g / y is rounded once, unlike a product with 1 / y, which may be 0 where y is large. A
-        # tangent has the product: JAX cannot transpose our quotients.
+        # g / y is rounded once, unlike a product with 1 / y, which may be 0 where y is large.
         return self(g, conjugated(y)), MUL(g, conjugated(-z / y))
+
+    def jvp(self, tangents: Tangents, z: Tensor, x: Tensor, y: Tensor) -> Derivative:
+        tx, ty = tangents
+        return add_all((None if tx is None else self(tx, y), scale(ty, -z / y)))
 
 
 class SteepDiv(Elementwise):

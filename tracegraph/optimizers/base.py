@@ -66,9 +66,6 @@ from tracegraph.tracing.name_scopes import told_name
 from tracegraph.tracing.trace import current_trace, init_scope
 from tracegraph.typing import LayoutLike, Rate, ShapeLike, TensorLike
 
-#: The warnings already given, as Python's filters keep them.
-_registry: dict[Any, Any] = {}
-
 #: What users give as a gradient.
 Given: TypeAlias = TensorLike | IndexedSlices | None
 
@@ -164,7 +161,7 @@ class Optimizer(Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "lr":  # which no step would read
             refuse_attribute(self, name, ())
-        is_kept = self in _TRACED and name in inspect.signature(type(self)).parameters
+        is_kept = self in _TRACED and name in parameters_of(type(self))
         if is_kept and vars(self).get(name, value) != value:
             warn(_KEPT.format(name, "a setting"))
         super().__setattr__(name, value)
@@ -620,7 +617,7 @@ def _tell_of_missing(variables: list[Variable]) -> None:
         source=here(),
         fix="ask tape.explain(loss, variable) for the reason, or pass only pairs that have one",
     )
-    warn(text, registry=_registry)
+    warn(text, once=True)
 
 
 def _checked_pairs(grads_and_vars: Any) -> list[tuple[Any, Variable]]:

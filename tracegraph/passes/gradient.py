@@ -51,18 +51,19 @@ def _gradient(
     gs: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     path = path_between(nodes, xs, ys)
-    if len(set(xs)) == 1 and _is_diagonal(path, xs[0], ys):
+    if len(set(xs)) == 1 and _takes_forward_form(path, xs[0], ys):
         return [_forward_form(path, ys, xs[0], gs)] * len(xs)
     return pull_back(path, ys, xs, gs)
 
 
-def _is_diagonal(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
+def _takes_forward_form(path: Sequence[Node], x: Tensor, ys: Sequence[Tensor]) -> bool:
+    """Whether the Jacobian is diagonal, and the path long enough for forward mode to be shorter."""
     # Values that do not depend on x, such as zeros for another branch's residuals, do not count.
     reached = {x, *(y for node in path for y in node.outputs)}
     if x.type.dtype.is_complex or any(y.type is not x.type for y in ys if y in reached):
         return False
     if len(path) == 1 and not path[0].op.regions:
-        return False  # its vjp is as short, and may be rounded once where a product is twice
+        return False  # the vjp of one op is as short, and that of a quotient rounded once
     return is_diagonal_path(path, x.type) and not (is_narrow(x.type) and _has_many_uses(path))
 
 

@@ -62,14 +62,6 @@ class AtRandom(OfImages, DrawingLayer):
         first, last = (as_number(name, what, part, low=low, high=high) for part in numbers)
         return min(first, last), max(first, last)
 
-    def _range_of_values(self, given: Any) -> tuple[float, float]:
-        """The least and the largest value of a pixel."""
-        low, high = self._two("value_range", given)
-        if low == high:
-            fact = f"{type(self).__name__}: value_range is {shown(given)}, which has one value"
-            fail(SignatureError, fact, fix="give the least and the largest value of a pixel")
-        return low, high
-
 
 class RandomFlip(AtRandom):
     """Each image flipped or not, with probability 1/2, in training; see `tg.image`.

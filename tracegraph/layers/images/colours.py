@@ -17,23 +17,8 @@ from tracegraph.operands.conversion import cast_to
 from tracegraph.typing import DTypeLike
 
 
-class RandomContrast(AtRandom):
-    """(x - mean) * contrast + mean for each channel of each image, with a random contrast for each
-    image, in training; see `tg.image.adjust_contrast`.
-
-    - `factor`: how much the contrast differs from 1, at most, from 0 to 1; or two numbers, how much
-      less and how much more it may be.
-    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
-    - `seed`, `data_format`: as in `RandomFlip`.
-
-    Shapes, dtypes and `training` are as in `RandomFlip`. Raises ShapeError for what is not images
-    of known height and width, ValueError for a factor out of range or for equal values in
-    `value_range`.
-
-    >>> x = tg.constant([[[10.0], [20.0]]])
-    >>> tg.layers.RandomContrast(0.2)(x).shape
-    TensorShape([1, 2, 1])
-    """
+class _Colouring(AtRandom):
+    """A layer that changes each image by a random factor, and clips the values of pixels."""
 
     def __init__(
         self,
@@ -50,6 +35,36 @@ class RandomContrast(AtRandom):
         self.value_range = self._range_of_values(value_range)
         self._set_seed(seed)
         self._set_format(data_format)
+
+    def _factor(self, factor: Any) -> tuple[float, float]:
+        raise NotImplementedError
+
+    def _range_of_values(self, given: Any) -> tuple[float, float]:
+        """The least and the largest value of a pixel."""
+        low, high = self._two("value_range", given)
+        if low == high:
+            fact = f"{type(self).__name__}: value_range is {shown(given)}, which has one value"
+            fail(SignatureError, fact, fix="give the least and the largest value of a pixel")
+        return low, high
+
+
+class RandomContrast(_Colouring):
+    """(x - mean) * contrast + mean for each channel of each image, with a random contrast for each
+    image, in training; see `tg.image.adjust_contrast`.
+
+    - `factor`: how much the contrast differs from 1, at most, from 0 to 1; or two numbers, how much
+      less and how much more it may be.
+    - `value_range`: the least and the largest value of a pixel, to which results are clipped.
+    - `seed`, `data_format`: as in `RandomFlip`.
+
+    Shapes, dtypes and `training` are as in `RandomFlip`. Raises ShapeError for what is not images
+    of known height and width, ValueError for a factor out of range or for equal values in
+    `value_range`.
+
+    >>> x = tg.constant([[[10.0], [20.0]]])
+    >>> tg.layers.RandomContrast(0.2)(x).shape
+    TensorShape([1, 2, 1])
+    """
 
     def _factor(self, factor: Any) -> tuple[float, float]:
         if not isinstance(factor, (list, tuple)):
@@ -69,7 +84,7 @@ class RandomContrast(AtRandom):
         return clip_by_value(add(multiply(subtract(x, mean), contrast), mean), *self.value_range)
 
 
-class RandomBrightness(AtRandom):
+class RandomBrightness(_Colouring):
     """x + brightness, with a random brightness for each image, in training.
 
     - `factor`: the largest part of the range of values to add or to subtract, from 0 to 1; or two
@@ -86,21 +101,8 @@ class RandomBrightness(AtRandom):
     array([137.5, 255. ], dtype=float32)
     """
 
-    def __init__(
-        self,
-        factor: float | Sequence[float],
-        value_range: Sequence[float] = (0, 255),
-        seed: int | None = None,
-        data_format: str | None = None,
-        name: str | None = None,
-        dtype: DTypeLike = float32,
-        trainable: bool = True,
-    ) -> None:
-        super().__init__(name, dtype, trainable=trainable)
-        self.factor = self._range("factor", factor, -1, 1)
-        self.value_range = self._range_of_values(value_range)
-        self._set_seed(seed)
-        self._set_format(data_format)
+    def _factor(self, factor: Any) -> tuple[float, float]:
+        return self._range("factor", factor, -1, 1)
 
     def _changed(self, x: Tensor) -> Tensor:
         low, high = self.value_range

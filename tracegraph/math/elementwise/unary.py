@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tracegraph.array.arguments import as_inexact
 from tracegraph.calls.top_level_calls import composition
-from tracegraph.errors import DTypeError, fail
-from tracegraph.ir.builder import operand_text
 from tracegraph.ir.tensor import Tensor
 from tracegraph.operands.conversion import as_tensor
 from tracegraph.ops import elementwise as ops
@@ -353,21 +352,8 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.softsign([-1.0, 3.0]).numpy()
     array([-0.5 ,  0.75], dtype=float32)
     """
-    x = _inexact("softsign", features)
+    x = as_inexact("softsign", features)
     return x / (1 + ops.ABS(x))  # type: ignore[operator]
-
-
-def _inexact(op: str, x: TensorLike) -> Tensor:
-    """x as a tensor. Raises DTypeError for integers and truth values."""
-    x = as_tensor(x)
-    if not x.dtype.is_floating and not x.dtype.is_complex:
-        fail(
-            DTypeError,
-            f"{op}: the operand is {x.type}, and only floating or complex types are allowed",
-            operands=[operand_text(x)],
-            fix="convert it: tg.cast(x, tg.float32)",
-        )
-    return x
 
 
 def real(input: TensorLike, name: str | None = None) -> Tensor:
@@ -407,7 +393,7 @@ def angle(input: TensorLike, name: str | None = None) -> Tensor:
     >>> tg.math.angle([1j, -1.0]).numpy()
     array([1.57079633, 3.14159265])
     """
-    x = _inexact("angle", input)
+    x = as_inexact("angle", input)
     if x.dtype.is_complex:
         return ops.Atan2()(ops.IMAG(x), ops.REAL(x))
     zero = zeros_of(x)
