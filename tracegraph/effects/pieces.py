@@ -12,7 +12,7 @@ import numpy as np
 from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import substitute_size
+from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
@@ -21,7 +21,7 @@ from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
-from tracegraph.passes.specialise import with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
 if TYPE_CHECKING:
     from tracegraph.effects.procedure import ProcedureRun
@@ -77,6 +77,11 @@ class PartProgram:
             return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
         return [self._only_program] if self._part.outputs else []
 
+    def check_padding(self) -> None:
+        """Raises ShapeError if the part has sizes that runs find, and cannot be padded."""
+        if self._has_sizes and self._part.outputs:
+            _ = self._padded
+
     def reads(self, run: ProcedureRun) -> list[tuple[Tensor, Slot]]:
         """The tensors that take a Variable's value at the start of the part, with the Variables."""
         found = list(run.variables.items()) if self._is_first else []
@@ -93,8 +98,9 @@ class PartProgram:
         part = self._part
         if part.outputs:
             buffers = [run.value(x) for x in part.inputs]
-            is_padded = run.bucket_of is not None and self._has_sizes
-            compute = self._compute_padded if is_padded else self._compute
+            compute = self._compute
+            if self._has_sizes and run.bucket_of is not None:
+                compute = self._compute_apart if run.has_effects else self._compute_padded
             run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
         for name, node in self._sizes:
             run.read_size(name, node)
@@ -114,6 +120,25 @@ class PartProgram:
                 raise DoesNotFit
         given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
         return run_program(self._program(found.graph, given, wide), given)
+
+    def _compute_apart(self, run: ProcedureRun, buffers: Sequence[Any]) -> Sequence[Any]:
+        """Pads what the part is given, and cuts what it computes to size: in a run with effects,
+        Python may take it."""
+        found, bucket_of, types = self._padded, run.bucket_of, self._part.graph.input_types
+        assert bucket_of is not None
+        if any(buffer is None for buffer in buffers):  # what an aborted run did not compute
+            return self._compute(run, buffers)
+        true = bind_sizes(types, types_known(types, buffers))
+        true.update((name, run.size(name)) for name in self._part.names)
+        wide = {name: bucket_of(true[name]) or true[name] for name in found.names}
+        if any(substitute_size(n, true) > substitute_size(n, wide) for n in found.growing):
+            return self._compute(run, buffers)
+        shapes = (static_shape(substitute_shape(type.shape, wide)) for type in types)
+        given = [*map(_widened, buffers, shapes)]
+        given += [np.asarray(true[name], np.int32) for name in found.names]
+        outputs = run_program(self._program(found.graph, given, wide), given)
+        shapes = (static_shape(substitute_shape(y.type.shape, true)) for y in self._part.outputs)
+        return [*map(narrowed, outputs, shapes)]
 
     @functools.cached_property
     def _only_program(self) -> Any:
@@ -142,6 +167,24 @@ class PartProgram:
                     program = self._make(known.assigning_as(graph))
                     self._programs.put(key, program)
         return program
+
+
+def _widened(value: Any, shape: tuple[int, ...]) -> Any:
+    """A value with zeros at the ends of its axes, on the host; the value itself if it has this
+    shape."""
+    if tuple(value.shape) == shape:
+        return value
+    wide = np.zeros(shape, value.dtype)
+    wide[tuple(map(slice, value.shape))] = backend.on_host(value)
+    return wide
+
+
+def narrowed(value: Any, shape: tuple[int, ...]) -> Any:
+    """The part of a padded value that has this shape, on the host; the value itself if that is
+    all."""
+    if tuple(value.shape) == shape:
+        return value
+    return np.ascontiguousarray(backend.on_host(value)[tuple(map(slice, shape))])
 
 
 class Piece:
