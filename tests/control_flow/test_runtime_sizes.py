@@ -840,6 +840,17 @@ def test_a_function_that_is_given_nothing():
     assert found == [[3.0, 1.0], [0, 1, 0], [4.0, 3.0, 0.0]]
 
 
+@pytest.mark.filterwarnings("default:one trace of")
+def test_many_sizes_are_told_of_once():
+    f = tg.function(lambda x: tg.reduce_sum(positive(x)))
+    xs = [tg.concat([tg.ones([k]), -tg.ones([7 - k])], 0) for k in range(7)]
+    with pytest.warns(UserWarning, match="5 different sizes that its runs found") as told:
+        for x in (*xs, *xs):
+            f(x)
+    assert len(told) == 1 and "Sizes so far: 0, 1, 2, 3, 4." in str(told[0].message)
+    assert told[0].filename == __file__
+
+
 def of_kept_rows(buckets, seen):
     """A step on the rows that a run keeps, of which Python sees some."""
     w = tg.Variable([0.5, -0.3])

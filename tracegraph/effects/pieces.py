@@ -16,7 +16,7 @@ from tracegraph.core.shapes import static_shape, substitute_shape, substitute_si
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
-from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.errors import InvalidArgumentError, fail, warn
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How many programs to keep per part: one for each of the latest sizes.
 MOST_PROGRAMS = 128
+#: So many programs of one part, for different sizes, are a reason to warn.
+_MANY_SIZES = 5
 
 
 class DoesNotFit(Exception):
@@ -60,8 +62,10 @@ def _is_resized(type: TensorType, content: Any) -> bool:
 class PartProgram:
     """A part and its programs: a single one, or one for each set of sizes known when it begins."""
 
-    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
+    def __init__(self, part: Part, name: str, is_first: bool, make: Callable[[Graph], Any]) -> None:
+        """`name` is that of the whole graph, for a warning of many sizes."""
         self._part = part
+        self._name = name
         self._make = make
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(MOST_PROGRAMS)
@@ -166,7 +170,24 @@ class PartProgram:
                     known = with_known_sizes(graph, types, sizes)
                     program = self._make(known.assigning_as(graph))
                     self._programs.put(key, program)
+            if graph is self._part.graph and len(self._programs) == _MANY_SIZES:
+                self._tell_of_sizes()
         return program
+
+    def _tell_of_sizes(self) -> None:
+        """Warns of many sizes, each of which is compiled."""
+        formal = self._part.graph.input_types
+        found = []
+        for _, types, *read in self._programs:
+            sizes = read or [*bind_sizes(formal, types).values()]
+            found.append(str(sizes[0]) if len(sizes) == 1 else str(tuple(sizes)))
+        warn(
+            f"one trace of {self._name} was compiled for {_MANY_SIZES} different sizes that its "
+            f"runs found, which is slow: XLA compiles each size again. Sizes so far: "
+            f"{', '.join(found)}. Pad them to few sizes with "
+            'tg.function(bucket_sizes="powers_of_two"), or compute with all elements and a mask',
+            once=True,
+        )
 
 
 def _widened(value: Any, shape: tuple[int, ...]) -> Any:

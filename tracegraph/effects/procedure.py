@@ -97,7 +97,7 @@ class Procedure:
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         _tell_assigned(self.split, graph)
-        self._parts = [PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
+        self._parts = [PartProgram(part, graph.name, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens after calls whose derivatives are called, here or by users of the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
