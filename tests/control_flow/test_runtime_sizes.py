@@ -840,6 +840,111 @@ def test_a_function_that_is_given_nothing():
     assert found == [[3.0, 1.0], [0, 1, 0], [4.0, 3.0, 0.0]]
 
 
+@pytest.mark.filterwarnings("default:one trace of")
+def test_many_sizes_are_told_of_once():
+    f = tg.function(lambda x: tg.reduce_sum(positive(x)))
+    xs = [tg.concat([tg.ones([k]), -tg.ones([7 - k])], 0) for k in range(7)]
+    with pytest.warns(UserWarning, match="5 different sizes that its runs found") as told:
+        for x in (*xs, *xs):
+            f(x)
+    assert len(told) == 1 and "Sizes so far: 0, 1, 2, 3, 4." in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+def of_kept_rows(buckets, seen):
+    """A step on the rows that a run keeps, of which Python sees some."""
+    w = tg.Variable([0.5, -0.3])
+
+    def doubled(rows):
+        seen.append(rows.shape)
+        return rows * 2.0
+
+    @tg.function(bucket_sizes=buckets)
+    def step(x):
+        with tg.GradientTape() as tape:
+            rows = tg.boolean_mask(x, x[:, 0] > 0)
+            y = tg.linalg.matvec(rows, w)
+            other = tg.py_function(doubled, [rows], tg.TensorSpec([None, 2]))
+            loss = tg.reduce_mean(y**2) + tg.reduce_sum(other) * 0.1 + tg.reduce_max(y)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss, rows, other, tg.reduce_sum(tg.cumsum(y))
+
+    return step, w
+
+
+def test_buckets_of_parts_between_calls_of_python(monkeypatch):
+    made, seen, seen_padded = programs(monkeypatch), [], []
+    plain, w = of_kept_rows(None, seen)
+    padded, v = of_kept_rows("powers_of_two", seen_padded)
+    counts = []
+    for k in (7, 5, 6, 8):
+        x = tg.constant(np.random.default_rng(k).normal(size=(12, 2)).astype(np.float32))
+        x = tg.concat([tg.abs(x[:k]), -tg.abs(x[k:])], 0)
+        expected = plain(x)
+        before = len(made)
+        for own, wanted in zip(padded(x), expected, strict=True):
+            np.testing.assert_allclose(own.numpy(), wanted.numpy(), rtol=1e-5)
+        counts.append(len(made) - before)
+    assert seen == seen_padded == [(k, 2) for k in (7, 5, 6, 8)]
+    np.testing.assert_allclose(v.numpy(), w.numpy(), rtol=1e-5)
+    assert counts[0] > 0 and counts[1:] == [0, 0, 0]
+
+
+def episode(buckets, lengths):
+    """The gradient of a loop whose number of steps Python decides."""
+    w = tg.Variable(0.5)
+    left = []
+
+    def moved(x):
+        left[0] -= 1
+        return np.float32(x * 0.9), left[0] == 0
+
+    @tg.function(bucket_sizes=buckets)
+    def learn(x):
+        with tg.GradientTape() as tape:
+            values = tg.TensorArray(tg.float32, size=0, dynamic_size=True)
+            for t in tg.range(100):
+                values = values.write(t, tg.tanh(w * x))
+                x, is_over = tg.numpy_function(moved, [x], [tg.float32, tg.bool])
+                x.set_shape([])
+                if is_over:
+                    break
+            loss = tg.reduce_mean(tg.cumsum(values.stack()))
+        w.assign_sub(tape.gradient(loss, w))
+        return loss
+
+    for length in lengths:
+        left[:] = [length]
+        yield float(learn(tg.constant(1.0)))
+    yield float(w)
+
+
+def test_buckets_of_a_loop_that_calls_python(monkeypatch):
+    lengths = [6, 5, 7, 8]
+    expected = [*episode(None, lengths)]
+    made = programs(monkeypatch)
+    found = episode("powers_of_two", lengths)
+    first = next(found)
+    compiled = len(made)
+    np.testing.assert_allclose([first, *found], expected, rtol=1e-5)
+    assert len(made) == compiled
+
+
+def test_a_part_that_cannot_be_padded_is_refused_before_python_is_called():
+    called = []
+
+    @tg.function(bucket_sizes="powers_of_two")
+    def f(x):
+        tg.py_function(lambda: called.append(1), [], [])
+        rows = tg.boolean_mask(x, x[:, 0] > 0)
+        return tg.linalg.det(rows @ tg.transpose(rows))
+
+    f.get_concrete_function(tg.TensorSpec([3, 2]))
+    with pytest.raises(tg.errors.ShapeError, match="cannot be computed on padded operands"):
+        f(tg.ones([3, 2]))
+    assert not called
+
+
 def test_buckets_that_are_larger_than_the_whole():
     """A part of 9 to 12 elements is in a bucket of 16, and the whole has 12."""
     x = np.arange(12.0)

@@ -12,16 +12,16 @@ import numpy as np
 from tracegraph.control_passes.split_at_cuts import Part, has_calls_that_see, variable_input
 from tracegraph.core.later import opened
 from tracegraph.core.lru_cache import LRUCache
-from tracegraph.core.shapes import substitute_size
+from tracegraph.core.shapes import static_shape, substitute_shape, substitute_size
 from tracegraph.core.types import TensorType
 from tracegraph.eager import backend
 from tracegraph.eager.slots import Slot, run_program, state_lock, store_together_if_same
-from tracegraph.errors import InvalidArgumentError, fail
+from tracegraph.errors import InvalidArgumentError, fail, warn
 from tracegraph.ir.builder import operand_text
 from tracegraph.ir.op import Op, RunRegion
 from tracegraph.ir.tensor import Graph, Node, Tensor
 from tracegraph.ops.effect import STOP, HostCall, Store
-from tracegraph.passes.specialise import with_known_sizes
+from tracegraph.passes.specialise import bind_sizes, with_known_sizes
 
 if TYPE_CHECKING:
     from tracegraph.effects.procedure import ProcedureRun
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: How many programs to keep per part: one for each of the latest sizes.
 MOST_PROGRAMS = 128
+#: So many programs of one part, for different sizes, are a reason to warn.
+_MANY_SIZES = 5
 
 
 class DoesNotFit(Exception):
@@ -60,8 +62,10 @@ def _is_resized(type: TensorType, content: Any) -> bool:
 class PartProgram:
     """A part and its programs: a single one, or one for each set of sizes known when it begins."""
 
-    def __init__(self, part: Part, is_first: bool, make: Callable[[Graph], Any]) -> None:
+    def __init__(self, part: Part, name: str, is_first: bool, make: Callable[[Graph], Any]) -> None:
+        """`name` is that of the whole graph, for a warning of many sizes."""
         self._part = part
+        self._name = name
         self._make = make
         self._is_first = is_first
         self._programs: LRUCache[tuple[Any, ...], Any] = LRUCache(MOST_PROGRAMS)
@@ -76,6 +80,11 @@ class PartProgram:
         if self._has_sizes:
             return [p for p in map(self._programs.get, list(self._programs)) if p is not None]
         return [self._only_program] if self._part.outputs else []
+
+    def check_padding(self) -> None:
+        """Raises ShapeError if the part has sizes that runs find, and cannot be padded."""
+        if self._has_sizes and self._part.outputs:
+            _ = self._padded
 
     def reads(self, run: ProcedureRun) -> list[tuple[Tensor, Slot]]:
         """The tensors that take a Variable's value at the start of the part, with the Variables."""
@@ -93,8 +102,9 @@ class PartProgram:
         part = self._part
         if part.outputs:
             buffers = [run.value(x) for x in part.inputs]
-            is_padded = run.bucket_of is not None and self._has_sizes
-            compute = self._compute_padded if is_padded else self._compute
+            compute = self._compute
+            if self._has_sizes and run.bucket_of is not None:
+                compute = self._compute_apart if run.has_effects else self._compute_padded
             run.env.update(zip(part.outputs, compute(run, buffers), strict=True))
         for name, node in self._sizes:
             run.read_size(name, node)
@@ -114,6 +124,25 @@ class PartProgram:
                 raise DoesNotFit
         given = [*buffers, *(np.asarray(size, np.int32) for size in true.values())]
         return run_program(self._program(found.graph, given, wide), given)
+
+    def _compute_apart(self, run: ProcedureRun, buffers: Sequence[Any]) -> Sequence[Any]:
+        """Pads what the part is given, and cuts what it computes to size: in a run with effects,
+        Python may take it."""
+        found, bucket_of, types = self._padded, run.bucket_of, self._part.graph.input_types
+        assert bucket_of is not None
+        if any(buffer is None for buffer in buffers):  # what an aborted run did not compute
+            return self._compute(run, buffers)
+        true = bind_sizes(types, types_known(types, buffers))
+        true.update((name, run.size(name)) for name in self._part.names)
+        wide = {name: bucket_of(true[name]) or true[name] for name in found.names}
+        if any(substitute_size(n, true) > substitute_size(n, wide) for n in found.growing):
+            return self._compute(run, buffers)
+        shapes = (static_shape(substitute_shape(type.shape, wide)) for type in types)
+        given = [*map(_widened, buffers, shapes)]
+        given += [np.asarray(true[name], np.int32) for name in found.names]
+        outputs = run_program(self._program(found.graph, given, wide), given)
+        shapes = (static_shape(substitute_shape(y.type.shape, true)) for y in self._part.outputs)
+        return [*map(narrowed, outputs, shapes)]
 
     @functools.cached_property
     def _only_program(self) -> Any:
@@ -141,7 +170,42 @@ class PartProgram:
                     known = with_known_sizes(graph, types, sizes)
                     program = self._make(known.assigning_as(graph))
                     self._programs.put(key, program)
+            if graph is self._part.graph and len(self._programs) == _MANY_SIZES:
+                self._tell_of_sizes()
         return program
+
+    def _tell_of_sizes(self) -> None:
+        """Warns of many sizes, each of which is compiled."""
+        formal = self._part.graph.input_types
+        found = []
+        for _, types, *read in self._programs:
+            sizes = read or [*bind_sizes(formal, types).values()]
+            found.append(str(sizes[0]) if len(sizes) == 1 else str(tuple(sizes)))
+        warn(
+            f"one trace of {self._name} was compiled for {_MANY_SIZES} different sizes that its "
+            f"runs found, which is slow: XLA compiles each size again. Sizes so far: "
+            f"{', '.join(found)}. Pad them to few sizes with "
+            'tg.function(bucket_sizes="powers_of_two"), or compute with all elements and a mask',
+            once=True,
+        )
+
+
+def _widened(value: Any, shape: tuple[int, ...]) -> Any:
+    """A value with zeros at the ends of its axes, on the host; the value itself if it has this
+    shape."""
+    if tuple(value.shape) == shape:
+        return value
+    wide = np.zeros(shape, value.dtype)
+    wide[tuple(map(slice, value.shape))] = backend.on_host(value)
+    return wide
+
+
+def narrowed(value: Any, shape: tuple[int, ...]) -> Any:
+    """The part of a padded value that has this shape, on the host; the value itself if that is
+    all."""
+    if tuple(value.shape) == shape:
+        return value
+    return np.ascontiguousarray(backend.on_host(value)[tuple(map(slice, shape))])
 
 
 class Piece:

@@ -39,6 +39,7 @@ from tracegraph.effects.pieces import (
     check_sizes,
     interpret,
     is_print,
+    narrowed,
     shows_state,
     types_known,
 )
@@ -92,18 +93,20 @@ class Procedure:
         make: Callable[[Graph], Any] = backend.program,
     ) -> None:
         """`bucket_of` maps a size read at run time to the one that later parts are compiled for, or
-        to None if they are compiled for the size itself. It is not used if there are effects.
-        `make` compiles a graph."""
+        to None if they are compiled for the size itself. `make` compiles a graph."""
         self.split: SplitGraph = split_at_cuts(graph)
         parts = self.split.parts
         _tell_assigned(self.split, graph)
-        self._parts = [PartProgram(part, i == 0, make) for i, part in enumerate(parts)]
+        self._parts = [PartProgram(part, graph.name, i == 0, make) for i, part in enumerate(parts)]
         self._bucket_of = bucket_of
         #: The tokens after calls whose derivatives are called, here or by users of the outputs.
         self._kept = frozenset({*_tokens_of_derivatives(parts), *self.split.graph.outputs})
         effects = [node.op for part in parts for node in part.effects]
         self._may_find_other_shapes = any(isinstance(x, HostCall) and x.undeclared for x in effects)
         self._has_effects = bool(effects)
+        if bucket_of is not None and self._has_effects:  # before any of them happens
+            for part in self._parts:
+                part.check_padding()
 
     def __call__(self, *buffers: Any) -> tuple[Any, ...]:
         return self.run(buffers, {}, [])
@@ -137,6 +140,7 @@ class Procedure:
         run = ProcedureRun(by_input, record, is_recording, self._kept)
         run.env.update(zip(graph.inputs, buffers, strict=True))
         final_stores = [(graph.outputs[i], variable) for i, variable in assigned]
+        run.bucket_of, run.has_effects = self._bucket_of, self._has_effects
         if not self._has_effects:
             self._compute_and_store(run, final_stores)
             return tuple(map(run.output, graph.outputs))
@@ -214,7 +218,6 @@ class Procedure:
         """Computes all parts, and stores once the last one has run; recomputes if a Variable was
         assigned meanwhile, which is safe since no effect would happen twice."""
         handles, known = [*run.variables.keys()], [*run.variables.values()]
-        run.bucket_of = self._bucket_of
         while True:
             olds = run.values_of(known)
             check_sizes([x.type for x in handles], olds)
@@ -273,6 +276,8 @@ class ProcedureRun:
         #: The padded values of those that were read.
         self._padded_sizes: dict[str, int] = {}
         self.bucket_of: BucketOf | None = None
+        #: Whether Python takes what parts hand on, which then is not padded.
+        self.has_effects = False
         if is_recording and record is not None:
             record.note_values(list(variables.values()))
 
@@ -285,10 +290,9 @@ class ProcedureRun:
         value = self.value(tensor)
         if tensor.type is TOKEN:
             return value
-        if self.bucket_of is not None and not tensor.type.is_static:
+        if self.bucket_of is not None and not (self.has_effects or tensor.type.is_static):
             shape = static_shape(substitute_shape(tensor.type.shape, self._sizes))
-            if shape != tuple(value.shape):
-                value = np.ascontiguousarray(backend.on_host(value)[tuple(map(slice, shape))])
+            value = narrowed(value, shape)
         return backend.put(value) if type(value) is np.ndarray else value
 
     @property
