@@ -22,16 +22,16 @@ import secrets
 import stat
 import threading
 import unicodedata
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from tracegraph.archive import manifest
-from tracegraph.archive.array_parts import DividedArray, described, flat
+from tracegraph.archive.array_parts import DividedArray, StoredArray, described, flat, stored_arrays
 from tracegraph.archive.manifest import Entry
-from tracegraph.archive.tensors import as_digest, description, file_digest, shards
+from tracegraph.archive.tensors import TensorFile, as_digest, description, file_digest, shards
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import (
@@ -643,6 +643,19 @@ class Reader:
             row.fail(f"the file name {shown} {problem or 'is not a name that is written here'}")
         if match[1] != digest[:12]:
             row.fail(f"the file name {shown} is not that of its SHA-256, {digest}")
+
+    def tables(self, names: Iterable[str], *entries: Entry) -> list[dict[str, StoredArray]]:
+        """The arrays in tables of the manifest, which are all that the files with these names
+        hold."""
+        files = {name: TensorFile(self.root / name, str(self.root / name)) for name in names}
+        tables = [stored_arrays(entry, files) for entry in entries]
+        places = (place for table in tables for array in table.values() for place in array.places)
+        listed = {(file.name, key) for file, key in places}
+        for file in files.values():
+            for key in sorted(file.names):
+                if (file.name, key) not in listed:
+                    self.entry.fail(f"no table lists the tensor {file.name}: {key}")
+        return tables
 
     def path(self, entry: Entry) -> Path:
         """The path of a file that an entry names."""

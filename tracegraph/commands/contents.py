@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from tracegraph.saved_model import LoadedModule, load
 from tracegraph.saved_model.loaded_functions import SignatureFunction
 from tracegraph.saved_model.loaded_modules import content_of
 from tracegraph.saved_model.options import FORMAT, VERSION, LoadOptions
-from tracegraph.saved_model.storage import DirectoryStorage, manifest_fields
+from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
 from tracegraph.signatures.signature import Signature, VariableKey, is_tensor_key, leaf_key
 from tracegraph.state.module import Module
 from tracegraph.state.variable import Variable
@@ -371,14 +371,12 @@ class SavedContents(Contents):
         return found
 
     def _value(self, key: str) -> Any:
-        return self._stored[key].read()
+        return self.storage.weights[key].read()
 
     @functools.cached_property
-    def _stored(self) -> Mapping[str, Any]:
+    def storage(self) -> Storage:
         self.reader.check_format(FORMAT, VERSION)
-        return DirectoryStorage(
-            self.reader, manifest_fields(self.reader.entry), LoadOptions()
-        ).weights
+        return in_directory(self.reader, manifest_fields(self.reader.entry), LoadOptions())
 
 
 def open_path(path: Path) -> Contents:

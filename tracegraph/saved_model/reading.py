@@ -40,7 +40,7 @@ from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
 from tracegraph.saved_model.schema.run_options import RUN_OPTIONS, read_run_options
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
-from tracegraph.saved_model.storage import DirectoryStorage, Storage, manifest_fields
+from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
 from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
 from tracegraph.state.module import is_name
@@ -86,7 +86,7 @@ def _loader(folder: str, options: LoadOptions) -> Loader:
     reader = Reader(folder)
     reader.check_format(FORMAT, VERSION)
     fields = manifest_fields(reader.entry)
-    return Loader(fields, DirectoryStorage(reader, fields, options))
+    return Loader(fields, in_directory(reader, fields, options))
 
 
 def saved_traces(folder: str) -> list[ConcreteFunction]:

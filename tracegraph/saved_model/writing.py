@@ -70,7 +70,7 @@ from tracegraph.saved_model.signatures import (
     output_names,
     refuse_signature,
 )
-from tracegraph.saved_model.storage import MemoryStorage, manifest_fields
+from tracegraph.saved_model.storage import in_memory, manifest_fields
 from tracegraph.saved_model.traces import (
     check_readable,
     of_one_mesh,
@@ -215,13 +215,13 @@ class _Saver:
             fail(SignatureError, fact, fix="save it in parts, or without this value")
         return text
 
-    def _rehearse(self, content: dict[str, Any], graphs: Mapping[str, Graph]) -> None:
+    def _rehearse(self, content: dict[str, Any], graphs: dict[str, Graph]) -> None:
         """Rehearses loading: creates all objects as a reader would, so that nothing unreadable is
         written. Raises LoadError."""
         names = {"graphs": "", "weights": {}, "constants": {}, "files": {}}
         fields = manifest_fields(Entry({**self._head(), **content, **names}, "what is saved"))
         weights = {key: v.tensor_type for key, v in self._weights.items()}
-        Loader(fields, MemoryStorage(graphs, weights, self._arrays)).load()
+        Loader(fields, in_memory(graphs, weights, self._arrays)).load()
 
     def _head(self) -> dict[str, Any]:
         return {
