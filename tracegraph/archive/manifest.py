@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from tracegraph.archive import limits
 from tracegraph.core.interrupts import is_of_interrupt
 from tracegraph.core.shapes import MOST_AXES
-from tracegraph.errors import LoadError, SignatureError, fail
+from tracegraph.errors import LoadError, Mismatch, SignatureError, fail
 
 #: The widest integer.
 _WIDEST = 2**63
@@ -212,6 +212,13 @@ class Entry:
         fact = f"{self.file}: {self.place}: {fact}"
         fail(LoadError, fact, fix=fix, cause=cause)
 
+    def tried(self, read: Callable[[], T]) -> T:
+        """What `read` returns; a Mismatch that it raises is a fault at this place."""
+        try:
+            return read()
+        except Mismatch as mismatch:
+            self.fail(mismatch.fact, cause=mismatch)
+
     def _of(self, kind: type[T]) -> T:
         if type(self.value) is not kind:
             self.fail(f"it is {_KINDS[type(self.value)]}, and it must be {_KINDS[kind]}")
@@ -260,17 +267,12 @@ class Entry:
         """None for null, else the result of `ask`."""
         return None if self.is_null else ask(self)
 
-    def items(self) -> list[Entry]:
-        """The entries of a list."""
-        rows = enumerate(self._of(list))
-        return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in rows]
-
-    def two(self) -> tuple[Entry, Entry]:
-        """The two entries of a list of length two."""
-        items = self.items()
-        if len(items) != 2:
-            self.fail(f"it has {len(items)} entries, and it must have 2")
-        return items[0], items[1]
+    def items(self, count: int | None = None) -> list[Entry]:
+        """The entries of a list, of this length if one is given."""
+        found = self._of(list)
+        if count not in (None, len(found)):
+            self.fail(f"it has {len(found)} entries, and it must have {count}")
+        return [Entry(item, self.file, f"{self.place}[{i}]") for i, item in enumerate(found)]
 
     def each(self, ask: Callable[[Entry], T]) -> list[T]:
         """The result of `ask` for each entry of a list."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from tracegraph.functions.concrete import ConcreteFunction, StandIn
 from tracegraph.functions.function import Function
 from tracegraph.ir.tensor import Tensor, host_tensor
 from tracegraph.operands.flags import as_flag
-from tracegraph.saved_model.loaded_functions import SavedFunction, SignatureFunction, variables_of
+from tracegraph.saved_model.loaded_functions import (
+    SavedFunction,
+    SignatureFunction,
+    traces_of,
+    variables_of,
+)
 from tracegraph.saved_model.loaded_modules import (
     LoadedModule,
     attribute_problem,
@@ -134,7 +140,7 @@ class Loader:
         values = {
             "variable": self._variable_of,
             "reference": lambda e: VariableReference(self._variable_of(e)),
-            "tensor": lambda e: self._tensor_of(e),
+            "tensor": self._tensor_of,
             "array": self._array_of,
             "asset": lambda e: Asset(self._files.asset(e)),
             "opaque": lambda e: NotSaved(e.label()),
@@ -146,9 +152,7 @@ class Loader:
         #: Decoders of plain data, of default values, and of a module's contents.
         self._plain = Decoder(self._records)
         self._defaults = Decoder(self._records, values)
-        held = {
-            "variable": lambda e: self._held(self._variable_of(e)),
-        }
+        held = {"variable": lambda e: self._held(self._variable_of(e))}
         self._decoder = Decoder(self._records, {**values, **objects, **held})
         #: Identities of the Variables that attributes hold.
         self._in_attributes: set[int] = set()
@@ -180,11 +184,7 @@ class Loader:
 
     def traces(self) -> list[ConcreteFunction]:
         """The traces of all loaded functions."""
-        of_each = (
-            [found] if isinstance(found, ConcreteFunction) else found.traces
-            for found in self._functions
-        )
-        return [trace for traces in of_each for trace in traces]
+        return [trace for function in self._functions for trace in traces_of(function)]
 
     def _root(self, entry: Entry) -> LoadedModule:
         root = self._decoder.read(entry)
@@ -228,27 +228,22 @@ class Loader:
 
     def _read_variables(self, entry: Entry) -> list[Variable]:
         """The Variables by number, created in their original order."""
-        items = entry.items()
-        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in items]
-        places = [row[_VARIABLE_FIELDS.index("created")] for row in rows]
-        order = [place.count(len(items)) for place in places]
+        rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in entry.items()]
+        order = [row[_VARIABLE_FIELDS.index("created")].count(len(rows)) for row in rows]
         if len(set(order)) < len(order):
             entry.fail("two variables have one place in the order of creation")
-        weights = [item.pairs()["weight"].text() for item in items]
+        weights = [row[_VARIABLE_FIELDS.index("weight")].text() for row in rows]
         if len(set(weights)) < len(weights):
             entry.fail("two variables share one weight")
         if len(weights) < len(self._files.weights):
             unused = min(set(self._files.weights) - set(weights))
             self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")
-        made = {
-            i: self._variable(items[i]) for i in sorted(range(len(items)), key=order.__getitem__)
-        }
-        return [made[i] for i in range(len(items))]
+        pairs = sorted(zip(order, rows, strict=True), key=itemgetter(0))
+        created = [self._variable(row) for _, row in pairs]
+        return [created[place] for place in order]
 
-    def _variable(self, entry: Entry) -> Variable:
-        weight, name, type_, trainable, plain, random, _, layout, *replicas = entry.fields(
-            *_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS
-        )
+    def _variable(self, row: list[Entry]) -> Variable:
+        weight, name, type_, trainable, plain, random, _, layout, *replicas = row
         stored = self._files.weights.get(weight.text())
         if stored is None:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
@@ -273,11 +268,11 @@ class Loader:
         name = cls.label()
         if not name.isidentifier():
             cls.fail(f"{excerpt(name)} is not a name of a class")
-        names = [self._attribute_name(row.two()[0]) for row in attributes.items()]
+        names = [self._attribute_name(row.items(2)[0]) for row in attributes.items()]
         if len(set(names)) < len(names):
             attributes.fail("an attribute is given twice")
-        reasons = {row.two()[0].label(): row.two()[1].label() for row in omitted.items()}
-        return new_module(name, names, hidden.each(Entry.text), reasons)
+        reasons = [[x.label() for x in row.items(2)] for row in omitted.items()]
+        return new_module(name, names, hidden.each(Entry.text), dict(reasons))
 
     def _attribute_name(self, entry: Entry) -> str:
         name = entry.text()
@@ -288,7 +283,7 @@ class Loader:
 
     def _fill(self, module: Any, entry: Entry) -> None:
         for row in entry.pairs()["attributes"].items():
-            name, given = row.two()
+            name, given = row.items(2)
             value = self._decoder.read(given)
             if name.text() == "_name" and not (value is None or is_name(value)):
                 given.fail("the name of a module is a text without a slash")

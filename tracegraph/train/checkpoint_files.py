@@ -172,10 +172,8 @@ class Saved:
 
 
 def _slot_row(entry: Entry) -> tuple[int, str, int]:
-    items = entry.items()
-    if len(items) != 3:
-        entry.fail(f"it has {len(items)} entries, and it must have 3")
-    return items[0].count(), items[1].text(), items[2].count()
+    variable, name, slot = entry.items(3)
+    return variable.count(), name.text(), slot.count()
 
 
 def open_checkpoint(path: str) -> Saved:
