@@ -32,7 +32,7 @@ from tracegraph.archive import manifest
 from tracegraph.archive.array_parts import DividedArray, StoredArray, described, flat, stored_arrays
 from tracegraph.archive.manifest import Entry
 from tracegraph.archive.tensors import TensorFile, as_digest, description, file_digest, shards
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import is_of_interrupt, outside_interrupts
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import (
     LoadError,
@@ -150,9 +150,7 @@ class Writer:
             return False
         try:
             return (self.root / MANIFEST).read_bytes() == self._manifest
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError):
             return False
 
     def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
@@ -316,9 +314,7 @@ def _refusing(fact: str) -> Iterator[None]:
     """A context that re-raises an OSError in our words."""
     try:
         yield
-    except OSError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError) as error:
         refused(error, fact, way_out(error))
 
 
@@ -443,9 +439,7 @@ def _listed_extras(root: Path) -> dict[str, dict[str, Any]]:
         entry = manifest.unsealed(data, manifest.read(data, MANIFEST))
         rows = entry.pairs().get(EXTRA)
         return {} if rows is None else read_extras(rows)
-    except (OSError, LoadError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError, LoadError):
         return {}
 
 
@@ -547,9 +541,7 @@ def read_whole(path: str | os.PathLike[str], read: Callable[[], T]) -> T:
         before = _manifest_stamp(path)
         try:
             return read()
-        except (LoadError, OSError) as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(LoadError, OSError):
             if _manifest_stamp(path) == before:
                 raise
     return read()
@@ -559,9 +551,7 @@ def _manifest_stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
     """Distinguishes successive manifests at a path, even equal ones; None without a manifest."""
     try:
         found = os.stat(Path(path) / MANIFEST)
-    except (OSError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError, ValueError):
         return None
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
@@ -584,9 +574,7 @@ class Reader:
         except PermissionError as error:
             fact = f"{self.root} cannot be read: {error}"
             fail(LoadError, fact, fix="ask for the right to read it", cause=error)
-        except (OSError, ValueError) as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError, ValueError):
             self._refuse(f"there is no directory {self.root}")
         if not is_directory:
             self._refuse(f"{self.root} is a file")
@@ -705,9 +693,7 @@ class Reader:
         path = self.root / name
         try:
             found = file_digest(path)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError) as error:
             fact = f"{path} cannot be read: {error}"
             fail(LoadError, fact, fix=manifest.SAVE_AGAIN, cause=error)
         self._compare(name, found)
@@ -732,9 +718,7 @@ class Reader:
                 )
         try:
             found = os.lstat(path)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError):
             where.fail(f"the file {path} is missing")
         if not stat.S_ISREG(found.st_mode):
             where.fail(f"{path} is not a file")
@@ -748,7 +732,5 @@ class Reader:
 def _bytes(path: Path, entry: Entry) -> bytes:
     try:
         return path.read_bytes()
-    except OSError as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(OSError) as error:
         entry.fail(f"{path} cannot be read: {error}", cause=error)

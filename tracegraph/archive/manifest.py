@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from tracegraph.archive import limits
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.shapes import MOST_AXES
 from tracegraph.errors import LoadError, Mismatch, SignatureError, fail
 
@@ -141,9 +141,7 @@ def read(data: bytes, file: str) -> Entry:
         value = json.loads(
             text, object_pairs_hook=_without_twins, parse_constant=_refuse, parse_int=_integer
         )
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         fact = f"{file} is no JSON: {reason}"
         fail(LoadError, fact, fix=SAVE_AGAIN, cause=error)

@@ -24,7 +24,7 @@ import numpy as np
 from safetensors import safe_open
 
 from tracegraph.archive.manifest import Entry, excerpt
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.types import BY_SHORT, TensorType, type_of_array
 from tracegraph.core.worker_thread import Task
 from tracegraph.errors import LoadError, fail, reason_of
@@ -187,9 +187,8 @@ class TensorFile:
             weakref.finalize(self, self._file.close)
             with safe_open(path, "np"):  # checks the whole header against the size of the file
                 self._rows = _entries_of(self._file)
-        except Exception as error:  # safetensors has its own class for malformed files
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(Exception) as error:
+            # The library has its own class for malformed files.
             fact = f"{name} is not a file of tensors: {error}"
             fail(LoadError, fact, fix=_DAMAGED, cause=error)
         self.names = set(self._rows)
@@ -214,9 +213,7 @@ class TensorFile:
         try:
             for block in ahead(self._fill, blocks, places):
                 digest.update(block.data)
-        except OSError as error:
-            if is_of_interrupt(error):
-                raise
+        except outside_interrupts(OSError) as error:
             fact = f"{self.name}: the tensor {key!r} cannot be read: {reason_of(error)}"
             fail(LoadError, fact, fix=_DAMAGED, cause=error)
         return found, digest.hexdigest()

@@ -43,7 +43,7 @@ from tracegraph.autograph.state_values import is_flag_of_loop
 from tracegraph.autograph.translation.function_trees import tree_of
 from tracegraph.autograph.translation.inner_functions import set_by_calls
 from tracegraph.autograph.translation.preparation import loop_options, prepared
-from tracegraph.core.interrupts import is_of_interrupt
+from tracegraph.core.interrupts import outside_interrupts
 from tracegraph.core.source import HOOKS
 
 assert importlib.util
@@ -83,9 +83,7 @@ def _refusing() -> Iterator[None]:
     except errors.UnsupportedLanguageElementError as error:
         what = str(error).removesuffix(" not yet supported").removesuffix(" are not supported")
         raise NotConvertible(f"it contains {what}, which cannot be converted") from error
-    except Exception as error:
-        if is_of_interrupt(error):
-            raise
+    except outside_interrupts(Exception) as error:
         text = f"{type(error).__name__} {error}".strip()
         raise NotConvertible(f"the converter, malt, failed on it: {text}") from error
 
