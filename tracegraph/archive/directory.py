@@ -14,7 +14,6 @@ right after it; if a writer is killed in between, the next one finishes the job.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import re
@@ -24,7 +23,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -62,6 +61,8 @@ _TEMPORARY = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 _ASSET = re.compile(r"([0-9a-f]{12})-.+", re.DOTALL)
 
 T = TypeVar("T")
+#: What a file is to hold: its bytes, or a function that writes it to a path.
+Content: TypeAlias = bytes | Callable[[Path], None]
 
 
 #: Folders and files that writers of this process are writing, or have written and not yet
@@ -153,12 +154,9 @@ class Writer:
         except outside_interrupts(OSError):
             return False
 
-    def add(self, stem: str, suffix: str, save: Callable[[Path], None]) -> str:
-        """Writes a file by `save` and returns its name: the stem, its checksum, the suffix."""
-        return self._placed("", save, lambda digest: f"{stem}-{digest[:12]}.{suffix}")
-
-    def add_bytes(self, stem: str, suffix: str, data: bytes) -> str:
-        return self.add(stem, suffix, lambda path: _write(path, data))
+    def add(self, stem: str, suffix: str, content: Content) -> str:
+        """Writes a file and returns its name: the stem, its checksum, the suffix."""
+        return self._placed("", content, lambda digest: f"{stem}-{digest[:12]}.{suffix}")
 
     def add_arrays(
         self, stem: str, arrays: Mapping[str, np.ndarray | DividedArray]
@@ -191,8 +189,7 @@ class Writer:
 
     def add_program(self, data: bytes) -> str:
         """Writes a compiled form, which nothing here reads."""
-        save = functools.partial(_write, data=data)
-        return self._placed(PAYLOADS, save, lambda digest: f"program-{digest[:12]}.stablehlo")
+        return self._placed(PAYLOADS, data, lambda digest: f"program-{digest[:12]}.stablehlo")
 
     def add_asset(self, source: Path) -> str:
         """Copies a user's file under its own name prefixed by its checksum; the name of a file that
@@ -216,19 +213,16 @@ class Writer:
     def add_extra(self, name: str, data: bytes) -> None:
         """Writes a user's file for the folder `extra`, which is not read here."""
         check_file_name(name)
-        save = functools.partial(_write, data=data)
-        waiting = self._placed(EXTRA, save, lambda digest: _waiting_name(digest, name))
+        waiting = self._placed(EXTRA, data, lambda digest: _waiting_name(digest, name))
         self._extras[name] = self._files.pop(waiting)
 
-    def _placed(
-        self, folder: str, save: Callable[[Path], None], name_of: Callable[[str], str]
-    ) -> str:
+    def _placed(self, folder: str, content: Content, name_of: Callable[[str], str]) -> str:
         directory = self.root / folder
         self._make_folder(directory)
         with _waiting(directory) as waiting:
             waiting.touch()
             mode = waiting.stat().st_mode  # as the user's files have; some writers set fewer bits
-            save(waiting)
+            _write(waiting, content)
             waiting.chmod(mode)
             digest = file_digest(waiting)
             size = waiting.stat().st_size
@@ -277,33 +271,28 @@ class Writer:
                 path.unlink()
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces the contents of a file atomically: readers see the old bytes or the new ones.
-
-    Raises OSError, in our words, if the system refuses; the file is then unchanged.
-    """
-    _replace(path, functools.partial(_write, data=data))
-
-
-def write_output(path: str | os.PathLike[str], save: Callable[[Path], None] | bytes) -> None:
-    """Writes a user's file atomically, by `save` or with these bytes. Anything but a regular file,
-    such as a link, a device or a pipe, is written in place.
+def write_output(path: str | os.PathLike[str], content: Content) -> None:
+    """Writes a user's file atomically. Anything but a regular file, such as a link, a device or a
+    pipe, is written in place.
 
     Raises OSError, in our words, if the system refuses; a regular file is then unchanged.
     """
     target = Path(path)
-    save = functools.partial(_write, data=save) if isinstance(save, bytes) else save
     if target.is_symlink() or (target.exists() and not target.is_file()):
         with _refusing(f"{target} cannot be written"):
-            save(target)
+            _write(target, content)
     else:
-        _replace(target, save)
+        replace_file(target, content)
 
 
-def _replace(path: Path, save: Callable[[Path], None]) -> None:
+def replace_file(path: Path, content: Content) -> None:
+    """Replaces the contents of a file atomically: readers see the old bytes or the new ones.
+
+    Raises OSError, in our words, if the system refuses; the file is then unchanged.
+    """
     kept = ", and holds what it held" if path.exists() else ""
     with _refusing(f"{path} cannot be written{kept}"), _waiting(path.parent) as waiting:
-        save(waiting)
+        _write(waiting, content)
         if path.exists():
             waiting.chmod(path.stat().st_mode)
         _move_into_place(waiting, path)
@@ -348,9 +337,11 @@ def _move_into_place(waiting: Path, path: Path) -> None:
     os.replace(waiting, path)
 
 
-def _write(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
+def _write(path: Path, content: Content) -> None:
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content)
 
 
 def _flush(path: Path) -> None:

@@ -49,11 +49,8 @@ _INT = re.compile("-?[1-9][0-9]*")
 
 #: Encodes values specific to a caller; raises NoData for anything else.
 Special = Callable[[Any], Any]
-#: Encodes an item of a container, given its name there; that of a dict's key is `KEY`.
-Inside = Callable[[Any, Any], Any]
-
-#: No key of a user's, as None may be.
-KEY: Any = object()
+#: Encodes an item of a container, or a key of a dict if the flag is set.
+Inside = Callable[[Any, bool], Any]
 
 
 def _no_special(value: Any) -> Any:
@@ -85,12 +82,12 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
         return write(value)
     if isinstance(value, np.generic):
         return _numpy_scalar(value)
-    enter = inside or (lambda item, name: encoded(item, special))
+    enter = inside or (lambda item, is_key: encoded(item, special))
     if type(value) in (list, tuple):
         name = "list" if type(value) is list else "tuple"
-        return {name: [enter(item, place) for place, item in enumerate(value)]}
+        return {name: [enter(item, False) for item in value]}
     if type(value) in _DICTS:
-        items = [[enter(key, KEY), enter(item, key)] for key, item in value.items()]
+        items = [[enter(key, True), enter(item, False)] for key, item in value.items()]
         return _dict_of(value, items)
     kind = record_kind(value)
     try:
@@ -101,7 +98,7 @@ def encoded(value: Any, special: Special = _no_special, inside: Inside | None = 
     rows = record_fields(value)
     if record_problem(kind, type(value).__name__, [name for name, _ in rows]):
         raise NoData(value)
-    fields = [[name, enter(item, name)] for name, item in rows]
+    fields = [[name, enter(item, False)] for name, item in rows]
     return {kind: {"name": type(value).__name__, "fields": fields}}
 
 

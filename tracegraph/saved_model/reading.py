@@ -41,10 +41,9 @@ from tracegraph.saved_model.loaded_modules import (
 from tracegraph.saved_model.options import FORMAT, VERSION, Asset, LoadOptions, as_options
 from tracegraph.saved_model.placeholders import NotSaved
 from tracegraph.saved_model.schema.checks import read_check
+from tracegraph.saved_model.schema.functions import RUN_OPTIONS, read_parameters, read_run_options
 from tracegraph.saved_model.schema.open_sizes import LoadedSizes
-from tracegraph.saved_model.schema.parameters import read_parameters
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
-from tracegraph.saved_model.schema.run_options import RUN_OPTIONS, read_run_options
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
 from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
