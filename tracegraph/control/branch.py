@@ -70,7 +70,7 @@ from tracegraph.passes.specialise import (
     unbound_names,
     with_sizes,
 )
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
 
 #: The suffix in the name of a graph that stands for a branch which no row takes.
 _SKIPPED = "_skipped"
@@ -578,19 +578,6 @@ def _as_sized(y: Tensor, type: TensorType, stated: set[Size]) -> Tensor:
 
 
 # Rows of a loop, each of which takes its own branch.
-
-
-def stacked_outputs(graph: Graph, flags: Sequence[bool], wanted: Sequence[bool], n: Any) -> Graph:
-    """The graph with a loop axis on the outputs where that is wanted."""
-    if tuple(flags) == tuple(wanted):
-        return graph
-    with Builder(graph.name) as builder:
-        env = copy_inputs(graph, builder)
-        replay(graph.nodes, env)
-        rows = zip(graph.outputs, flags, wanted, strict=True)
-        return builder.finish(
-            [stack(env[y], n) if wants and not has else env[y] for y, has, wants in rows]
-        )
 
 
 def all_rows(graph: Graph, batched: Sequence[bool], n: Any) -> Graph:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tracegraph.calls.call import applied, has_plan, own_size, residual_plan, results_of_effects
-from tracegraph.control.branch import stacked_outputs
 from tracegraph.control.scan import Flags, Loop, Scan, rows_of_steps, swapped
 from tracegraph.control.without_prints import lengths_of_runs, without_tokens
 from tracegraph.core.shapes import Size
@@ -36,7 +35,7 @@ from tracegraph.ir.tensor import Graph, Tensor
 from tracegraph.ops.broadcast import stack
 from tracegraph.passes.simplify import dead_code
 from tracegraph.passes.specialise import names_in
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
 
 
 class RecordedWhile(Loop):

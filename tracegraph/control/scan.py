@@ -28,7 +28,7 @@ from tracegraph.calls.call import (
     results_of_effects,
     with_known,
 )
-from tracegraph.control.branch import narrowed, spread, stacked_outputs
+from tracegraph.control.branch import narrowed, spread
 from tracegraph.control.without_prints import (
     calls_python,
     lengths_of_runs,
@@ -62,7 +62,8 @@ from tracegraph.passes.common_subexpressions import live_nodes
 from tracegraph.passes.forward import jvp
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import bound_names
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 #: One flag for each input, or each output, of a body.
 Flags = tuple[bool, ...]
@@ -113,6 +114,11 @@ class Loop(Op, abstract=True):
             if more == inputs:
                 return inputs
             inputs = more
+
+    def with_tangents(self, tangents: Sequence[Tensor | None]) -> Flags:
+        """The inputs of the body that have tangents in any run."""
+        given = tuple(t is not None for t in tangents)
+        return self.with_states(given, functools.partial(depending_through, self.body))
 
     def reached(self, inputs: Flags) -> Flags:
         """The outputs of the last run of the body that depend on the inputs reached, where states
@@ -341,10 +347,8 @@ class Scan(Loop):
                 *(g for g in gs[self.states :] if g is not None),
             ],
         )
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        for i, g in back.cotangents(found, residuals):
-            cotangents[i] = g
-        return tuple(cotangents)
+        cotangents = dict(back.cotangents(found, residuals))
+        return at_places(cotangents, cotangents.values(), len(xs))
 
     def states_with_cotangents(self, present: Flags) -> Flags:
         """The outputs of a step that have cotangents, in any step."""
@@ -358,20 +362,14 @@ class Scan(Loop):
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> tuple[Tensor | None, ...]:
         xs = without_tokens(values[len(self.body.outputs) :])
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        given = self.with_tangents(tangents)
         body, places, known = pushed_body(self.body, self.constants, self.states, given)
         ends = (0, self.constants, self.rows, len(xs))
         inputs = [*interleaved(ends, given, xs, tangents), *(values[i] for i in known)]
         first, states = sum(given[: self.constants]), sum(given[self.constants : self.rows])
         op = self.with_body(body, self.constants + first, self.states + states)
         found = applied(op, inputs)[self.states :]
-        results: list[Tensor | None] = [None] * len(self.body.outputs)
-        for place, t in zip(places, found, strict=True):
-            results[place] = t
-        return tuple(results)
+        return at_places(places, found, len(self.body.outputs))
 
     # Loops.
 

@@ -27,22 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from tracegraph.calls.call import (
-    Call,
-    applied,
-    as_tuple,
-    depending_through,
-    derived_name,
-    has_plan,
-    own_size,
-)
+from tracegraph.calls.call import Call, applied, as_tuple, derived_name, has_plan, own_size
 from tracegraph.control.branch import (
     Cond,
     all_rows,
     harmless_rows,
     narrowed,
     select_rows,
-    stacked_outputs,
     with_inputs,
 )
 from tracegraph.control.recorded_while import recorded_while
@@ -85,7 +76,8 @@ from tracegraph.passes.gradient import gradient
 from tracegraph.passes.registry import user_rules
 from tracegraph.passes.simplify import dead_code, simplify
 from tracegraph.passes.specialise import bind_sizes, names_in, names_used
-from tracegraph.passes.vectorise import vectorise
+from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 COUNT = TensorType(int32, ())
 #: A loop of more steps may run for seconds or hours. It can be interrupted, as one that may never
@@ -234,10 +226,7 @@ class While(Loop):
             if i >= self.constants
         ]
         found = applied(op, (ys[-1], *xs, *given)) if op.targets else ()
-        cotangents: list[Tensor | None] = [None] * len(xs)
-        for i, g in zip(op.targets, found, strict=True):
-            cotangents[i] = g
-        return tuple(cotangents)
+        return at_places(op.targets, found, len(xs))
 
     def silent(self) -> While:
         """The op without its prints, for recomputation."""
@@ -245,16 +234,10 @@ class While(Loop):
 
     def jvp(self, tangents: Tangents, *values: Tensor) -> Derivative:
         xs = without_tokens(values[self.states + self.counts :])
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        given = self.with_tangents(tangents)
         op, inputs, places = pushed_loop(self.silent(), given, xs, tangents)
         found = applied(op, inputs)[self.states :]
-        results: list[Tensor | None] = [None] * (self.states + self.counts)
-        for place, t in zip(places, found):
-            results[place] = t
-        return tuple(results)
+        return at_places(places, found, self.states + self.counts)
 
     # Loops.
 
@@ -626,13 +609,8 @@ class WhileGradient(Loop):
         count = len(self.targets)
         us, (trips, *rest) = values[:count], values[2 * count :]
         xs, gs = self._split(rest)
-        tangents: list[Tensor | None] = [None] * len(xs)
-        for i, u in zip(self.targets, us, strict=True):
-            tangents[i] = u
-        given = self.with_states(
-            tuple(t is not None for t in tangents),
-            lambda flags: depending_through(self.body, flags),
-        )
+        tangents = at_places(self.targets, us, len(xs))
+        given = self.with_tangents(tangents)
         pushed, places, _ = pushed_body(self.body, self.constants, self.states, given)
         inputs = interleaved(self.ends, given, xs, tangents)
         constants = self.constants + sum(given[: self.constants])
@@ -661,9 +639,7 @@ class WhileGradient(Loop):
         trips, *rest = values[len(self.targets) :]
         xs, gs = self._split(rest)
         dxs, dgs = self._split(tangents[1:])
-        given = self.with_states(
-            tuple(t is not None for t in dxs), lambda flags: depending_through(self.body, flags)
-        )
+        given = self.with_tangents(dxs)
         states = [i - self.constants for i in self.targets if i >= self.constants]
         if not any(given):
             op, seeds = self, [full(0, g.type) if d is None else d for d, g in zip(dgs, gs)]
