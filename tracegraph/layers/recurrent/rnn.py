@@ -333,8 +333,3 @@ class OwnRNN(RNN[Outputs]):
         RNN.__init__(self, cell, **along, name=name, dtype=dtype, trainable=trainable)
         self.activity_regularizer = regularizers.get(activity)
         self.units = cell.units
-
-
-def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an `__init__`, from its local names."""
-    return {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
