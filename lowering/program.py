@@ -808,8 +808,3 @@ def _has_64_bits(graph: Graph) -> bool:
         for inner in graph.graphs()
         for x in (*inner.inputs, *(y for node in inner.nodes for y in node.outputs))
     )
-
-
-def compile_graph(graph: Graph) -> Program:
-    """The program of `graph`, all of whose sizes must be known."""
-    return Program(graph)

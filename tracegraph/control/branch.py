@@ -71,6 +71,7 @@ from tracegraph.passes.specialise import (
     with_sizes,
 )
 from tracegraph.passes.vectorise import stacked_outputs, vectorise
+from tracegraph.passes.walk import at_places
 
 #: The suffix in the name of a graph that stands for a branch which no row takes.
 _SKIPPED = "_skipped"
@@ -246,14 +247,12 @@ class Branch(Op, abstract=True):
                 replay(graph.nodes, env)
                 made = [env[y] for y in graph.outputs]
                 graphs.append(builder.finish(_filled(places, of_one, made, branch.outputs)))
-        results: list[Tensor | None] = [None] * count
-        if places:
-            ts = [t for t in tangents if t is not None]
-            ys = [values[i] for i in known]
-            pushed = applied(self._derived(graphs), (decider, *xs, *ts, *ys))
-            for place, t in zip(places, pushed, strict=True):
-                results[place] = t
-        return tuple(results)
+        if not places:
+            return (None,) * count
+        ts = [t for t in tangents if t is not None]
+        ys = [values[i] for i in known]
+        pushed = applied(self._derived(graphs), (decider, *xs, *ts, *ys))
+        return at_places(places, pushed, count)
 
     # Loops.
 

@@ -1012,13 +1012,6 @@ def _states(
     return [_state(name, k, leaf, type, changing) for k, (leaf, type) in rows]
 
 
-def _fits(found: nest.Structure, expected: nest.Structure) -> bool:
-    return found.matches(expected) or {type(found.container), type(expected.container)} <= {
-        list,
-        tuple,
-    }
-
-
 def _state(name: str, place: int, leaf: Any, type: TensorType, changing: Set[str]) -> Tensor:
     value = as_tensor(leaf, None if isinstance(leaf, (Tensor, Variable)) else type.dtype)
     named = f"{name}: loop variable {place}"
