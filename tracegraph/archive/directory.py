@@ -574,7 +574,7 @@ class Reader:
         if (self.root / STATE).is_file():
             latest = f"tg.train.latest_checkpoint({str(self.root)!r})"
             self._refuse(
-                f"{self.root} is a directory of checkpoints, and none itself",
+                f"{self.root} is a directory of checkpoints, not a checkpoint",
                 fix=f"restore one of them: tg.train.Checkpoint(...).restore({latest})",
             )
         self._refuse(

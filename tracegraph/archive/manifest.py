@@ -143,7 +143,7 @@ def read(data: bytes, file: str) -> Entry:
         )
     except outside_interrupts(UnicodeDecodeError, RecursionError, ValueError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        fact = f"{file} is no JSON: {reason}"
+        fact = f"{file} is not JSON: {reason}"
         fail(LoadError, fact, fix=SAVE_AGAIN, cause=error)
     problem = _too_deep(value)
     if problem:

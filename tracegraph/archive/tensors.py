@@ -341,7 +341,7 @@ def as_digest(entry: Entry) -> str:
     """A SHA-256 in hexadecimal digits."""
     text = entry.text()
     if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
-        entry.fail("it is no SHA-256, which has 64 hexadecimal digits")
+        entry.fail("it is not a SHA-256, which has 64 hexadecimal digits")
     return text
 
 

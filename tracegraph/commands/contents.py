@@ -273,7 +273,7 @@ class TextContents(Contents):
         except LoadError as error:
             fix = getattr(error, "fix", "")
             if (path.parent / MANIFEST).is_file():
-                fix = f"give the directory: arrays stand beside the text, `{path.parent}`"
+                fix = f"give the directory: arrays are stored beside the text, `{path.parent}`"
             fail(LoadError, f"{path}: {fact_of(error)}", source=UNKNOWN, fix=fix, cause=error)
         self.entries = {name: GraphEntry(name, graph) for name, graph in graphs.items()}
 

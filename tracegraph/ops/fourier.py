@@ -87,7 +87,8 @@ class Rfft(OverBatchAxes):
 
 class Irfft(OverBatchAxes):
     """Real y[..., size] of the transform with + of z[..., size // 2 + 1] along the last axis, whose
-    other elements are the conjugates of these; of those that are their own the real part counts"""
+    other elements are the conjugates of these; an element that is its own conjugate counts by its
+    real part"""
 
     size: Size
 

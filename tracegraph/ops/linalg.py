@@ -296,7 +296,7 @@ class Cofactor(OverBatchAxes):
 class CofactorAlong(OverBatchAxes):
     """The derivative of `cofactor` of each matrix a along e: the second one of the determinant.
 
-    It is finite where the matrix is singular; of its own derivative by a that holds no more.
+    It is finite where the matrix is singular; its own derivative by a is not.
     """
 
     def infer(self, a: TensorType, e: TensorType) -> TensorType:

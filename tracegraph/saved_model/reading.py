@@ -190,7 +190,7 @@ class Loader:
         if isinstance(root, LoadedModule):
             return root
         if not isinstance(root, (Function, ConcreteFunction)) and type(root) not in (dict, list):
-            entry.fail("what was saved is an object, a function, a dict or a list")
+            entry.fail("the root must be an object, a function, a dict or a list")
         return wrapped(root)
 
     def _held(self, variable: Variable) -> Variable:
@@ -230,13 +230,13 @@ class Loader:
         rows = [item.fields(*_VARIABLE_FIELDS, optional=_OPTIONAL_FIELDS) for item in entry.items()]
         order = [row[_VARIABLE_FIELDS.index("created")].count(len(rows)) for row in rows]
         if len(set(order)) < len(order):
-            entry.fail("two variables have one place in the order of creation")
+            entry.fail("two variables have the same place in the order of creation")
         weights = [row[_VARIABLE_FIELDS.index("weight")].text() for row in rows]
         if len(set(weights)) < len(weights):
             entry.fail("two variables share one weight")
         if len(weights) < len(self._files.weights):
             unused = min(set(self._files.weights) - set(weights))
-            self._fields["weights"].fail(f"the weight {excerpt(unused)} is of no variable")
+            self._fields["weights"].fail(f"the weight {excerpt(unused)} belongs to no variable")
         pairs = sorted(zip(order, rows, strict=True), key=itemgetter(0))
         created = [self._variable(row) for _, row in pairs]
         return [created[place] for place in order]
@@ -285,10 +285,10 @@ class Loader:
             name, given = row.items(2)
             value = self._decoder.read(given)
             if name.text() == "_name" and not (value is None or is_name(value)):
-                given.fail("the name of a module is a text without a slash")
+                given.fail("the name of a module must be a string without a slash")
             is_function = isinstance(value, (Function, ConcreteFunction))
             if name.text() == "__call__" and not is_function:
-                given.fail("what is called is a function")
+                given.fail("a `__call__` must be a function")
             vars(module)[name.text()] = value
 
     # Functions.
@@ -364,7 +364,7 @@ class Loader:
         if set(pairs) == {"argument"}:
             place = pairs["argument"].count()
             if place not in given:
-                entry.fail(f"the argument {place} is no Variable, or one that came before")
+                entry.fail(f"the argument {place} is not a Variable, or is one that came before")
             stand_ins[id(given[place])] = StandIn(place, _nothing)
             return given[place]
         (variable,) = entry.fields("variable")
@@ -381,7 +381,7 @@ class Loader:
             entry.fail(f"the name of the signature {problem}")
         concrete = self._functions[function.count(len(self._functions))]
         if not isinstance(concrete, ConcreteFunction):
-            function.fail("a signature is a concrete function")
+            function.fail("a signature must be a concrete function")
         found = SignatureFunction(
             name,
             concrete,
@@ -401,7 +401,7 @@ class Loader:
 def _check_declared(entry: Entry, specs: list[Any], traces: Sequence[ConcreteFunction]) -> None:
     """Raises LoadError if the traces do not match the input signature."""
     if not traces or any(x.request.tensor_specs[: len(specs)] != specs for x in traces):
-        entry.fail("none is for the input_signature, or one is for another")
+        entry.fail("none was made for the input_signature, or one for another")
 
 
 def _nothing() -> None:

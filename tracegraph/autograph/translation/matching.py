@@ -63,7 +63,7 @@ class _Pattern:
         self.found: list[ast.stmt] = []
         #: Where each name of the user's is.
         self._places: dict[str, ast.expr] = {}
-        #: What the pattern names: classes, and keys that are no constants.
+        #: What the pattern names: classes, and keys that are not constants.
         self._named: list[ast.expr] = []
         self._captured: list[str] = []
         self._result = f"found_{pattern.lineno}_{pattern.col_offset}"

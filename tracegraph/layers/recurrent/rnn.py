@@ -83,7 +83,7 @@ class RNN(Layer, Generic[Outputs]):
     #: The rank of the inputs.
     axes = 3
     _right_inputs = "give [examples, steps, features]"
-    #: The states are no weights: as in Keras, `variables` and `get_weights` leave them out.
+    #: The states are not weights: as in Keras, `variables` and `get_weights` leave them out.
     _hidden = frozenset(["states"])
 
     @overload
