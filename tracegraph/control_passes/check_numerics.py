@@ -357,10 +357,15 @@ def _bounds(x: Tensor) -> list[Tensor]:
     return [elementwise.Bitcast(int32)(bound(None)(numbers)) for bound in (Min, Max)]
 
 
-def _site(node: Node, loops: tuple[Source, ...]) -> Site:
+def non_finite_fact(node: Node, cause: str) -> str:
+    """What a message says of a node whose results are not finite."""
     types = ", ".join(str(y.type) for y in node.outputs if may_be_nan(y))
     roles = " and ".join(node.source.roles)
-    by = f"; {roles} derived it of this line" if roles else ""
-    fact = f"{node.op.name}: {types} holds nan or infinity, and the operands are finite{by}"
+    by = f"; {roles} derived it from this line" if roles else ""
+    return f"{node.op.name}: {types} holds nan or infinity, and {cause}{by}"
+
+
+def _site(node: Node, loops: tuple[Source, ...]) -> Site:
+    fact = non_finite_fact(node, "the operands are finite")
     operands = tuple(operand_text(x) for x in node.inputs if x.type is not TOKEN)
     return Site(fact, node.source, operands, loops)

@@ -46,10 +46,10 @@ from tracegraph.saved_model.schema.open_sizes import LoadedSizes
 from tracegraph.saved_model.schema.replicas import REPLICA_FIELDS, read_replicas
 from tracegraph.saved_model.schema.structures import ArgumentReader, ResultReader
 from tracegraph.saved_model.storage import Storage, in_directory, manifest_fields
-from tracegraph.saved_model.traces import check_fits, check_inputs, check_outputs, with_results
+from tracegraph.saved_model.traces import check_inputs, check_outputs, with_results
 from tracegraph.signatures.signature import VariableKey
 from tracegraph.state.module import is_name
-from tracegraph.state.variable import Variable, VariableReference
+from tracegraph.state.variable import Variable, VariableReference, has_room_for
 from tracegraph.tracing.trace import Traced
 
 
@@ -247,10 +247,11 @@ class Loader:
         if stored is None:
             weight.fail(f"there is no weight {excerpt(weight.text())}")
         type = read_tensor_type(type_)
-        check_fits(type_, type, stored.type)
         variable = Variable.of_type(
             self._sizes.of_variable(type_, type), name.label(), trainable.flag()
         )
+        if not has_room_for(variable, stored.type):
+            type_.fail(f"the weight is {stored.type}, and the variable is {type}")
         variable.has_plain_name = plain.flag()
         variable.is_random_state = random.flag()
         read_replicas(variable, replicas)
