@@ -159,6 +159,35 @@ class Loop(Op, abstract=True):
         return total
 
 
+class ConditionalLoop(Loop, abstract=True):
+    """A loop whose body runs as long as its condition holds."""
+
+    condition: Graph
+
+    takes_zero_cotangents = True
+    can_prune = True
+    can_interpret = True
+    leaves_out_regions = True
+    repetitions = None
+
+    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
+        (begins,) = compute(self.condition, values)
+        return bool(begins), True
+
+    def how_often(self, region: Region) -> str:
+        return "until it ends"
+
+    def with_regions(
+        self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0
+    ) -> ConditionalLoop:
+        body, condition = graphs
+        return self.with_graphs(condition, body, self.constants + shared)
+
+    def with_graphs(self, condition: Graph, body: Graph, constants: int) -> ConditionalLoop:
+        """The op with other graphs, which take this many constants."""
+        raise NotImplementedError
+
+
 class Scan(Loop):
     """The states behind the last of `length` steps, and the other outputs of all steps, stacked.
 

@@ -37,7 +37,14 @@ from tracegraph.control.branch import (
     with_inputs,
 )
 from tracegraph.control.recorded_while import recorded_while
-from tracegraph.control.scan import Flags, Loop, interleaved, kept_state, pushed_body
+from tracegraph.control.scan import (
+    ConditionalLoop,
+    Flags,
+    Loop,
+    interleaved,
+    kept_state,
+    pushed_body,
+)
 from tracegraph.control.without_prints import without_prints, without_tokens
 from tracegraph.core.shapes import Size, element_count
 from tracegraph.core.sparsity_patterns import Pattern
@@ -101,24 +108,17 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
     return min(max(size // max(one, 1), 2), _MOST)
 
 
-class While(Loop):
+class While(ConditionalLoop):
     """The states behind the last step: `(*constants, *states) -> (*states, count if counts)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition
     holds, `count` times. Reverse mode keeps `checkpoints` states in memory, whatever the count is.
     """
 
-    condition: Graph
     checkpoints: int
     counts: bool = False
     #: If it calls Python, the size that gives reverse mode the number of steps.
     length: Size | None = None
-
-    takes_zero_cotangents = True
-    repetitions = None
-    can_prune = True
-    can_interpret = True
-    leaves_out_regions = True
 
     @property
     def states(self) -> int:
@@ -132,10 +132,6 @@ class While(Loop):
             Region(self.condition, inputs, (), is_condition=True),
         )
 
-    def regions_run(self, values: Sequence[Any], compute: Any) -> tuple[bool, ...]:
-        (begins,) = compute(self.condition, values)
-        return bool(begins), True
-
     def interpret(self, values: Sequence[Any], run: RunRegion, on_host: OnHost) -> Sequence[Any]:
         constants, states = values[: self.constants], values[self.constants :]
         count = 0
@@ -143,9 +139,6 @@ class While(Loop):
             states = run(self.body, [*constants, *states], 0)
             count += 1
         return [*states, np.int32(count)] if self.counts else states
-
-    def how_often(self, region: Region) -> str:
-        return "until it ends"
 
     @property
     def count_output(self) -> int | None:  # type: ignore[override]
@@ -196,10 +189,6 @@ class While(Loop):
         rows = zip(types[self.constants :], new, strict=True)
         states = tuple(kept_state(i, *row) for i, row in enumerate(rows))
         return (*states, COUNT) if self.counts else states
-
-    def with_regions(self, graphs: Sequence[Graph], shared: int = 0, carried: int = 0) -> While:
-        body, condition = graphs
-        return self.with_graphs(condition, body, self.constants + shared)
 
     def with_graphs(self, condition: Graph, body: Graph, constants: int) -> While:
         return While(body, constants, condition, self.checkpoints, self.counts, self.length)
