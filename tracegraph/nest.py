@@ -710,7 +710,7 @@ def map_structure(
         fail(TraceError, fact, fix="give a function, and then the structures")
     if not structures:
         fact = "map_structure: there are no structures"
-        fail(SignatureError, fact, fix="give at least one behind the function")
+        fail(SignatureError, fact, fix="give at least one after the function")
     flats, packing = _matched(structures, check_types)
     return packing.pack([func(*row) for row in zip(*flats, strict=True)])
 

@@ -224,7 +224,7 @@ def _check_cover(row: Entry, type: TensorType, parts: Sequence[StoredPart]) -> N
         for i, size in enumerate(shape)
     ]
     if any(cut[-1] > size for cut, size in zip(cuts, shape, strict=True)):
-        row.fail(f"a part of it ends behind its shape, {list(shape)}")
+        row.fail(f"a part of it ends outside its shape, {list(shape)}")
     cells = [len(cut) - 1 for cut in cuts]
     if math.prod(cells) > _CELLS * len(parts):
         row.fail("its parts form no grid")

@@ -1078,7 +1078,7 @@ def _check_keys(table: dict[Any, Any] | set[Any], count: int, where: str) -> Non
             fail(
                 SignatureError,
                 f"a tensor becomes a key of {kind_of(table)} in {where} that a tensor decides "
-                "about; it is traced once, so one entry is made, whatever the tensor is",
+                "about; it is traced once, so one entry is made, whatever value the tensor has",
                 operands=[operand_text(key)],
                 fix="write to a tg.TensorArray at that index, or use numbers of Python's: range(n)",
             )

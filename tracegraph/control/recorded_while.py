@@ -39,7 +39,7 @@ from tracegraph.passes.vectorise import stacked_outputs, vectorise
 
 
 class RecordedWhile(ConditionalLoop):
-    """The states behind the last step, for each step True, and the other outputs of all steps,
+    """The states after the last step, for each step True, and the other outputs of all steps,
     stacked: `(*constants, *states) -> (*states, bool[length], *stacked)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition

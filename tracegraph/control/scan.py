@@ -189,7 +189,7 @@ class ConditionalLoop(Loop, abstract=True):
 
 
 class Scan(Loop):
-    """The states behind the last of `length` steps, and the other outputs of all steps, stacked.
+    """The states after the last of `length` steps, and the other outputs of all steps, stacked.
 
     `(*constants, *states, *rows) -> (*states, *stacked)`: step t of the body takes the constants,
     the states of the step before, and row t of the rows. It begins with the last row if `reverse`.
@@ -496,7 +496,7 @@ def kept_state(place: int, given: TensorType, new: TensorType) -> TensorType:
     shape = same_shape(given.shape, new.shape)
     if given.dtype is not new.dtype or shape is None:
         raise Mismatch(
-            f"state {place} is {given} before a step and {new} behind it",
+            f"state {place} is {given} before a step and {new} after it",
             fix="let every step return the type that it takes",
         )
     return given.with_shape(shape)

@@ -109,7 +109,7 @@ def checkpoints_within(size: int, states: Sequence[TensorType]) -> int:
 
 
 class While(ConditionalLoop):
-    """The states behind the last step: `(*constants, *states) -> (*states, count if counts)`.
+    """The states after the last step: `(*constants, *states) -> (*states, count if counts)`.
 
     `condition` and `body` take the constants and the states; the body runs as long as the condition
     holds, `count` times. Reverse mode keeps `checkpoints` states in memory, whatever the count is.
@@ -319,11 +319,11 @@ _KEEP_SHAPES = "keep the shapes: write to a tg.TensorArray, and stack it after t
 
 
 class ResizingWhile(While):
-    """The states behind the last step, of which some have other sizes after each:
+    """The states after the last step, of which some have other sizes after each:
     `(*constants, *states) -> states`.
 
     An XLA program has fixed sizes. So Python runs the condition and the body, as programs for each
-    size that occurs. The body takes open sizes; `results` are the types of the states behind the
+    size that occurs. The body takes open sizes; `results` are the types of the states after the
     loop, with names of their own for those sizes.
     """
 

@@ -515,8 +515,8 @@ class Expm1(Elementwise):
 
 
 class Steep(Elementwise, abstract=True):
-    """A function of one variable whose derivative is infinite somewhere, where nothing comes of no
-    cotangent: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
+    """A function of one variable whose derivative is infinite somewhere; a cotangent of 0 gives 0
+    there: where(x > 0, log(x), 0) has the derivative 0 at 0, as in forward form"""
 
     def vjp(self, g: Tensor, y: Tensor, x: Tensor) -> Derivative:
         (factor,) = map(conjugated, self.partials(y, x))

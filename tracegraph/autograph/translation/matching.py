@@ -40,7 +40,7 @@ def _alternatives(case: ast.match_case) -> list[ast.match_case]:
     if not isinstance(case.pattern, ast.MatchOr) or _is_value(case.pattern):
         return [case]
     if case.guard is not None:
-        _refuse("a `match` statement with a guard behind alternatives", case.pattern)
+        _refuse("a `match` statement with a guard after alternatives", case.pattern)
     return [
         ast.match_case(x, None, case.body if k == 0 else copy.deepcopy(case.body))
         for k, x in enumerate(case.pattern.patterns)

@@ -566,12 +566,12 @@ def _targets(loop: ast.For) -> Any:
 
 class _Liveness(liveness.Analyzer):
     """malt's analysis of which names are read later, but a `for` that has no further item leaves
-    its target as it is: what was set before may be read behind it."""
+    its target as it is: what was set before may be read after it."""
 
     def __init__(self, graph: Any, include_annotations: bool) -> None:
         cfg.GraphVisitor.__init__(self, graph)  # malt's own finds this class under its name
         self.include_annotations = include_annotations
-        #: By the node that heads a loop: what the loop sets there, and the nodes behind it.
+        #: By the node that heads a loop: what the loop sets there, and the nodes after it.
         self._loops = {
             graph.index[x.iter]: (_targets(x), behind)
             for x, behind in graph.stmt_next.items()
